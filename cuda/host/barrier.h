@@ -1,0 +1,52 @@
+// __syncthreads() and its voting forms: nobody goes on before everybody has come.
+#pragma once
+
+namespace emulator {
+
+EMULATOR_UNSEEN inline u32 Block::sync(bool vote, bool& every) {
+    // ThreadSanitizer's address for this barrier. Two in turn, lest what a fast thread does before the next
+    // barrier seem to be ordered before what a slow thread does after this one.
+    void* edge = reinterpret_cast<char*>(&barriers_) + (barriers_ & 1);
+    tsan_release(edge);
+    ++waiting_;
+    voted_ += vote;
+    progress = true;
+    running->state = State::at_barrier;
+    if (waiting_ == live_) {
+        release_barrier();
+    } else {
+        leave();
+    }
+    tsan_acquire(edge);
+    every = yes_ == arrived_;
+    return yes_;
+}
+
+// Threads that have returned do not count, as on a GPU.
+EMULATOR_UNSEEN inline void Block::release_barrier() {
+    for (u32 i = 0; i < dimensions.x; ++i)
+        if (threads[i].state == State::at_barrier) threads[i].state = State::ready;
+    arrived_ = waiting_;
+    yes_ = voted_;
+    waiting_ = voted_ = 0;
+    ++barriers_;
+}
+
+EMULATOR_UNSEEN inline u32 sync_block(bool vote, bool& every) { return current->sync(vote, every); }
+
+}  // namespace emulator
+
+inline void __syncthreads() {
+    bool every;
+    emulator::sync_block(false, every);
+}
+inline int __syncthreads_count(int predicate) {
+    bool every;
+    return static_cast<int>(emulator::sync_block(predicate != 0, every));
+}
+inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) > 0; }
+inline int __syncthreads_and(int predicate) {
+    bool every;
+    emulator::sync_block(predicate != 0, every);
+    return every;
+}

@@ -1,0 +1,98 @@
+// A launch: each block gets an OS thread, all at once; the caller's runs block 0.
+#pragma once
+
+namespace emulator {
+
+struct Grid {
+    const char* name;  // of the kernel, for messages
+    const Launch& how;
+    void (*kernel)();
+    void (*call)(void (*kernel)(), const void* args);  // knows the kernel's true type
+    const void* args;
+    std::atomic<bool> failed{false};
+    char message[400] = "";  // why; the first reason counts
+    // Addresses for ThreadSanitizer: a kernel's threads come after its launch and before its return. Two, for
+    // with one a thread that ends early would seem to come before a thread that starts late.
+    u64 begun = 0, ended = 0;
+};
+
+inline thread_local char last_error[400] = "";
+
+inline bool failed(const Grid& grid) { return grid.failed.load(std::memory_order_relaxed); }
+
+EMULATOR_UNSEEN inline void fail(Grid& grid, u32 block, const char* text) {
+    if (grid.failed.exchange(true)) return;
+    snprintf(grid.message, sizeof grid.message, "emulated kernel %s, block %u: %s", grid.name, block, text);
+    tsan_release(&grid.ended);
+}
+
+// Where a fiber starts. It runs the kernel, and is not resumed after finish().
+EMULATOR_UNSEEN inline void run_thread() {
+    Block& block = *current;
+    Thread& thread = *block.running;
+    asan_arrive(nullptr, &block.scheduler().bottom, &block.scheduler().nbytes);
+    tsan_acquire(&block.grid.begun);
+    block.grid.call(block.grid.kernel, block.grid.args);
+    tsan_release(&block.grid.ended);
+    block.finish(thread);
+    block.leave();
+}
+
+EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
+    static thread_local Storage storage;
+    const Launch& how = grid.how;
+    Thread* threads = storage.threads(how.block);
+    for (u32 i = 0; i < how.block; ++i) {
+        threads[i].index = dim3(i, 0, 0);
+        threads[i].rank = i;
+        threads[i].state = State::ready;
+        threads[i].fenced = false;
+        threads[i].polled = nullptr;
+        prepare(threads[i].fiber, run_thread);
+    }
+    Block block(grid, how, index, threads, storage.shared(how.shared_nbytes));
+    current = &block;
+    tsan_release(&grid.begun);
+    block.run();
+    tsan_acquire(&grid.ended);
+    current = nullptr;
+}
+
+inline void run_blocks(Grid& grid) {
+    static thread_local Workers workers;
+    for (u32 block = 1; block < grid.how.grid; ++block) workers[block - 1].start(grid, block);
+    run_block(grid, 0);
+    for (u32 block = 1; block < grid.how.grid; ++block) workers[block - 1].wait();
+}
+
+inline int run_grid(Grid& grid) {
+    const Launch& how = grid.how;
+    if (how.grid == 0 || how.block == 0 || how.block > kMaxThreads) {
+        snprintf(last_error, sizeof last_error, "cannot launch %u blocks of %u threads", how.grid, how.block);
+        return 1;
+    }
+    run_blocks(grid);
+    if (!failed(grid)) return 0;
+    memcpy(last_error, grid.message, sizeof last_error);
+    fprintf(stderr, "%s\n", last_error);
+    return 1;
+}
+
+template <class Args>
+int launch(const char* name, void (*kernel)(Args), const Launch& how, const void* args) {
+    static_assert(std::is_trivially_copyable<Args>::value, "a kernel takes one plain structure");
+    alignas(Args) unsigned char copy[sizeof(Args)];  // the caller's may be aligned less
+    memcpy(copy, args, sizeof(Args));
+    auto call = [](void (*function)(), const void* parameter) {
+        reinterpret_cast<void (*)(Args)>(function)(*static_cast<const Args*>(parameter));
+    };
+    Grid grid{name, how, reinterpret_cast<void (*)()>(kernel), call, copy};
+    return run_grid(grid);
+}
+
+template <class Args>
+constexpr u32 parameter_nbytes(void (*)(Args)) {
+    return sizeof(Args);
+}
+
+}  // namespace emulator

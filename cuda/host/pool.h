@@ -1,0 +1,131 @@
+// What outlives a launch: OS threads that wait for a block to run, and the stacks that a thread's fibers use.
+#pragma once
+
+namespace emulator {
+
+void run_block(Grid& grid, u32 index);  // grid.h
+
+// What an OS thread needs to run a block.
+class Storage {
+  public:
+    ~Storage() { clear(); }
+
+    Thread* threads(u32 count) {
+        if (count > count_) grow(count);
+        return threads_.get();
+    }
+
+    void* shared(u32 nbytes) {
+        if (nbytes > shared_.size() * sizeof(Pack)) shared_.resize(nbytes / sizeof(Pack) + 1);
+        return shared_.data();
+    }
+
+  private:
+    // Memory without access below each stack turns an overflow into a fault, instead of into another
+    // thread's wrong result. 64 KiB is the largest page of any Linux.
+    static constexpr size_t kGuard = 65536, kSpacing = kStackNbytes + kGuard;
+
+    void clear() {
+        for (u32 i = 0; i < count_; ++i) tsan_destroy(threads_[i].fiber.tsan);
+        if (count_ > 0) munmap(stacks_, count_ * kSpacing);
+        count_ = 0;
+    }
+
+    void grow(u32 count) {
+        clear();
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        void* memory = mmap(nullptr, count * kSpacing, PROT_NONE, flags, -1, 0);
+        if (memory == MAP_FAILED) throw std::bad_alloc();
+        stacks_ = static_cast<char*>(memory);
+        threads_.reset(new Thread[count]);
+        count_ = count;
+        for (u32 i = 0; i < count; ++i) {
+            char* bottom = stacks_ + i * kSpacing + kGuard;
+            if (mprotect(bottom, kStackNbytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+            threads_[i].fiber.bottom = bottom;
+            // Stacks that all begin at a multiple of a large power of two would share few sets of the cache.
+            threads_[i].fiber.nbytes = kStackNbytes - i % 16 * 192;
+            threads_[i].fiber.tsan = tsan_create();
+        }
+    }
+
+    char* stacks_ = nullptr;
+    u32 count_ = 0;
+    std::unique_ptr<Thread[]> threads_;
+    std::vector<Pack> shared_;
+};
+
+// An OS thread that runs one block at a time.
+class Worker {
+  public:
+    Worker() : thread_([this] { work(); }) {}
+
+    ~Worker() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            quit_ = true;
+            changed_.notify_one();
+        }
+        thread_.join();
+    }
+
+    void start(Grid& grid, u32 block) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        grid_ = &grid;
+        block_ = block;
+        changed_.notify_one();
+    }
+
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return grid_ == nullptr; });
+    }
+
+  private:
+    void work() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            changed_.wait(lock, [this] { return grid_ != nullptr || quit_; });
+            if (quit_) return;
+            lock.unlock();
+            run_block(*grid_, block_);
+            lock.lock();
+            grid_ = nullptr;
+            changed_.notify_one();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;  // one side waits at a time
+    Grid* grid_ = nullptr;
+    u32 block_ = 0;
+    bool quit_ = false;
+    std::thread thread_;  // last: it uses the others
+};
+
+// The workers of one launching thread. Not shared among launching threads: tests run a rank in each, and the
+// ranks' kernels must have nothing in common that would look like synchronisation, or like a race.
+class Workers {
+  public:
+    ~Workers() { forget_parents(); }
+
+    Worker& operator[](u32 i) {
+        forget_parents();
+        while (workers_.size() <= i) workers_.emplace_back(new Worker);
+        return *workers_[i];
+    }
+
+  private:
+    // After a fork the objects are here, but their threads have stayed with the parent.
+    void forget_parents() {
+        if (process_ == getpid()) return;
+        for (auto& worker : workers_) worker.release();
+        workers_.clear();
+        process_ = getpid();
+    }
+
+    std::vector<std::unique_ptr<Worker>> workers_;
+    pid_t process_ = getpid();
+};
+
+}  // namespace emulator

@@ -1,0 +1,80 @@
+// The element types that C++ has not: half, bfloat16, complex, and the pairs of MINLOC and MAXLOC.
+//
+// Conversions are integer arithmetic, so host and device give the same bits and no header of the CUDA
+// toolkit is needed at run time. Rounding is to nearest, ties to even, as IEEE 754 and NumPy do it.
+#pragma once
+#include "signal.cuh"
+
+template <class To, class From>
+__device__ __forceinline__ To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+struct Half {
+    unsigned short bits;
+
+    Half() = default;
+    __device__ explicit Half(float value) : bits(round(bits_as<u32>(value))) {}
+
+    __device__ explicit operator float() const {
+        const u32 sign = u32(bits & 0x8000) << 16;
+        const u32 rest = bits & 0x7fff;
+        if (rest >= 0x7c00) return bits_as<float>(sign | 0x7f800000 | (rest & 0x3ff) << 13);  // inf, nan
+        if (rest >= 0x0400) return bits_as<float>(sign | ((rest << 13) + 0x38000000));        // normal
+        const float subnormal = float(rest) * 5.9604644775390625e-8f;                         // 2^-24
+        return bits_as<float>(sign | bits_as<u32>(subnormal));
+    }
+
+  private:
+    __device__ static unsigned short round(u32 value) {
+        const u32 sign = value >> 16 & 0x8000, magnitude = value & 0x7fffffff;
+        if (magnitude > 0x7f800000) return sign | 0x7e00 | (magnitude >> 13 & 0x1ff);  // nan stays nan
+        if (magnitude >= 0x477ff000) return sign | 0x7c00;                             // past the largest half
+        if (magnitude < 0x38800000) {  // subnormal: adding 0.5 shifts the value to the last bits of a float
+            const float shifted = bits_as<float>(magnitude) + 0.5f;
+            return sign | (bits_as<u32>(shifted) - 0x3f000000);
+        }
+        return sign | ((magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
+    }
+};
+
+struct Bfloat16 {
+    unsigned short bits;
+
+    Bfloat16() = default;
+    __device__ explicit Bfloat16(float value) {
+        const u32 word = bits_as<u32>(value);
+        const bool nan = (word & 0x7fffffff) > 0x7f800000;
+        bits = nan ? (word >> 16 | 0x40) : (word + 0x7fff + (word >> 16 & 1)) >> 16;
+    }
+    __device__ explicit operator float() const { return bits_as<float>(u32(bits) << 16); }
+};
+
+template <class Real>
+struct Complex {
+    Real re, im;
+};
+
+template <class Real>
+__device__ __forceinline__ Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
+    return {a.re + b.re, a.im + b.im};
+}
+
+template <class Real>
+__device__ __forceinline__ Complex<Real> operator*(Complex<Real> a, Complex<Real> b) {
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+template <class Real>
+__device__ __forceinline__ Complex<Real> operator/(Complex<Real> a, Real b) {
+    return {a.re / b, a.im / b};
+}
+
+template <class Value>
+struct Pair {  // laid out as MPI's FLOAT_INT and its relatives
+    Value value;
+    int index;
+};

@@ -1,0 +1,56 @@
+// Reduce_scatter_block: rank r's recvbuf becomes block r of the fold of all ranks' sendbufs, in rank order.
+//
+//   reduce_scatter_block_one_shot  small: block r goes to rank r as packets
+//   reduce_scatter_block_two_shot  large: the same in chunks; the second shot has no receiver
+//
+// In place: send == recv, the whole vector; the result then stands at its beginning.
+#include "reduce.cuh"
+
+// Every rank's block of the vector is cut alike: this grid block's part, in shards of one chunk.
+struct BlockTiling {
+    const char* send;
+    char* recv;
+    u64 block_nbytes, nbytes, shard_nbytes;
+
+    __device__ BlockTiling(const ReduceArgs& args, const Chunks& chunks)
+        : block_nbytes(args.nbytes), shard_nbytes(chunks.nbytes) {
+        const Part part(args.nbytes, gridDim.x, blockIdx.x);
+        send = args.send + part.begin;
+        recv = args.recv + part.begin;
+        nbytes = part.nbytes;
+    }
+    __device__ u64 tiles() const { return (nbytes + shard_nbytes - 1) / shard_nbytes; }
+    __device__ Shard shard(u64 tile, int rank) const {
+        const u64 begin = tile * shard_nbytes;
+        return Shard{send + rank * block_nbytes + begin, recv + begin, smaller(shard_nbytes, nbytes - begin)};
+    }
+};
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads) reduce_scatter_block_one_shot(const __grid_constant__ ReduceArgs args) {
+    const Team& team = args.team;
+    Channel channel(team);
+    Packets packets(channel);
+    const Part part(args.nbytes, gridDim.x, blockIdx.x);
+    const char* send = args.send + part.begin;
+    bool ok = packets.await_free();
+    for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x)
+        for (int j = 0; j < team.size - 1; ++j) {
+            const int peer = channel.peer(j);
+            packets.send(packets.outbox(peer), u32(i) * 2, load_pack(send + peer * args.nbytes, i, part.nbytes));
+        }
+    for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
+        Pack result;
+        ok = fold_packets<T, Op>(packets, send + team.rank * args.nbytes, i, part.nbytes, result);
+        if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
+    }
+    channel.leave();
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
+    Channel channel(args.team);
+    Chunks chunks(channel);
+    TwoShot<T, Op, BlockTiling>{channel, chunks, BlockTiling(args, chunks), kToNone}.run();
+    channel.leave();
+}

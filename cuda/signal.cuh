@@ -1,0 +1,114 @@
+// How words travel between GPUs. The only file with two implementations: PTX, and the host emulator.
+//
+// The PTX memory model orders nothing between two GPUs by itself. The library relies on these alone:
+//   relaxed.sys   one word (or each half of a 16-byte packet) is seen whole, in no order with other words;
+//   release.sys   what this thread did before, or saw by a barrier, is visible to whoever acquires it;
+//   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
+//   weak          plain payload traffic: a peer may look at it only after a release and an acquire.
+// The scope is `sys` since the other side is another GPU. Every asm says "memory", otherwise the compiler
+// may still move ordinary accesses across it.
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+struct alignas(16) Pack { u64 x, y; };  // 16 bytes of payload: the widest access that one thread makes
+
+#ifdef PYNCCLX_HOST
+#include "host/emulator.h"
+#else
+
+// Polls and signals of one word.
+__device__ __forceinline__ u32 ld_relaxed_sys(const u32* p) {
+    u32 v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u64 ld_relaxed_sys(const u64* p) {
+    u64 v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u32 ld_acquire_sys(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u64 ld_acquire_sys(const u64* p) {
+    u64 v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void st_relaxed_sys(u32* p, u32 v) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void st_relaxed_sys(u64* p, u64 v) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+__device__ __forceinline__ void st_release_sys(u32* p, u32 v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// A packet is two 64-bit words, each seen whole, though not together: each must carry its own flag.
+__device__ __forceinline__ Pack ld_packet_sys(const Pack* p) {
+    Pack v;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(v.x), "=l"(v.y) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void st_packet_sys(Pack* p, Pack v) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
+}
+
+// Payload in a peer's memory. Never ld.nc: the read-only path need not notice that a peer wrote.
+__device__ __forceinline__ void put_pack(Pack* p, Pack v) {
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
+}
+
+__device__ __forceinline__ Pack get_pack(const Pack* p) {
+    Pack v;
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Returns the word as it was, which has been replaced if it equals `expected`. Orders nothing, and only
+// threads of this GPU may take part: it claims a record.
+__device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
+    u32 seen;
+    asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(seen) : "l"(p), "r"(expected), "r"(desired) : "memory");
+    return seen;
+}
+
+__device__ __forceinline__ u64 clock_ns() {
+    u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
+// For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
+__device__ __forceinline__ void spin_hint() {}
+
+// The block's dynamic shared memory, aligned for Pack.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+    extern __shared__ Pack dynamic_shared_memory[];
+    return reinterpret_cast<T*>(dynamic_shared_memory);
+}
+
+#endif

@@ -1,0 +1,65 @@
+// Sixteen bytes at a time, from and to user memory of any alignment and length.
+//
+// A message is cut into Packs; the last may be partial. User memory is read and written with the widest
+// access its address allows; nothing past the message's end is touched.
+#pragma once
+#include "layout.cuh"
+
+__device__ __forceinline__ u64 smaller(u64 a, u64 b) { return a < b ? a : b; }
+
+__device__ __forceinline__ u64 packs_in(u64 nbytes) { return (nbytes + kPackNbytes - 1) / kPackNbytes; }
+
+// Copies `nbytes` <= 16 between a Pack's bytes and memory whose address is a multiple of sizeof(Word).
+template <class Word>
+__device__ __forceinline__ void copy_words(char* to, const char* from, u32 nbytes) {
+#pragma unroll
+    for (u32 i = 0; i < kPackNbytes / sizeof(Word); ++i)
+        if ((i + 1) * sizeof(Word) <= nbytes) reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
+}
+
+// The widest word that divides both the address and the length.
+template <class Copy>
+__device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) {
+    if (address_and_nbytes % 8 == 0) copy(u64());
+    else if (address_and_nbytes % 4 == 0) copy(u32());
+    else if (address_and_nbytes % 2 == 0) copy((unsigned short)0);
+    else copy((unsigned char)0);
+}
+
+// Pack `i` of the message at `message`, `nbytes` long; what lies past its end is zero.
+__device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes) {
+    const char* from = message + i * kPackNbytes;
+    const u64 left = nbytes - i * kPackNbytes;
+    if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return *reinterpret_cast<const Pack*>(from);
+    Pack pack{0, 0};
+    const u32 n = u32(smaller(left, kPackNbytes));
+    by_alignment(u64(from) | n, [&](auto word) {
+        copy_words<decltype(word)>(reinterpret_cast<char*>(&pack), from, n);
+    });
+    return pack;
+}
+
+__device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pack pack) {
+    char* to = message + i * kPackNbytes;
+    if (i * kPackNbytes >= nbytes) return;
+    const u64 left = nbytes - i * kPackNbytes;
+    if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) {
+        *reinterpret_cast<Pack*>(to) = pack;
+        return;
+    }
+    const u32 n = u32(smaller(left, kPackNbytes));
+    by_alignment(u64(to) | n, [&](auto word) {
+        copy_words<decltype(word)>(to, reinterpret_cast<const char*>(&pack), n);
+    });
+}
+
+// A part of a message: what block `part` of `parts` moves of it, in whole packs but for the end.
+struct Part {
+    u64 begin, nbytes;
+
+    __device__ Part(u64 message_nbytes, u32 parts, u32 part) {
+        const u64 each = (packs_in(message_nbytes) + parts - 1) / parts * kPackNbytes;
+        begin = smaller(each * part, message_nbytes);
+        nbytes = smaller(each, message_nbytes - begin);
+    }
+};

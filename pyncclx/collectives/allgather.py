@@ -1,0 +1,35 @@
+"""Allgather."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import resolve
+from ..layout import REDUCE, Layout
+from .launch import Choice, as_chunks, as_packets, check_fits, is_in_place, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, "allgather", nbytes) if fits else as_chunks(layout, "allgather")
+
+
+def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
+    """See `Intracomm.Allgather`."""
+    device = devices.select()
+    recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
+    if is_in_place(sendbuf):
+        send, address = recv, recv.address + comm.rank * recv.nbytes
+    else:
+        send = resolve(sendbuf, "Allgather: sendbuf", writable=False, device=device)
+        address = send.address
+    check_fits("Allgather", send.nbytes, recv.nbytes)
+    if recv.nbytes == 0:
+        return
+    arguments = REDUCE.pack(address, recv.address, recv.nbytes, 0)
+    run(comm, "Allgather", lambda layout: choose(layout, recv.nbytes), (), arguments, (send, recv), (recv.nbytes,))

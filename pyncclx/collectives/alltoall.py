@@ -1,0 +1,33 @@
+"""Alltoall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import resolve
+from ..layout import REDUCE, Layout
+from .launch import Choice, as_chunks, as_packets, check_fits, is_in_place, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, "alltoall", nbytes) if fits else as_chunks(layout, "alltoall")
+
+
+def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
+    """See `Intracomm.Alltoall`."""
+    device = devices.select()
+    recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
+    send = recv
+    if not is_in_place(sendbuf):
+        send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
+    check_fits("Alltoall", send.nbytes, recv.nbytes)
+    if recv.nbytes == 0:
+        return
+    arguments = REDUCE.pack(send.address, recv.address, recv.nbytes, 0)
+    run(comm, "Alltoall", lambda layout: choose(layout, recv.nbytes), (), arguments, (send, recv), (recv.nbytes,))

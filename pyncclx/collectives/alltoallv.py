@@ -1,0 +1,138 @@
+"""Alltoallv: MPI's form, counts on the host of every rank; and the dynamic form, counts on the device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from .. import devices
+from ..buffers import Buffer, resolve, resolve_dynamic, resolve_vector
+from ..errors import MPIError
+from ..layout import ALLTOALLV, MAX_RANKS, Layout
+from .launch import Choice, is_in_place, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+PACKED, SLOTS, FIXED = 0, 1, 2  # enum Placement of cuda/layout.cuh
+PLACEMENTS = {"packed": PACKED, "slots": SLOTS}
+
+
+class Rows(NamedTuple):
+    """A buffer as rows: what one index of its first dimension holds."""
+
+    number: int
+    nbytes: int  # of one row
+
+
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """All channels: how much a pair of ranks moves is known on the device only."""
+    slot = layout.slot_nbytes - 16  # the first packet carries the count
+    why = f"packets for pairs of at most {slot * layout.channels} bytes, chunks for longer ones, decided on the device"
+    return Choice("alltoallv", layout.channels, why)
+
+
+def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
+    """MPI's form; see `Intracomm.Alltoallv`."""
+    device, size = devices.select(), comm.size
+    recv, counts, displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
+    send, send_counts, send_displs = recv, counts, displs
+    if not is_in_place(sendbuf):
+        send, send_counts, send_displs = resolve_vector(
+            sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
+        )
+    itemsize = recv.datatype.itemsize
+    if send.datatype.itemsize != itemsize:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; make them equal",
+        )
+    fixed = [_padded(values) for values in (send_counts, send_displs, counts, displs)]
+    arguments = ALLTOALLV.pack(
+        *(send.address, recv.address, itemsize, send.count, 0),
+        *(0, 0, 0, 0, 0, 0),
+        FIXED,
+        *(number for row in fixed for number in row),
+    )
+    _run(comm, arguments, (send, recv), ("static",))
+
+
+def alltoallv_dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, total: Any, status: Any) -> None:
+    """Counts on the device; see `Intracomm.Alltoallv`."""
+    if layout not in PLACEMENTS:
+        raise ValueError(f"Alltoallv: layout is {layout!r}; it can be 'packed' or 'slots'")
+    device, size = devices.select(), comm.size
+    send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
+    recv, recv_counts, recv_displs = resolve_dynamic(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
+    if counts is None:
+        raise ValueError(
+            "Alltoallv: sendbuf has no counts; pass [sendbuf, counts] with an int64 device array of counts"
+        )
+    outputs = {
+        "recvbuf counts": recv_counts,
+        "recvbuf displs": recv_displs,
+        "total": total if total is None else _integers(total, "Alltoallv: total", 1, device),
+        "status": status if status is None else _integers(status, "Alltoallv: status", size, device),
+    }
+    _check_apart(counts, displs, outputs)
+    sent, received = _rows(send, "sendbuf", size, slots=False), _rows(recv, "recvbuf", size, slots=layout == "slots")
+    if sent.nbytes != received.nbytes:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"Alltoallv: a row of sendbuf has {sent.nbytes} bytes, a row of recvbuf {received.nbytes}; make them equal",
+        )
+    arguments = ALLTOALLV.pack(
+        *(send.address, recv.address, sent.nbytes, sent.number, received.number),
+        *(_address(buffer) for buffer in (counts, displs, *outputs.values())),
+        PLACEMENTS[layout],
+        *[0] * (4 * MAX_RANKS),
+    )
+    _run(comm, arguments, (send, recv), (layout, sent.nbytes))
+
+
+def _run(comm: Intracomm, arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> None:
+    run(comm, "Alltoallv", lambda layout: choose(layout, 0), (), arguments, buffers, signature)
+
+
+def _rows(buffer: Buffer, name: str, size: int, *, slots: bool) -> Rows:
+    """Rows of a buffer; with `slots`, of one slot: the shape is (size, capacity, …) or (size * capacity, …)."""
+    shape = buffer.shape
+    if slots and len(shape) >= 2 and shape[0] == size:
+        return Rows(shape[1], math.prod(shape[2:]) * buffer.datatype.itemsize)
+    rows = shape[0] if shape else 1
+    if slots and rows % size:
+        raise ValueError(
+            f"Alltoallv: {name} has {rows} rows, not a multiple of {size} ranks; layout='slots' needs the shape "
+            f"({size}, capacity, …) or ({size} * capacity, …)"
+        )
+    return Rows(rows // size if slots else rows, math.prod(shape[1:]) * buffer.datatype.itemsize)
+
+
+def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
+    buffer = resolve(value, name, writable=True, device=device)
+    if buffer.datatype.name != "int64" or buffer.count != count:
+        raise ValueError(f"{name} has {buffer.count} elements of {buffer.datatype.name}; expecting {count} of int64")
+    return buffer
+
+
+def _check_apart(counts: Buffer, displs: Buffer | None, outputs: dict[str, Buffer | None]) -> None:
+    """An output that is also an input could be written before every block has read it."""
+    inputs = {counts.address, displs.address} if displs else {counts.address}
+    for name, buffer in outputs.items():
+        if buffer is not None and buffer.address in inputs:
+            raise ValueError(f"Alltoallv: {name} is the array that gives sendbuf's counts or displs; pass another one")
+
+
+def _address(buffer: Buffer | None) -> int:
+    return 0 if buffer is None else buffer.address
+
+
+def _padded(values: list[int] | Buffer | None) -> list[int]:
+    if not isinstance(values, list):
+        raise ValueError(
+            "Alltoallv: some counts or displs are on the device and some on the host; give all of them as device "
+            "arrays, or all on the host"
+        )
+    return [*values, *[0] * (MAX_RANKS - len(values))]

@@ -1,0 +1,35 @@
+"""Bcast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import resolve
+from ..layout import REDUCE, Layout
+from .launch import Choice, as_chunks, by_length, check_root, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+# root sends the message size - 1 times: worth it for the trip it saves while it is short.
+DIRECT_NBYTES = 32 << 10
+
+
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
+    """Directly while short; scattered and relayed by the peers when long. Two ranks have nobody to relay to."""
+    if layout.size <= 2 and nbytes > layout.packet_nbytes and algorithm is None:
+        return as_chunks(layout, "bcast_direct")
+    limit = DIRECT_NBYTES if layout.size > 2 else layout.packet_nbytes
+    return by_length(layout, nbytes, "bcast_direct", "bcast_two_shot", algorithm, limit)
+
+
+def bcast(comm: Intracomm, buf: Any, root: int, algorithm: str | None) -> None:
+    """See `Intracomm.Bcast`."""
+    check_root(comm, "Bcast", root)
+    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
+    if buffer.nbytes == 0:
+        return
+    arguments = REDUCE.pack(buffer.address, buffer.address, buffer.nbytes, root)
+    signature = (buffer.nbytes, root, algorithm)
+    run(comm, "Bcast", lambda layout: choose(layout, buffer.nbytes, algorithm), (), arguments, (buffer,), signature)

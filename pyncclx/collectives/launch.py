@@ -1,0 +1,152 @@
+"""What every operation does alike: choose a grid, compare notes if asked, find the stream, launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from .. import kernels
+from ..buffers import Buffer
+from ..errors import CollectiveMismatch, MPIError
+from ..layout import Layout
+from ..team import OPERATIONS
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+# Bytes a channel should have to move before one more channel pays.
+WORTH_A_CHANNEL = 4096
+LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
+_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
+
+
+class Choice(NamedTuple):
+    """How an operation runs. Every rank comes to the same choice from what all ranks know."""
+
+    kernel: str
+    grid: int
+    why: str
+
+
+def as_packets(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """Small: as few channels as hold the message, more where each still has something to do."""
+    each = min(WORTH_A_CHANNEL, layout.slot_nbytes)
+    grid = max(1, min(layout.channels, -(-nbytes // each)))
+    return Choice(kernel, grid, f"packets, since no message is longer than {layout.packet_nbytes} bytes")
+
+
+def as_chunks(layout: Layout, kernel: str) -> Choice:
+    """Large: all channels."""
+    return Choice(kernel, layout.channels, f"chunks of {layout.chunk_nbytes} bytes through the symmetric heap")
+
+
+def by_length(layout: Layout, nbytes: int, small: str, large: str, algorithm: str | None, limit: int) -> Choice:
+    """`small` if a message of `nbytes` fits the packet slots and `limit`, else `large`; or as the caller wants.
+
+    Raises
+    ------
+    ValueError
+        If `algorithm` is neither, or cannot carry the message.
+    """
+    names = {_short(name): name for name in (small, large)}
+    fits = nbytes <= layout.packet_nbytes
+    if algorithm is not None and algorithm not in names:
+        raise ValueError(
+            f"algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, or None to let the size decide"
+        )
+    kernel = names[algorithm] if algorithm else (small if nbytes <= min(limit, layout.packet_nbytes) else large)
+    if kernel == small and not fits:
+        raise ValueError(
+            f"algorithm={algorithm!r} moves at most {layout.packet_nbytes} bytes here, not {nbytes}; "
+            "leave the choice to the size"
+        )
+    return as_packets(layout, small, nbytes) if kernel == small else as_chunks(layout, large)
+
+
+def _short(kernel: str) -> str:
+    return next(kernel[-len(end) :] for end in ("one_shot", "two_shot", "direct") if kernel.endswith(end))
+
+
+def run(
+    comm: Intracomm,
+    operation: str,
+    choose: Callable[[Layout], Choice],
+    template: tuple[str, ...],
+    arguments: bytes,
+    buffers: tuple[Buffer, ...],
+    signature: tuple[Any, ...],
+) -> None:
+    """Launch the chosen kernel of `operation` on the current stream.
+
+    `signature` is what must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
+    """
+    if os.environ.get("PYNCCLX_CHECK") == "1":
+        compare(comm, operation, signature)
+    team = comm.team
+    choice = choose(team.layout)
+    function = kernels.get(comm, team, f"{operation.lower()}.cu", choice.kernel, *template)
+    stream = stream_for(team.device, buffers)
+    team.launch(_NUMBERS[operation], function, choice.grid, arguments, stream)
+    if comm.blocking == "host":
+        team.drain()
+
+
+def stream_for(device: Any, buffers: tuple[Buffer, ...]) -> Any:
+    """The stream to enqueue on, made to wait for the producers of the buffers.
+
+    It is CuPy's current stream; for PyTorch tensors it is PyTorch's, where their user goes on.
+    """
+    stream = device.current_stream()
+    for buffer in buffers:
+        if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
+            producer = device.external_stream(buffer.stream)
+            if type(buffer.owner).__module__.startswith("torch"):
+                stream = producer
+            else:
+                device.order(producer, stream)
+    return stream
+
+
+def compare(comm: Intracomm, operation: str, signature: tuple[Any, ...]) -> None:
+    """Raise on all ranks if they called different operations, or with different arguments."""
+    calls = MPI.Comm.allgather(comm, (operation, *signature))
+    if any(call != calls[0] for call in calls):
+        said = "; ".join(f"rank {rank}: {call[0]}{call[1:]}" for rank, call in enumerate(calls))
+        raise CollectiveMismatch(f"ranks disagree about the call: {said}")
+
+
+def is_in_place(spec: Any) -> bool:
+    """As for mpi4py, None means MPI.IN_PLACE where a send buffer belongs."""
+    return spec is None or spec is MPI.IN_PLACE
+
+
+def check_root(comm: Intracomm, operation: str, root: int) -> None:
+    """Raise MPI.Exception of class ERR_ROOT unless `root` is a rank."""
+    if not 0 <= root < comm.size:
+        raise MPIError(MPI.ERR_ROOT, f"{operation}: root is {root}, the communicator's ranks are 0 to {comm.size - 1}")
+
+
+def check_equal(operation: str, send: Buffer, recv: Buffer) -> None:
+    """Raise ValueError, as mpi4py does, unless both buffers of a reduction hold the same elements."""
+    if send.datatype is not recv.datatype:
+        raise ValueError(
+            f"{operation}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
+            "make them equal"
+        )
+    if send.count != recv.count:
+        raise ValueError(
+            f"{operation}: mismatch in send count {send.count} and receive count {recv.count}; make them equal"
+        )
+
+
+def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
+    """Raise MPI.Exception of class ERR_TRUNCATE unless what a rank sends is as long as the block for it."""
+    if send_nbytes != recv_nbytes:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"{operation}: each rank sends {send_nbytes} bytes to a block of {recv_nbytes} bytes of recvbuf; "
+            "make them equal",
+        )

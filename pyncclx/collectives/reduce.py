@@ -1,0 +1,48 @@
+"""Reduce."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import devices, ops
+from ..buffers import resolve
+from ..layout import REDUCE, Layout
+from .launch import Choice, by_length, check_equal, check_root, is_in_place, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+# root receives the vector size - 1 times: worth it for the trip it saves while it is short.
+ONE_SHOT_NBYTES = 32 << 10
+
+
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
+    """One shot while short, two shots when long."""
+    return by_length(layout, nbytes, "reduce_one_shot", "reduce_two_shot", algorithm, ONE_SHOT_NBYTES)
+
+
+def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algorithm: str | None) -> None:
+    """See `Intracomm.Reduce`."""
+    check_root(comm, "Reduce", root)
+    device = devices.select()
+    if comm.rank == root:
+        recv = resolve(recvbuf, "Reduce: recvbuf", writable=True, device=device)
+        send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
+        check_equal("Reduce", send, recv)
+    else:
+        if is_in_place(sendbuf):
+            raise ValueError(f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place")
+        recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
+    reduction = ops.of(op)
+    ops.check("Reduce", reduction, send.datatype)
+    if send.nbytes == 0:
+        return
+    run(
+        comm,
+        "Reduce",
+        lambda layout: choose(layout, send.nbytes, algorithm),
+        (send.datatype.cxx, reduction.cxx),
+        REDUCE.pack(send.address, recv.address, send.nbytes, root),
+        (send, recv),
+        (send.count, send.datatype.name, reduction.name, root, algorithm),
+    )

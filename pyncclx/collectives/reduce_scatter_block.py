@@ -1,0 +1,58 @@
+"""Reduce_scatter_block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import devices, ops
+from ..buffers import Buffer, resolve
+from ..layout import REDUCE, Layout
+from .launch import Choice, by_length, is_in_place, run
+
+if TYPE_CHECKING:
+    from ..communicator import Intracomm
+
+
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
+    """Packets while one rank's block of `nbytes` fits them, chunks when it does not."""
+    small, large = "reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"
+    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes)
+
+
+def reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> None:
+    """See `Intracomm.Reduce_scatter_block`."""
+    send, recv = _buffers(comm, sendbuf, recvbuf)
+    reduction = ops.of(op)
+    ops.check("Reduce_scatter_block", reduction, recv.datatype)
+    if send.nbytes == 0:
+        return
+    run(
+        comm,
+        "Reduce_scatter_block",
+        lambda layout: choose(layout, send.nbytes, algorithm),
+        (send.datatype.cxx, reduction.cxx),
+        REDUCE.pack(send.address, recv.address, send.nbytes, 0),
+        (send, recv),
+        (send.count, send.datatype.name, reduction.name, algorithm),
+    )
+
+
+def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
+    """The send buffer, whose count is that of one block, and the receive buffer."""
+    device, name = devices.select(), "Reduce_scatter_block"
+    if is_in_place(sendbuf):
+        whole = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device, blocks=comm.size)
+        return whole, whole
+    send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device, blocks=comm.size)
+    recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
+    if send.datatype is not recv.datatype:
+        raise ValueError(
+            f"{name}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
+            "make them equal"
+        )
+    if send.count != recv.count:
+        raise ValueError(
+            f"{name}: mismatch in send count {send.count} (of one of {comm.size} blocks) and receive count "
+            f"{recv.count}; make them equal"
+        )
+    return send, recv

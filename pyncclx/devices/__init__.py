@@ -1,0 +1,156 @@
+"""Where kernels run: the protocol that a device fulfils, and the choice of this process' device."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import host
+
+#: A kernel that a device has loaded; only that device knows what it is.
+Function = Any
+
+
+class Shared(Protocol):
+    """Zeroed device memory of this process that other processes can map, by descriptor or by IPC handle."""
+
+    address: int
+    nbytes: int
+    fd: int
+    ipc_handle: bytes  # empty: it travels as a descriptor
+
+    def close(self) -> None:
+        """Unmap the memory and close its descriptor. Peers that mapped it keep their mapping."""
+
+
+class Peer(Protocol):
+    """Another process' shared memory, mapped into this process."""
+
+    address: int
+
+    def close(self) -> None:
+        """Unmap the memory."""
+
+
+class Watch(Protocol):
+    """Memory that the host and kernels see at once, for abort requests and error records."""
+
+    array: npt.NDArray[np.uint64]
+    address: int
+
+    def close(self) -> None:
+        """Free the memory; `array` must not be used afterwards."""
+
+
+class Device(Protocol):
+    """What the library needs of the place where its kernels run. Addresses are those that kernels use.
+
+    Attributes
+    ----------
+    name
+        ``"gpu"`` or ``"host"``.
+    ordinal
+        The device's number in this process.
+    identity
+        The same on two processes exactly if they use the same physical device.
+    architecture
+        What kernels are compiled for, such as ``"sm_90"``.
+    max_channels, threads
+        The most blocks of a launch, and the threads of each.
+    compiles_whole_files
+        Whether all kernels of a file are compiled at once, or each when it is needed.
+    """
+
+    name: str
+    ordinal: int
+    identity: str
+    architecture: str
+    max_channels: int
+    threads: int
+    compiles_whole_files: bool
+
+    def allocate_shared(self, nbytes: int) -> Shared:
+        """Allocate zeroed memory that other processes can map."""
+
+    def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
+        """Map memory of another process, by its descriptor, which is closed, or by its IPC handle."""
+
+    def allocate_watch(self, nbytes: int) -> Watch:
+        """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
+
+    def fill_zero(self, address: int, nbytes: int) -> None:
+        """Zero memory, at once."""
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until all that was launched on a stream, or on any, has finished."""
+
+    def compile(self, file: str, instantiations: list[str]) -> bytes:
+        """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
+
+    def load(self, image: bytes) -> Mapping[str, Function]:
+        """Load what `compile` returned, here or on another process with the same kind of device."""
+
+    def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
+        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
+
+    def current_stream(self) -> Any:
+        """Return the stream that work goes to if the caller names none."""
+
+    def external_stream(self, pointer: int) -> Any:
+        """Return a stream of another library, by the handle that the driver knows it by."""
+
+    def order(self, first: Any, then: Any) -> None:
+        """Make what is enqueued on `then` from now on wait for what is on `first` by now."""
+
+    def is_device_pointer(self, address: int) -> bool:
+        """Tell whether kernels can use this address."""
+
+
+@functools.cache
+def select() -> Device:
+    """Return this process' device; the first call creates it.
+
+    Returns
+    -------
+    Device
+        The emulator if the environment says ``PYNCCLX_DEVICE=host``, otherwise the GPU.
+
+    Raises
+    ------
+    ValueError
+        If ``PYNCCLX_DEVICE`` is neither ``host``, ``gpu`` nor empty.
+    """
+    wanted = os.environ.get("PYNCCLX_DEVICE", "")
+    if wanted == "host":
+        return host.Device()
+    if wanted not in {"", "gpu"}:
+        raise ValueError(f"PYNCCLX_DEVICE is {wanted!r}; it can be 'gpu' (the default) or 'host' (emulated)")
+    from . import gpu  # noqa: PLC0415  needs the CUDA packages, which emulated runs can do without
+
+    return gpu.Device()
+
+
+def make_current(local_rank: int) -> int:
+    """Make the GPU of this local rank current, before this process has used any; return its number.
+
+    Raises
+    ------
+    RuntimeError
+        If this process' communicators already use another GPU.
+    """
+    if os.environ.get("PYNCCLX_DEVICE") == "host":
+        return 0
+    from . import gpu  # noqa: PLC0415
+
+    ordinal = gpu.make_current(local_rank)
+    if select.cache_info().currsize and select().ordinal != ordinal:
+        raise RuntimeError(
+            f"communicators of this process already use GPU {select().ordinal}, not {ordinal}: "
+            "call select_device() before the first operation on device arrays"
+        )
+    return ordinal

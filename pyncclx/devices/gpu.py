@@ -1,0 +1,263 @@
+"""The GPU: CuPy for modules, streams and pinned memory, the CUDA driver for shared memory and launches."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import sys
+from typing import Any
+
+import cupy
+import numpy as np
+from cuda.bindings import driver
+
+from ..errors import NotSupported
+from . import nvrtc
+
+MAX_CHANNELS = 32
+THREADS = 512
+
+_POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call, or its error as an exception."""
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        raise RuntimeError(f"CUDA driver: {status.name}: {text.decode() if text else 'unknown error'}")
+    return values[0] if len(values) == 1 else values
+
+
+class MappedMemory:
+    """Physical memory of some GPU, mapped into this process so that this process's GPU may use it."""
+
+    def __init__(self, handle: Any, nbytes: int, ordinal: int) -> None:
+        self._handle, self.nbytes = handle, nbytes
+        access = driver.CUmemAccessDesc()
+        access.location = _location(ordinal)
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        self.address = int(_checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0)))
+        _checked(driver.cuMemMap(self.address, nbytes, 0, handle, 0))
+        _checked(driver.cuMemSetAccess(self.address, nbytes, [access], 1))
+
+    def close(self) -> None:
+        """Unmap; the memory itself lives on while another process maps it."""
+        _checked(driver.cuMemUnmap(self.address, self.nbytes))
+        _checked(driver.cuMemAddressFree(self.address, self.nbytes))
+        _checked(driver.cuMemRelease(self._handle))
+
+
+class SharedMemory(MappedMemory):
+    """Memory of this GPU that peers can map; it travels as a POSIX file descriptor."""
+
+    ipc_handle = b""
+
+    def __init__(self, nbytes: int, ordinal: int) -> None:
+        properties = driver.CUmemAllocationProp()
+        properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location = _location(ordinal)
+        properties.requestedHandleTypes = _POSIX_FD
+        flag = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        granularity = _checked(driver.cuMemGetAllocationGranularity(properties, flag))
+        nbytes = -(-nbytes // granularity) * granularity
+        handle = _checked(driver.cuMemCreate(nbytes, properties, 0))
+        super().__init__(handle, nbytes, ordinal)
+        self.fd = int(_checked(driver.cuMemExportToShareableHandle(handle, _POSIX_FD, 0)))
+
+    def close(self) -> None:
+        os.close(self.fd)
+        super().close()
+
+
+class LegacySharedMemory:
+    """The same through CUDA IPC, for drivers and containers without virtual memory by file descriptor."""
+
+    fd = -1
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address = cupy.cuda.runtime.malloc(nbytes)
+        self.ipc_handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(self.address)
+
+    def close(self) -> None:
+        cupy.cuda.runtime.free(self.address)
+
+
+class LegacyPeerMemory:
+    """A peer's memory, opened from its CUDA IPC handle."""
+
+    def __init__(self, handle: bytes, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address: int = cupy.cuda.runtime.ipcOpenMemHandle(handle)
+
+    def close(self) -> None:
+        cupy.cuda.runtime.ipcCloseMemHandle(self.address)
+
+
+class PinnedWords:
+    """64-bit words of host memory that this GPU reads and writes too."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(nbytes)
+        self.array = np.frombuffer(self._memory, np.uint64, nbytes // 8)
+        self.array[:] = 0
+        self.address = int(self._memory.ptr)
+
+    def close(self) -> None:
+        del self.array, self._memory
+
+
+def _location(ordinal: int) -> Any:
+    location = driver.CUmemLocation()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = ordinal
+    return location
+
+
+def make_current(local_rank: int) -> int:
+    """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its number."""
+    ordinal: int = local_rank % cupy.cuda.runtime.getDeviceCount()
+    cupy.cuda.Device(ordinal).use()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.set_device(ordinal)
+    return ordinal
+
+
+class Device:
+    """The GPU that was current when this process first needed one."""
+
+    name = "gpu"
+    compiles_whole_files = False
+    max_channels = MAX_CHANNELS
+    threads = THREADS
+
+    def __init__(self) -> None:
+        self._gpu = cupy.cuda.Device()
+        self.ordinal: int = self._gpu.id
+        properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
+        self.identity: str = f"{properties['name'].decode()} {self._gpu.pci_bus_id}"
+        self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        cupy.cuda.runtime.free(0)  # makes the context
+        self._modules: list[Any] = []  # keep what was loaded alive
+        self._streams: dict[int, Any] = {}
+        self._event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self._parameters = ctypes.create_string_buffer(4096)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+
+    # Memory
+
+    def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
+        """Memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        virtual = _checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
+        if virtual and os.environ.get("PYNCCLX_IPC") != "legacy":
+            return SharedMemory(nbytes, self.ordinal)
+        return LegacySharedMemory(nbytes)
+
+    def map_peer(self, handle: int | bytes, nbytes: int) -> MappedMemory | LegacyPeerMemory:
+        """Map a peer's memory from what it sent: a file descriptor, which is closed, or a CUDA IPC handle."""
+        try:
+            if isinstance(handle, bytes):
+                return LegacyPeerMemory(handle, nbytes)
+            imported = _checked(driver.cuMemImportFromShareableHandle(handle, _POSIX_FD))
+            os.close(handle)
+            return MappedMemory(imported, nbytes, self.ordinal)
+        except (RuntimeError, cupy.cuda.runtime.CUDARuntimeError) as error:
+            raise NotSupported(
+                f"a peer's memory cannot be mapped ({error}). Every process must see all GPUs of its peers (choose by "
+                "comm.select_device(), not by CUDA_VISIBLE_DEVICES), and the GPUs must have peer access; where file "
+                "descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
+            ) from error
+
+    def allocate_watch(self, nbytes: int) -> PinnedWords:
+        """Words that the host reads without asking the GPU."""
+        return PinnedWords(nbytes)
+
+    def fill_zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of this GPU; done when it returns."""
+        stream = self._stream(self.current_stream())
+        _checked(driver.cuMemsetD8Async(address, 0, nbytes, stream))
+        _checked(driver.cuStreamSynchronize(stream))
+
+    def is_device_pointer(self, address: int) -> bool:
+        """Whether the driver knows an address as GPU memory."""
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, kind = driver.cuPointerGetAttribute(attribute, address)
+        return bool(
+            status == driver.CUresult.CUDA_SUCCESS and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+        )
+
+    # Kernels
+
+    def compile(self, file: str, instantiations: list[str]) -> bytes:
+        """Kernels of cuda/`file` as one binary for this GPU."""
+        return pickle.dumps(nvrtc.compile_cached(file, instantiations, self.architecture))
+
+    def load(self, image: bytes) -> dict[str, Any]:
+        """Load what `compile` gave, down to the last function: nothing is left to do at the first launch."""
+        binary: nvrtc.Binary = pickle.loads(image)
+        module = cupy.cuda.Module()
+        module.load(binary.cubin)
+        self._modules.append(module)
+        functions = {}
+        for name, lowered in binary.lowered_names.items():
+            function = driver.CUfunction(module.get_function(lowered).ptr)
+            _checked(driver.cuFuncLoad(function))
+            functions[name] = function
+        return functions
+
+    def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any) -> None:
+        """Enqueue a kernel whose only parameter is a struct of these bytes."""
+        ctypes.memmove(self._parameters, parameters, len(parameters))
+        pointers = ctypes.addressof(self._pointers)
+        (status,) = driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, self._stream(stream), pointers, 0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            _checked((status,))
+
+    # Streams
+
+    def current_stream(self) -> Any:
+        """CuPy's current stream on this GPU."""
+        return cupy.cuda.get_current_stream(self.ordinal)
+
+    def external_stream(self, pointer: int) -> Any:
+        """A stream of another library, by its handle."""
+        return cupy.cuda.ExternalStream(pointer, self.ordinal)
+
+    def order(self, first: Any, then: Any) -> None:
+        """What is enqueued on `then` from now on waits for what is on `first` by now.
+
+        A stream that is being captured and one that is not cannot wait for each other; when a graph runs is
+        its owner's affair.
+        """
+        if first.ptr == then.ptr:
+            return
+        before, after = self._stream(first), self._stream(then)
+        if self._capture(before) != self._capture(after):
+            return
+        _checked(driver.cuEventRecord(self._event, before))
+        _checked(driver.cuStreamWaitEvent(after, self._event, 0))
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait on the host for a stream, or for the whole GPU."""
+        if stream is None:
+            self._gpu.synchronize()
+        else:
+            stream.synchronize()
+
+    def _stream(self, stream: Any) -> Any:
+        try:
+            return self._streams[stream.ptr]
+        except KeyError:
+            return self._streams.setdefault(stream.ptr, driver.CUstream(stream.ptr))
+
+    @staticmethod
+    def _capture(stream: Any) -> int:
+        """The capture a stream takes part in; 0: none."""
+        status, *values = driver.cuStreamGetCaptureInfo(stream)
+        if status != driver.CUresult.CUDA_SUCCESS or values[0] != _CAPTURING:
+            return 0
+        return int(values[1])

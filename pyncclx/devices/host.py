@@ -1,0 +1,198 @@
+"""The emulator as a device: g++ compiles the kernels, CPU threads run them (``cuda/host/emulator.h``).
+
+Environment: ``PYNCCLX_SEED`` (not 0: resume the threads of a block in random order, reproducibly),
+``PYNCCLX_HOSTILE=1`` (delay and reorder stores to peers as the GPU memory model allows).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import paths
+from ..errors import NotSupported
+from . import gxx
+
+
+class Memory:
+    """A piece of memory that several processes can map, as this one has it."""
+
+    ipc_handle = b""
+
+    def __init__(self, fd: int, nbytes: int, *, owns_fd: bool = False) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self._owns_fd = owns_fd
+        self._map = mmap.mmap(fd, nbytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def close(self) -> None:
+        """Unmap it; a second call does nothing."""
+        self._map.close()
+        if self._owns_fd:
+            os.close(self.fd)
+            self._owns_fd = False
+
+
+class Watch:
+    """Memory that the host and kernels see at once."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.array = np.zeros((nbytes + 7) // 8, np.uint64)
+        self.address = self.array.ctypes.data
+
+    def close(self) -> None:
+        """Drop it."""
+        del self.array
+
+
+class Launch(ctypes.Structure):
+    """`Launch` of ``cuda/host/emulator.h``."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint),
+        ("block", ctypes.c_uint),
+        ("shared_nbytes", ctypes.c_uint),
+        ("hostile", ctypes.c_uint),
+        ("seed", ctypes.c_ulonglong),
+        ("watchdog_s", ctypes.c_double),
+    ]
+
+
+class Kernel:
+    """A kernel in a loaded library."""
+
+    def __init__(self, library: ctypes.CDLL, symbol: str, name: str) -> None:
+        self.name = name
+        self.parameters_nbytes = ctypes.c_uint.in_dll(library, f"{symbol}_nbytes").value
+        self.run = library[symbol]
+        self.run.argtypes = [ctypes.POINTER(Launch), ctypes.c_void_p]
+        self.error = library.emulator_error
+        self.error.restype = ctypes.c_char_p
+
+
+class Device:
+    """The CPU as a device with two channels; fulfils `pyncclx.devices.Device`.
+
+    Parameters
+    ----------
+    seed
+        Not 0: the emulator permutes the threads of a block, another way at each launch.
+        None: ``PYNCCLX_SEED``.
+    hostile
+        Whether stores to peers are delayed and reordered. None: ``PYNCCLX_HOSTILE``.
+    watchdog_s
+        A block that makes no progress for so many seconds fails the launch.
+    """
+
+    name = "host"
+    ordinal = 0
+    architecture = "host"
+    max_channels = 2
+    threads = 64
+    compiles_whole_files = True
+
+    def __init__(self, *, seed: int | None = None, hostile: bool | None = None, watchdog_s: float = 3600.0) -> None:
+        self.identity = f"host-{socket.gethostname()}-{os.getpid()}"
+        self.seed = int(os.environ.get("PYNCCLX_SEED") or 0) if seed is None else seed
+        self.hostile = os.environ.get("PYNCCLX_HOSTILE", "") not in {"", "0"} if hostile is None else hostile
+        self.watchdog_s = watchdog_s
+        self._launches = 0
+
+    def allocate_shared(self, nbytes: int) -> Memory:
+        """Allocate zeroed memory that other processes can map."""
+        fd = os.memfd_create("pyncclx")
+        try:
+            os.ftruncate(fd, nbytes)
+            return Memory(fd, nbytes, owns_fd=True)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def map_peer(self, handle: int | bytes, nbytes: int) -> Memory:
+        """Map another process' memory by its descriptor, which is closed."""
+        if isinstance(handle, bytes):
+            raise NotSupported("host memory travels by descriptor; CUDA IPC handles belong to GPUs")
+        try:
+            return Memory(handle, nbytes)
+        finally:
+            os.close(handle)
+
+    def allocate_watch(self, nbytes: int) -> Watch:
+        """Allocate zeroed memory for abort requests and error records."""
+        return Watch(nbytes)
+
+    def fill_zero(self, address: int, nbytes: int) -> None:
+        """Zero memory."""
+        ctypes.memset(address, 0, nbytes)
+
+    def synchronize(self, stream: object = None) -> None:
+        """Do nothing: a launch returns when it is done."""
+
+    def compile(self, file: str, instantiations: Sequence[str]) -> bytes:
+        """Compile kernels into a shared library in the cache.
+
+        Parameters
+        ----------
+        file
+            The source, relative to the CUDA folder (an absolute path is taken as it is).
+        instantiations
+            Kernels as C++ expressions, as in ``"allreduce<float, Sum>"``.
+
+        Returns
+        -------
+        bytes
+            The library's path.
+
+        Raises
+        ------
+        NotSupported
+            Without g++.
+        RuntimeError
+            If g++ refuses the source; the text has its messages.
+        """
+        return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations))
+
+    def load(self, image: bytes) -> dict[str, Kernel]:
+        """Load a compiled library; returns its kernels by instantiation."""
+        library = ctypes.CDLL(os.fsdecode(image))
+        names = ctypes.c_char_p.in_dll(library, "pyncclx_kernels").value or b""
+        numbered = enumerate(names.decode().split("\n"))
+        return {name: Kernel(library, f"kernel_{i}", name) for i, name in numbered}
+
+    def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
+        """Run a kernel; returns when it is done. Other Python threads run meanwhile.
+
+        Raises
+        ------
+        ValueError
+            If `parameters` is not of the size of the kernel's parameter.
+        RuntimeError
+            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what.
+        """
+        wanted = function.parameters_nbytes
+        if len(parameters) != wanted:
+            raise ValueError(f"{function.name} takes {wanted} bytes of parameters, got {len(parameters)}")
+        self._launches += 1
+        seed = self.seed + self._launches if self.seed else 0
+        how = Launch(grid, block, 0, self.hostile, seed, self.watchdog_s)
+        if function.run(ctypes.byref(how), bytes(parameters)) != 0:
+            raise RuntimeError(function.error().decode())
+
+    def current_stream(self) -> None:
+        """Return None: launches are synchronous."""
+
+    def external_stream(self, pointer: int) -> None:
+        """Return None: there are no streams."""
+
+    def order(self, first: object, then: object) -> None:
+        """Do nothing: launches are synchronous."""
+
+    def is_device_pointer(self, address: int) -> bool:
+        """Return True: kernels use the process' own memory."""
+        return True

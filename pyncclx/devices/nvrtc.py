@@ -1,0 +1,87 @@
+"""Compile the kernels of cuda/ with NVRTC, for a GPU that need not be there; a cache on disk.
+
+The flags are ours: no flush to zero and no fused multiply-add, so that sums and products have the bits that
+NumPy and MPI give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import nvrtc
+
+from ..paths import CUDA_DIR, cache_directory, sources_digest
+
+FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code of some kernels for one architecture."""
+
+    cubin: bytes
+    lowered_names: dict[str, str]  # instantiation -> symbol
+    log: str = ""
+
+
+def compile_cached(file: str, instantiations: list[str], architecture: str) -> Binary:
+    """As `compile_kernels`, from the cache on disk if it is there."""
+    version = _checked(nvrtc.nvrtcVersion())
+    key = repr((sources_digest(), FLAGS[:-1], version, file, instantiations, architecture))
+    path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
+    if path.exists():
+        return Binary(**pickle.loads(path.read_bytes()))
+    binary = compile_kernels(file, instantiations, architecture)
+    _write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
+    return binary
+
+
+def compile_kernels(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
+    """Compile kernels of cuda/`file` for `architecture` ("sm_90"); needs no GPU.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's log.
+    """
+    source = f'#include "{file}"\n'.encode()
+    program = _checked(nvrtc.nvrtcCreateProgram(source, b"pyncclx.cu", 0, [], []))
+    for name in instantiations:
+        _checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    flags = [flag.encode() for flag in (*FLAGS, f"-arch={architecture}", *options)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+    log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip("\0\n")
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC could not compile {file} ({', '.join(instantiations)}):\n{log}")
+    lowered = {name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instantiations}
+    cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return Binary(cubin, lowered, log)
+
+
+def _text(program: Any, size: Any, get: Any) -> bytes:
+    data = b" " * int(_checked(size(program)))
+    _checked(get(program, data))
+    return data
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC: {status.name}")
+    return values[0] if len(values) == 1 else values
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file at once: a process that reads it meanwhile finds all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(name, path)

@@ -1,0 +1,100 @@
+"""Reading DLPack capsules with ctypes: where a tensor is and what it holds, without importing its library."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "Tensor", "device_of", "read"]
+
+CPU, CUDA, CUDA_MANAGED = 1, 2, 13
+
+# DLTensor: data, device type, device ordinal, ndim, dtype (code, bits, lanes), shape, strides, byte offset.
+_TENSOR = struct.Struct("@PiiiBBHPPQ")
+# What precedes it in DLManagedTensorVersioned: version (major, minor), manager, deleter, flags.
+_HEADER = struct.Struct("@IIPPQ")
+_READ_ONLY = 1
+# By DLDataTypeCode; the other codes (opaque handles, 8-bit floats and smaller) have no element type here.
+_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+@dataclass(slots=True)
+class Tensor:
+    """What a capsule says.
+
+    `name` is NumPy's or one that no table knows; `strides` counts elements and is None for C order. The
+    capsule is never consumed: while it lives it keeps the memory alive, then it gives back what it held.
+    """
+
+    address: int
+    itemsize: int
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    readonly: bool
+    capsule: object
+
+
+def device_of(array: Any) -> tuple[int, int]:
+    """Tell the DLPack device type and ordinal of `array`."""
+    kind, ordinal = array.__dlpack_device__()
+    return int(kind), int(ordinal)
+
+
+def read(array: Any, stream: int) -> Tensor:
+    """Export `array` and read the capsule.
+
+    Parameters
+    ----------
+    array : object with `__dlpack__` and `__dlpack_device__`
+    stream : int
+        The CUDA stream that the producer shall make its data ready for; -1 for no ordering.
+
+    Raises
+    ------
+    BufferError
+        The producer refuses, or the capsule is not one this module can read.
+    """
+    order = {} if device_of(array)[0] == CPU else {"stream": stream}
+    try:
+        capsule = array.__dlpack__(max_version=(1, 0), copy=False, **order)
+    except TypeError:  # a producer from before DLPack 1.0
+        capsule = array.__dlpack__(**order)
+    if _capsule_is_valid(capsule, b"dltensor_versioned"):
+        pointer = _capsule_pointer(capsule, b"dltensor_versioned")
+        major, minor, _, _, flags = _HEADER.unpack(ctypes.string_at(pointer, _HEADER.size))
+        if major != 1:
+            raise BufferError(f"DLPack version {major}.{minor} is not known, only 1.x and older")
+        return _tensor(pointer + _HEADER.size, bool(flags & _READ_ONLY), capsule)
+    if _capsule_is_valid(capsule, b"dltensor"):
+        return _tensor(_capsule_pointer(capsule, b"dltensor"), False, capsule)
+    raise BufferError(f"__dlpack__ returned {capsule!r}, expecting a capsule")
+
+
+def _tensor(pointer: int, readonly: bool, capsule: object) -> Tensor:
+    data, _, _, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(
+        ctypes.string_at(pointer, _TENSOR.size)
+    )
+    name = _NAMES.get(code, "") if lanes == 1 else ""
+    return Tensor(
+        address=data + offset,
+        itemsize=(bits * lanes + 7) // 8,
+        name=name if name == "bool" else f"{name}{bits}",
+        shape=_integers(shape, ndim),
+        strides=_integers(strides, ndim) if strides else None,
+        readonly=readonly,
+        capsule=capsule,
+    )
+
+
+def _integers(pointer: int, length: int) -> tuple[int, ...]:
+    return struct.unpack(f"@{length}q", ctypes.string_at(pointer, 8 * length)) if length else ()

@@ -1,0 +1,112 @@
+"""The exceptions that pyncclx raises beside TypeError, ValueError, KeyError and BufferError."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+__all__ = [
+    "Aborted",
+    "CapacityExceeded",
+    "CollectiveMismatch",
+    "MPIError",
+    "NotSupported",
+    "PeerTimeout",
+]
+
+
+class NotSupported(RuntimeError):
+    """What was asked for is legal MPI but not possible here; the text says why and what to do instead."""
+
+
+class Aborted(RuntimeError):
+    """The communicator was aborted while an operation waited; its contents are undefined from then on."""
+
+
+class CollectiveMismatch(RuntimeError):
+    """Ranks of one communicator called different operations, or one operation with different arguments."""
+
+
+class MPIError(MPI.Exception):
+    """An `MPI.Exception` that says in a sentence what was wrong.
+
+    Caught by ``except MPI.Exception``; `Get_error_class` and comparison with a code work as usual.
+
+    Parameters
+    ----------
+    code : int
+        An MPI error class such as ``MPI.ERR_OP``.
+    text : str
+        Operation, argument, what it got and what to do.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.text}"
+
+    def __repr__(self) -> str:
+        return f"MPIError({int(self)}, {self.text!r})"
+
+    def __reduce__(self) -> tuple[type[MPIError], tuple[int, str]]:
+        # MPI.Exception keeps the code alone in args, and unpickling calls the class with args.
+        return type(self), (int(self), self.text)
+
+
+class PeerTimeout(RuntimeError):
+    """A peer did not arrive in time; the kernel stopped waiting and left what it saw.
+
+    Parameters
+    ----------
+    operation : str
+        The operation that waited, such as ``"Allreduce"``.
+    epoch : int
+        The operation's number on its communicator.
+    rank, peer : int
+        Who waited, and for whom.
+    expected, seen : int
+        The value of the signal that `rank` waited for, and the last one it read.
+    """
+
+    def __init__(self, operation: str, epoch: int, rank: int, peer: int, expected: int, seen: int) -> None:
+        # The fields are the args, so that the exception survives pickling between ranks.
+        super().__init__(operation, epoch, rank, peer, expected, seen)
+        self.operation = operation
+        self.epoch = epoch
+        self.rank = rank
+        self.peer = peer
+        self.expected = expected
+        self.seen = seen
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for rank {self.peer} (epoch {self.epoch}, "
+            f"expected signal {self.expected}, saw {self.seen}); see whether rank {self.peer} died, is slow, "
+            "or called another operation"
+        )
+
+
+class CapacityExceeded(RuntimeError):
+    """A rank sent more than the receiver made room for; nothing was written past the room there was.
+
+    Parameters
+    ----------
+    rank, source : int
+        The receiver, and the sender whose block did not fit.
+    wanted, capacity : int
+        Elements that `source` sent, and elements that the receiver has room for.
+    """
+
+    def __init__(self, rank: int, source: int, wanted: int, capacity: int) -> None:
+        super().__init__(rank, source, wanted, capacity)
+        self.rank = rank
+        self.source = source
+        self.wanted = wanted
+        self.capacity = capacity
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} has room for {self.capacity} elements from rank {self.source}, which sent "
+            f"{self.wanted}; enlarge recvbuf or send less"
+        )

@@ -1,0 +1,75 @@
+"""Find, compile, share and preload kernels.
+
+A kernel is needed by all ranks of a communicator at once, so it is prepared by all of them together, at its
+first use there: rank 0 compiles (or finds it in the cache on disk), the others receive the binary, everybody
+loads it before anybody launches. Loading lazily beside a kernel that waits for a peer could wait for ever.
+"""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from . import datatypes, ops
+from .devices import Device, Function
+from .team import Team
+
+# The kernels of each file of cuda/; a reduction's are templates over <type, operator>.
+FILES: dict[str, tuple[str, ...]] = {
+    "barrier.cu": ("barrier",),
+    "bcast.cu": ("bcast_direct", "bcast_two_shot"),
+    "allgather.cu": ("allgather",),
+    "alltoall.cu": ("alltoall",),
+    "alltoallv.cu": ("alltoallv",),
+    "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot"),
+    "reduce.cu": ("reduce_one_shot", "reduce_two_shot"),
+    "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
+}
+REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu")
+
+_loaded: dict[str, Function] = {}  # instantiation -> function, of this process
+
+
+def instantiation(kernel: str, *template: str) -> str:
+    """The C++ name of a kernel: ``allreduce_one_shot<float, Sum>``."""
+    return f"{kernel}<{', '.join(template)}>" if template else kernel
+
+
+def legal_templates(file: str) -> list[tuple[str, ...]]:
+    """Every (C++ type, operator) that a file's kernels can be asked for; `[()]` for those that move bytes."""
+    if file not in REDUCTIONS:
+        return [()]
+    return [(t.cxx, op.cxx) for t in datatypes.TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
+
+
+def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
+    """The kernel, ready to launch. Collective at the first use on this communicator.
+
+    Raises
+    ------
+    RuntimeError
+        On all ranks, with the compiler's log, if it does not compile.
+    """
+    key = (kernel, *template)
+    try:
+        return team.functions[key]
+    except KeyError:
+        _prepare(comm, team, file, template)
+    return team.functions[key]
+
+
+def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: tuple[str, ...]) -> None:
+    names = {kernel: instantiation(kernel, *template) for kernel in FILES[file]}
+    ready = all(name in _loaded for name in names.values())
+    if not MPI.Comm.allreduce(comm, ready, MPI.LAND):
+        image = mpi_bootstrap.agree(comm, lambda: _compile(team.device, file, template) if comm.rank == 0 else b"")
+        image = MPI.Comm.bcast(comm, image)
+        loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else team.device.load(image))
+        _loaded.update(loaded)
+    team.functions.update({(kernel, *template): _loaded[name] for kernel, name in names.items()})
+
+
+def _compile(device: Device, file: str, template: tuple[str, ...]) -> bytes:
+    templates = legal_templates(file) if device.compiles_whole_files else [template]
+    return device.compile(file, [instantiation(kernel, *t) for kernel in FILES[file] for t in templates])

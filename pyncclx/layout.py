@@ -1,0 +1,97 @@
+"""What lies where in a lease, and the bytes that tell a kernel (twin of cuda/layout.cuh)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+MAX_RANKS = 16
+RINGS = 2
+PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
+HEADER_NBYTES = 128  # sizeof(LeaseHeader)
+CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
+DEPTH = 2  # chunks of one ring
+SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
+FEWEST_PACKETS = 4
+
+TEAM = struct.Struct(f"=iiIIIIIIQQQQ{MAX_RANKS}Q")  # Team; the last I is padding
+WATCH = (  # Watch: one 64-bit word each
+    *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
+    *("overflow", "source", "wanted", "capacity"),
+)
+REDUCE = struct.Struct("=QQQi4x")  # ReduceArgs and MoveArgs after their Team: send, recv, nbytes, root
+ALLTOALLV = struct.Struct(f"=QQqqqQQQQQQi4x{4 * MAX_RANKS}q")  # AlltoallvArgs after its Team
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Inner layout of a lease of `nbytes` bytes for a communicator of `size` ranks."""
+
+    nbytes: int
+    size: int
+    channels: int
+    slot_packets: int  # packets of one slot: 8 bytes of payload each
+    chunk_nbytes: int
+
+    @property
+    def packets_offset(self) -> int:
+        return HEADER_NBYTES + self.channels * CHANNEL_NBYTES
+
+    @property
+    def rings_offset(self) -> int:
+        return self.packets_offset + self.channels * 2 * self.size * self.slot_packets * PACK_NBYTES
+
+    @property
+    def end(self) -> int:
+        return self.rings_offset + RINGS * self.channels * self.size * DEPTH * self.chunk_nbytes
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Payload that one channel can send to one peer as packets."""
+        return self.slot_packets * PACK_NBYTES // 2
+
+    @property
+    def packet_nbytes(self) -> int:
+        """The longest message to one peer that can go as packets, all channels together."""
+        return self.slot_nbytes * self.channels
+
+
+def plan(nbytes: int, size: int, max_channels: int) -> Layout:
+    """Divide a lease: a quarter for packets, the rest for chunks, as many channels as leave chunks long enough.
+
+    Raises
+    ------
+    ValueError
+        If not even one channel fits.
+    """
+    channels = max_channels
+    while channels >= 1:
+        room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
+        slot_packets = room // 4 // (channels * 2 * size * PACK_NBYTES) // 2 * 2
+        chunk_nbytes = (room - room // 4) // (RINGS * channels * size * DEPTH) // 128 * 128
+        if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
+            return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
+        channels //= 2
+    raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
+
+
+def pack_team(
+    layout: Layout, rank: int, operation: int, timeout_ns: int, watch_address: int, bases: list[int]
+) -> bytes:
+    """The bytes of a `Team`: what every kernel of a communicator is told."""
+    padded = bases + [0] * (MAX_RANKS - len(bases))
+    return TEAM.pack(
+        rank,
+        layout.size,
+        operation,
+        layout.channels,
+        layout.slot_packets,
+        layout.chunk_nbytes,
+        DEPTH,
+        0,
+        layout.packets_offset,
+        layout.rings_offset,
+        timeout_ns,
+        watch_address,
+        *padded,
+    )

@@ -1,0 +1,107 @@
+"""Reading arrays of unknown libraries through `__cuda_array_interface__` or `__dlpack__`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import dlpack
+from .datatypes import TABLE
+from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, not_contiguous
+
+__all__ = ["read_protocol", "speaks", "stated_address"]
+
+
+def speaks(array: Any) -> bool:
+    """Tell whether `array`, an object or a class, has one of the two protocols."""
+    return hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
+
+
+def stated_address(array: Any) -> int | None:
+    """Take the address from the CUDA array interface; None without one. It may be host memory."""
+    interface = _interface(array)
+    return None if interface is None else _address(interface, "where")
+
+
+def read_protocol(array: Any, name: str, device: Device) -> Memory:
+    """Read any object with one of the protocols.
+
+    The array interface comes first: it names the producer's stream and costs a third of a DLPack export.
+    """
+    interface = _interface(array)
+    if interface is None:
+        memory = _read_dlpack(array, name, device)
+    else:
+        memory = _read_interface(array, interface, name)
+    address, nbytes = memory[:2]
+    if nbytes and not device.is_device_pointer(address):
+        raise in_host_memory(array, name)
+    if device.name != "host" and hasattr(array, "__dlpack_device__"):
+        check_ordinal(name, dlpack.device_of(array)[1], device)
+    return memory
+
+
+def _interface(array: Any) -> dict[str, Any] | None:
+    try:
+        interface: dict[str, Any] = array.__cuda_array_interface__
+    except AttributeError:
+        return None
+    except Exception:  # some refuse the element types that the interface cannot say, bfloat16 among them
+        if not hasattr(array, "__dlpack__"):
+            raise
+        return None
+    return interface
+
+
+def _address(interface: dict[str, Any], name: str) -> int:
+    address = interface["data"][0]
+    if address is None and 0 in interface["shape"]:
+        return 0
+    if not isinstance(address, int):
+        raise TypeError(f"{name}: __cuda_array_interface__ has address {address!r}, expecting an integer")
+    return address
+
+
+def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
+    for field in ("shape", "typestr", "data"):
+        if field not in interface:
+            raise KeyError(f"{name}: __cuda_array_interface__ lacks {field!r}")
+    if interface.get("mask") is not None:
+        raise BufferError(f"{name} is a masked array; pass its data and its mask in separate calls")
+    shape = tuple(interface["shape"])
+    typestr = interface["typestr"]
+    if typestr[0] not in "<>|" or min(shape, default=0) < 0:
+        raise BufferError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, shape {shape}")
+    dtype = np.dtype(typestr)
+    strides = interface.get("strides")
+    if strides is not None and not is_contiguous(shape, strides, dtype.itemsize):
+        raise not_contiguous(name, shape, strides)
+    key: Any = dtype
+    if dtype.kind == "V":  # the interface has no word for bfloat16, the array's own dtype may have
+        key = TABLE.get(str(getattr(array, "dtype", "")), dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    readonly = bool(interface["data"][1])
+    return _address(interface, name), nbytes, key, shape, readonly, interface.get("stream"), array
+
+
+def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
+    try:
+        tensor = dlpack.read(array, _stream_number(device.current_stream()))
+    except BufferError as error:
+        raise BufferError(f"{name} cannot be exported: {error}") from error
+    if tensor.strides is not None and not is_contiguous(tensor.shape, tensor.strides, 1):
+        raise not_contiguous(name, tensor.shape, tensor.strides)
+    nbytes = math.prod(tensor.shape) * tensor.itemsize
+    datatype = TABLE.get(tensor.name, TABLE["uint8"])
+    # The export has made the current stream wait for the producer: there is no other stream to wait for.
+    return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
+
+
+def _stream_number(stream: Any) -> int:
+    if stream is None:
+        return -1
+    if hasattr(stream, "__cuda_stream__"):
+        stream = stream.__cuda_stream__()[1]
+    return int(getattr(stream, "ptr", stream)) or 1  # DLPack takes 1 for the legacy default stream, never 0

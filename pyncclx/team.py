@@ -1,0 +1,202 @@
+"""What a communicator holds on the device: its lease, its peers' leases, its error record, its stream order.
+
+A Team is made at the communicator's first operation on device arrays, by all its ranks together.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from . import layout
+from .devices import Device, Function, Watch
+from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
+from .heap import Heap, Lease, process_heap
+
+OPERATIONS = (
+    "Barrier",
+    "Bcast",
+    "Reduce",
+    "Allreduce",
+    "Allgather",
+    "Reduce_scatter_block",
+    "Alltoall",
+    "Alltoallv",
+)
+DEFAULT_TIMEOUT_S = 300.0
+TIMED_OUT, ABORTED = 1, 2  # Watch::failure
+BAD_COUNTS, TRUNCATED = 2, 3  # Watch::overflow; 1: cut
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the ranks tell each other before they make a Team."""
+
+    hostname: str
+    device: str  # Device.identity
+    architecture: str
+    max_channels: int
+    threads: int
+    uid: bytes  # of the heap
+    ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
+    heap_nbytes: int
+    offer: int
+    timeout_s: float
+
+
+class Team:
+    """The device side of one communicator on one rank; made and closed by all its ranks together."""
+
+    def __init__(self, comm: MPI.Intracomm, device: Device) -> None:
+        self.device = device
+        self.rank, self.size = comm.rank, comm.size
+        self.heap: Heap = mpi_bootstrap.agree(comm, lambda: process_heap(device))
+        self.members = self._meet(comm)
+        self.threads = min(member.threads for member in self.members)
+        self.layout, self.lease = self._take_lease(comm)
+        offsets = comm.allgather(self.lease.offset)
+        self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
+        bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
+        timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
+        self.packed = [
+            layout.pack_team(self.layout, self.rank, number, timeout_ns, self.watch.address, bases)
+            for number in range(len(OPERATIONS))
+        ]
+        self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
+        self._stream: Any = None
+
+    def _meet(self, comm: MPI.Intracomm) -> list[Member]:
+        """Tell each other who we are; map the heaps that this process has not mapped yet."""
+        device, heap = self.device, self.heap
+        timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
+        members: list[Member] = comm.allgather(
+            Member(
+                MPI.Get_processor_name(),
+                device.identity,
+                device.architecture,
+                device.max_channels,
+                device.threads,
+                heap.uid,
+                heap.memory.ipc_handle,
+                heap.nbytes,
+                heap.offer(),
+                timeout_s,
+            )
+        )
+        _check_members(members, device, warn=comm.rank == 0)
+        wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
+        if heap.memory.ipc_handle:
+            handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
+        else:
+            handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
+        peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
+        mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+        return members
+
+    def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
+        nbytes = min(member.offer for member in self.members)
+        channels = min(member.max_channels for member in self.members)
+
+        def take() -> tuple[layout.Layout, Lease]:
+            lease = self.heap.take(nbytes)
+            return layout.plan(nbytes, self.size, channels), lease
+
+        return mpi_bootstrap.agree(comm, take)
+
+    def launch(self, operation: int, function: Function, grid: int, arguments: bytes, stream: Any) -> None:
+        """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
+
+        `arguments` are the bytes that follow the Team in the kernel's only parameter.
+        """
+        if stream is not self._stream:
+            if self._stream is not None and self._stream != stream:
+                self.device.order(self._stream, stream)
+            self._stream = stream
+        self.device.launch(function, grid, self.threads, self.packed[operation] + arguments, stream)
+
+    def drain(self) -> None:
+        """Wait on the host until everything launched on this communicator is over, and check it."""
+        self.device.synchronize(self._stream)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what a kernel of this communicator has recorded since the last look.
+
+        Raises
+        ------
+        PeerTimeout, Aborted
+            From then on at every call: ranks no longer agree where they are. Free the communicator.
+        CapacityExceeded, ValueError, MPI.Exception
+            Once; the communicator goes on.
+        """
+        watch = self.watch.array
+        if watch[1]:
+            raise self._failure()
+        if watch[8]:
+            error = self._overflow()
+            watch[8] = 0
+            self.device.fill_zero(self.heap.memory.address + self.lease.offset + 4, 4)  # LeaseHeader::overflow
+            raise error
+
+    def _failure(self) -> Exception:
+        record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
+        operation, epoch, peer = OPERATIONS[record["operation"]], record["epoch"], record["peer"]
+        if record["failure"] == ABORTED:
+            return Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {peer} (epoch {epoch})")
+        return PeerTimeout(operation, epoch, self.rank, peer, record["expected"], record["seen"])
+
+    def _overflow(self) -> Exception:
+        record = dict(zip(layout.WATCH, self.watch.array.view("int64").tolist(), strict=True))
+        operation, source = OPERATIONS[record["operation"]], record["source"]
+        wanted, capacity = record["wanted"], record["capacity"]
+        if record["overflow"] == BAD_COUNTS:
+            return ValueError(
+                f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
+                f"of sendbuf; nothing was sent to it. An earlier call was given these counts on the device"
+            )
+        if operation == "Alltoallv" and record["overflow"] == TRUNCATED:
+            text = f"rank {source} sent {wanted} elements, the receive count for it on rank {self.rank} is {capacity}"
+            return MPIError(MPI.ERR_TRUNCATE, f"Alltoallv: {text}")
+        return CapacityExceeded(self.rank, source, wanted, capacity)
+
+    def abort(self) -> None:
+        """Make every kernel of this communicator on this rank leave its waits."""
+        self.watch.array[0] = 1
+
+    def close(self) -> None:
+        """Give the lease back. Local: the ranks have met since their last kernel ended."""
+        self.heap.release(self.lease)
+        self.watch.close()
+
+
+def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:
+    """Can these ranks form a team? Every rank comes to the same answer."""
+    if len(members) > layout.MAX_RANKS:
+        raise NotSupported(
+            f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
+            "arrays; Split it by node"
+        )
+    nodes = sorted({member.hostname for member in members})
+    if len(nodes) > 1:
+        where = ", ".join(nodes)
+        raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
+    architectures = sorted({member.architecture for member in members})
+    if len(architectures) > 1:
+        raise NotSupported(
+            f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
+            "alike on all ranks"
+        )
+    shared = {m.device for m in members if sum(other.device == m.device for other in members) > 1}
+    if shared and warn:
+        warnings.warn(
+            f"several ranks share a GPU ({', '.join(sorted(shared))}): correct, but slow. Call comm.select_device() "
+            "before the first array is made, or make GPU `local rank` current",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,204 @@
+"""Fixtures and rules for tests on several ranks, each rank a pytest of its own (mpiexec -n N pytest).
+
+Four rules: all ranks run the same tests; the outcome of a test is agreed (a failure on one rank is a
+failure on all, and no rank goes on alone into the next test); a test that hangs ends the whole run and
+says where; rank 0 alone reports, for everybody. One process alone needs none but the third.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+
+# Seconds that a test may take, unless it is marked `timeout(seconds)`.
+TIMEOUT = 120.0
+# Seconds that a rank on which it failed waits for the others, who may be stuck without it.
+GRACE = 30.0
+# Seconds from the first rank's last word to the end, in which the other ranks can say theirs.
+LINGER = 1.0
+
+OUTCOMES = ("passed", "skipped", "failed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if RANK > 0:
+        config.option.xmlpath = None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout(seconds): end the whole run if the test takes longer")
+    config.addinivalue_line(
+        "markers", "ranks(minimum, maximum=None): skip unless the run has that many ranks"
+    )
+    config.pluginmanager.register(Watchdog(), "watchdog")
+    if SIZE > 1:
+        config.pluginmanager.register(Agreement(config.pluginmanager.getplugin("watchdog")), "agreement")
+    if RANK > 0:
+        config.pluginmanager.unregister(name="terminalreporter")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("ranks")
+        if mark is not None:
+            item.add_marker(_skip_unless(*mark.args, **mark.kwargs))
+
+
+def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:
+    fits = minimum <= SIZE <= (maximum or SIZE)
+    wanted = f"{minimum} ranks or more" if maximum is None else f"{minimum} to {maximum} ranks"
+    return pytest.mark.skipif(not fits, reason=f"needs {wanted}, there are {SIZE}")
+
+
+# ---- communicators -------------------------------------------------------------------------------------
+
+
+def _halves() -> MPI.Comm:
+    return WORLD.Split(RANK * 2 // SIZE, key=RANK)
+
+
+def _reversed() -> MPI.Comm:
+    return WORLD.Split(0, key=-RANK)
+
+
+COMMUNICATORS = {"world": lambda: WORLD, "dup": WORLD.Dup, "halves": _halves, "reversed": _reversed}
+
+
+@pytest.fixture(scope="module", params=["world", "dup"] if SIZE == 1 else list(COMMUNICATORS))
+def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
+    """A pyncclx communicator: of all ranks, a duplicate, of each half, of the ranks in reversed order."""
+    import pyncclx  # noqa: PLC0415  the tests of mpi_bootstrap run without it
+
+    communicator = pyncclx.Communicator(COMMUNICATORS[request.param]())
+    yield communicator
+    if request.param != "world":
+        communicator.Free()
+
+
+# ---- no test hangs -------------------------------------------------------------------------------------
+
+
+class Watchdog:
+    """Ends this process, and with it the MPI job, when a test has taken too long."""
+
+    def __init__(self) -> None:
+        self._stderr = os.dup(2)  # what tests write is captured, a last word must not be
+        self._timer = threading.Timer(0.0, self._end)
+        self._deadline = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        mark = item.get_closest_marker("timeout")
+        seconds = float(mark.args[0]) if mark is not None else TIMEOUT
+        self._deadline = time.monotonic() + seconds
+        self._arm(seconds, f"{item.nodeid} has not finished after {seconds:g} s")
+        # Python code cannot end a process whose C code holds the interpreter; this can.
+        faulthandler.dump_traceback_later(seconds + 5 * LINGER, exit=True, file=self._stderr)
+        try:
+            return (yield)
+        finally:
+            self._timer.cancel()
+            faulthandler.cancel_dump_traceback_later()
+
+    def hurry(self, last_word: str) -> None:
+        """Give the test `GRACE` seconds more, but never more than it had."""
+        self._arm(min(GRACE, self._deadline - time.monotonic()), last_word)
+
+    def _arm(self, seconds: float, last_word: str) -> None:
+        self._timer.cancel()
+        self._timer = threading.Timer(seconds, self._end, [last_word])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self, last_word: str) -> None:
+        os.write(self._stderr, f"\nrank {RANK} of {SIZE}: {last_word}\n{_stacks()}".encode())
+        time.sleep(LINGER)
+        os._exit(1)
+
+
+def _stacks() -> str:
+    """Where all threads are, less the frames of the test runner."""
+    lines = []
+    for thread in threading.enumerate():
+        stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+        frames = [frame for frame in stack if not _of_the_runner(frame.filename)]
+        if frames:
+            lines += [f"{thread.name}:\n", *traceback.format_list(frames)]
+    return "".join(lines)
+
+
+def _of_the_runner(filename: str) -> bool:
+    folders = {"_pytest", "pytest", "pluggy"}.intersection(Path(filename).parts)
+    return bool(folders) or filename in (__file__, threading.__file__, "<frozen runpy>")
+
+
+# ---- one outcome ---------------------------------------------------------------------------------------
+
+
+class Agreement:
+    """Makes all ranks collect the same tests and give each phase of each test the same outcome."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
+        self._comm = WORLD.Dup()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        collected = (session.testsfailed, [item.nodeid for item in session.items])
+        if len({str(other) for other in self._comm.allgather(collected)}) > 1:
+            pytest.exit("the ranks have not collected the same tests", returncode=1)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed:
+            self._watchdog.hurry(f"the other ranks do not finish what failed here: {_text(report)}")
+        counts = self._count(report.outcome)
+        if counts["failed"] or min(counts["passed"], counts["skipped"]) > 0:
+            texts = self._comm.allgather(_text(report) if report.outcome != "passed" else "")
+            report.outcome = "failed"
+            report.longrepr = _by_rank(texts)
+            report.sections = []
+        return report
+
+    def pytest_unconfigure(self) -> None:
+        self._comm.Barrier()  # rank 0 has said everything; mpiexec may end the job at the first non-zero exit
+
+    def _count(self, outcome: str) -> dict[str, int]:
+        """How many ranks had which outcome. Waits for the slowest without keeping its processor busy."""
+        mine = np.array([outcome == each for each in OUTCOMES], np.int64)
+        counts = np.empty_like(mine)
+        request = self._comm.Iallreduce(mine, counts)
+        while not request.Test():
+            time.sleep(0.0005)
+        return dict(zip(OUTCOMES, counts.tolist(), strict=True))
+
+
+def _text(report: pytest.TestReport) -> str:
+    """What a report says: the reason in one line, the traceback, what was printed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    reason = crash.message if crash else report.longrepr[-1] if isinstance(report.longrepr, tuple) else ""
+    captured = [f"---- {title}\n{content}" for title, content in report.sections]
+    return "\n".join([*reason.splitlines()[:1], str(report.longrepr), *captured])
+
+
+def _by_rank(texts: list[str]) -> str:
+    """What went wrong on which ranks, equal texts once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        ranks.setdefault(text, []).append(rank)
+    return "\n".join(
+        f"rank {', '.join(map(str, where))} of {len(texts)}: {text}" for text, where in ranks.items() if text
+    )

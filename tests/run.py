@@ -1,0 +1,125 @@
+"""The whole test suite: linters, tests of one process, tests on 1 to 8 ranks, protocol tests.
+
+    python tests/run.py [step ...] [-n ranks ...] [-k expression]
+
+The last line says `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
+hangs is ended and counts as a failure.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import launch
+
+ROOT = Path(__file__).resolve().parent.parent
+RANKS = (1, 2, 3, 4, 8)
+# Seconds that a step may take, several times what it takes on two processors.
+LIMITS = {"ruff": 60.0, "mypy": 240.0, "host": 400.0, "ranks": 300.0, "protocol": 400.0}
+
+
+@dataclass
+class Result:
+    """What came out of one step."""
+
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def check(tool: str, *arguments: str) -> Result:
+    """A linter: one test that passes or fails."""
+    code = launch.run([sys.executable, "-m", tool, *arguments], launch.environment("host"), LIMITS[tool])
+    return Result(tool, passed=int(code == 0), failed=int(code != 0))
+
+
+def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
+    """The tests in one folder, in this machine's one process or on a number of ranks."""
+    where = launch.device(ranks or 1)
+    name = f"tests/{step}" + (f", {ranks} rank{'s' * (ranks > 1)}, {where}" if ranks else "")
+    print(f"\n==== {name}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        colour = "yes" if sys.stdout.isatty() else "no"  # mpiexec gives rank 0 a terminal of its own
+        pytest = [
+            "-m",
+            "pytest",
+            "-q",
+            "-rfEs",
+            f"--color={colour}",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *arguments,
+        ]
+        pytest.append(f"tests/{step}")
+        command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
+        code = launch.run(command, launch.environment(where), LIMITS[step])
+        return judge(name, code, report)
+
+
+def judge(name: str, code: int, report: Path) -> Result:
+    """Count what a report says; a run that went wrong without a failed test is one failure."""
+    result = Result(name)
+    if report.exists():
+        for suite in ElementTree.parse(report).iter("testsuite"):
+            count = {key: int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
+            result.failed += count["failures"] + count["errors"]
+            result.skipped += count["skipped"]
+            result.passed += max(0, count["tests"] - count["failures"] - count["errors"] - count["skipped"])
+    if code != 0 and result.failed == 0:
+        result.failed = 1
+        result.note = "no tests found" if code == 5 else f"ended with code {code}"
+    return result
+
+
+def results(options: argparse.Namespace) -> Iterator[Result]:
+    """Run the steps one after another."""
+    arguments = ["-k", options.expression] if options.expression else []
+    for step in options.steps:
+        if step == "checks":
+            print("==== ruff, mypy", flush=True)
+            yield check("ruff", "check", ".")
+            yield check("mypy")
+        elif (ROOT / "tests" / step).is_dir():
+            for ranks in options.ranks if step == "ranks" else [None]:
+                yield tests(step, ranks, arguments)
+
+
+def timed(steps: Iterator[Result]) -> Iterator[Result]:
+    began = time.monotonic()
+    for result in steps:
+        result.seconds = time.monotonic() - began
+        yield result
+        began = time.monotonic()
+
+
+def main() -> int:
+    steps = ["checks", "host", "ranks", "protocol"]
+    parser = argparse.ArgumentParser(description="run the tests")
+    parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
+    parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("-k", dest="expression", help="only tests that match, as pytest's -k")
+    options = parser.parse_args()
+    finished = list(timed(results(options)))
+    print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    for each in finished:
+        numbers = f"{each.passed:8}{each.failed:8}{each.skipped:8}{each.seconds:9.1f}"
+        print(f"{each.name:34}{numbers}  {each.note}".rstrip())
+    passed, failed, skipped = (
+        sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped")
+    )
+    print(f"\n{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    return int(failed > 0 or passed == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
