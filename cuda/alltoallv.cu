@@ -19,10 +19,11 @@ struct Row {  // what a rank sends to, or gets from, another; in rows
     i64 count, displ, kept;
 };
 
-// What this rank sends to `rank`: as asked, but nothing outside sendbuf.
+// What this rank sends to `rank`: as asked, but nothing outside sendbuf. No rows may begin anywhere.
 __device__ Row row_to(const AlltoallvArgs& args, int rank) {
     const bool fixed = args.placement == kFixed;
     const i64* counts = fixed ? args.fixed[0] : args.send_counts;
+    if (counts[rank] == 0) return Row{0, 0, 0};
     const i64* displs = fixed ? args.fixed[1] : args.send_displs;
     i64 displ = 0;
     if (displs) displ = displs[rank];

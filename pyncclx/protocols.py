@@ -31,10 +31,7 @@ def read_protocol(array: Any, name: str, device: Device) -> Memory:
     The array interface comes first: it names the producer's stream and costs a third of a DLPack export.
     """
     interface = _interface(array)
-    if interface is None:
-        memory = _read_dlpack(array, name, device)
-    else:
-        memory = _read_interface(array, interface, name)
+    memory = _read_dlpack(array, name, device) if interface is None else _read_interface(array, interface, name)
     address, nbytes = memory[:2]
     if nbytes and not device.is_device_pointer(address):
         raise in_host_memory(array, name)

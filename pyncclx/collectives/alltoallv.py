@@ -47,7 +47,7 @@ def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
     if send.datatype.itemsize != itemsize:
         raise MPIError(
             MPI.ERR_TRUNCATE,
-            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; make them equal",
+            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; use one size",
         )
     fixed = [_padded(values) for values in (send_counts, send_displs, counts, displs)]
     arguments = ALLTOALLV.pack(

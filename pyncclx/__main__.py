@@ -1,0 +1,20 @@
+"""python -m pyncclx: what can be done from the command line."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import bench
+
+
+def main() -> None:
+    """Parse the command and run it."""
+    parser = argparse.ArgumentParser(prog="python -m pyncclx", description="GPU collectives for mpi4py programs.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    bench.add_command(commands)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
