@@ -4,7 +4,7 @@
 // packets or chunks by the part's length.
 #include "exchange.cuh"
 
-__global__ void __launch_bounds__(kMaxThreads) allgather(const __grid_constant__ MoveArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) allgather(const __grid_constant__ MoveArgs args) {
     exchange_all(
         args.team,
         [&](int) { return part_of(args.send, args.nbytes); },

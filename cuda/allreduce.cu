@@ -7,7 +7,7 @@
 #include "reduce.cuh"
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) allreduce_one_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
@@ -22,13 +22,13 @@ __global__ void __launch_bounds__(kMaxThreads) allreduce_one_shot(const __grid_c
         ok = fold_packets<T, Op>(packets, send, i, part.nbytes, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave();
+    channel.leave(ok && part.nbytes > 0);
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) allreduce_two_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) allreduce_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Chunks chunks(channel);
-    TwoShot<T, Op, VectorTiling>{channel, chunks, VectorTiling(args, chunks), kToAll}.run();
-    channel.leave();
+    TwoShot<T, Op, VectorTiling> two_shot{channel, chunks, VectorTiling(args, chunks), kToAll};
+    channel.leave(two_shot.run() && two_shot.has(0));
 }

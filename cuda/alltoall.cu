@@ -1,7 +1,7 @@
 // Alltoall: block r of rank s's sendbuf becomes block s of rank r's recvbuf.
 #include "exchange.cuh"
 
-__global__ void __launch_bounds__(kMaxThreads) alltoall(const __grid_constant__ MoveArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) alltoall(const __grid_constant__ MoveArgs args) {
     exchange_all(
         args.team,
         [&](int rank) { return part_of(args.send + rank * args.nbytes, args.nbytes); },

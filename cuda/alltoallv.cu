@@ -68,7 +68,7 @@ __device__ void write_outputs(const AlltoallvArgs& args, const i64* received, in
     }
 }
 
-__global__ void __launch_bounds__(kMaxThreads) alltoallv(const __grid_constant__ AlltoallvArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
     __shared__ Span out[kMaxRanks], in[kMaxRanks];
     __shared__ i64 received[kMaxRanks];
     const Team& team = args.team;
@@ -76,24 +76,25 @@ __global__ void __launch_bounds__(kMaxThreads) alltoallv(const __grid_constant__
     Packets packets(channel);
     const int rank = int(threadIdx.x);
     bool ok = packets.await_free();
-    if (ok && rank < team.size) {
+    if (rank < team.size) {
         const Row row = row_to(args, rank);
         out[rank] = span_of(args, args.send, row);
-        if (rank == team.rank) received[rank] = row.count;
-        else {
-            u64 count = 0;
-            packets.send_word(packets.outbox(rank), 0, u64(row.count));
-            ok = packets.receive_word(rank, 0, count);
-            received[rank] = i64(count);
-        }
+        received[rank] = row.count;  // right for this rank itself, and what the peer is told
+        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), 0, u64(row.count));
     }
-    if (channel.everyone(ok)) {
-        if (rank < team.size) {
-            in[rank] = span_of(args, args.recv, row_from(args, received, rank));
-            if (blockIdx.x == 0) write_outputs(args, received, rank);
-        }
-        __syncthreads();
-        Exchange{channel, packets, out, in, 2}.run();
+    __syncthreads();
+    Exchange exchange{channel, packets, out, in, 2};
+    if (ok) exchange.send();
+    if (ok && channel.is_peer(rank)) {
+        u64 count = 0;
+        ok = packets.receive_word(rank, 0, count);
+        received[rank] = i64(count);
     }
-    channel.leave();
+    ok = channel.everyone(ok);
+    if (ok && rank < team.size) {
+        in[rank] = span_of(args, args.recv, row_from(args, received, rank));
+        if (blockIdx.x == 0) write_outputs(args, received, rank);
+    }
+    __syncthreads();
+    channel.leave(ok && exchange.receive());
 }

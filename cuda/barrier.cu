@@ -8,8 +8,7 @@ struct BarrierArgs {
     Team team;
 };
 
-__global__ void __launch_bounds__(kMaxThreads) barrier(const __grid_constant__ BarrierArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) barrier(const __grid_constant__ BarrierArgs args) {
     Channel channel(args.team);
-    channel.await_entered(0);
-    channel.leave();
+    channel.leave(channel.await_entered(0));
 }

@@ -19,22 +19,27 @@ struct Channel {
     const int index;
     ChannelControl* const mine;
     const u32 epoch;
+    const u32 heard;
 
     // Every thread of the block calls it, and `leave` at the end.
     __device__ explicit Channel(const Team& team)
         : team(team),
           index(int(blockIdx.x)),
           mine(channel_control(team, team.rank, index)),
-          epoch(next(mine->epoch)) {
+          epoch(next(mine->epoch)),
+          heard(mine->heard) {
         if (epoch == 2 || epoch == 3) scrub();
-        const int peer = int(threadIdx.x);
+        const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
         if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
     }
 
-    // The block's operation is over; all its threads have left their last wait.
-    __device__ void leave() {
-        __syncthreads();
-        if (threadIdx.x == 0) mine->epoch = epoch;
+    // The block's operation is over. With `heard` on all threads, every peer is known to have entered it: data
+    // of this operation came from each of them. The next operation then need not ask.
+    __device__ void leave(bool heard = false) {
+        const bool all_heard = everyone(heard);
+        if (threadIdx.x != 0) return;
+        mine->epoch = epoch;
+        if (all_heard) mine->heard = epoch;
     }
 
     __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }
@@ -47,6 +52,7 @@ struct Channel {
 
     // All threads wait until every peer has entered operation `epoch - ago`; false: leave.
     __device__ bool await_entered(u32 ago) {
+        if (int(heard - (epoch - ago)) >= 0) return true;
         const int peer = int(threadIdx.x);
         return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
     }
@@ -58,9 +64,17 @@ struct Channel {
     // A barrier of the block that tells whether all its threads got what they waited for.
     __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
 
+    // Which of the places that `holder` keeps for its peers belongs to `source`. It keeps none for itself.
+    __device__ u32 place_of(int holder, int source) const {
+        return u32(source > holder ? source - holder : source - holder + team.size) - 1;
+    }
+
+    __device__ u32 places() const { return u32(team.size) - 1; }
+
+    // The packet slots of this channel that `holder` keeps, one a place.
     __device__ Pack* slots(int holder, u32 parity) const {
         char* slots = team.base[holder] + team.packets_offset;
-        return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * team.size * team.slot_packets;
+        return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * places() * team.slot_packets;
     }
 
   private:
@@ -71,7 +85,7 @@ struct Channel {
     // other parity are cleared. Peers write them after this rank has entered, which it says afterwards.
     __device__ void scrub() {
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
-        for (u32 i = threadIdx.x; i < u32(team.size) * team.slot_packets; i += blockDim.x)
+        for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});
         __syncthreads();
     }

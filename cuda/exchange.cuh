@@ -1,15 +1,13 @@
 // Moving bytes between every pair of ranks, by packets or by chunks as each pair's length suggests.
 //
 // A movement operation (Bcast, Allgather, Alltoall, Alltoallv …) says, for its block, what goes to each
-// rank and where what comes from each rank belongs; `exchange` does the rest. Sender and receiver know
+// rank and where what comes from each rank belongs; `Exchange` does the rest. Sender and receiver know
 // the length, so both know without asking which way a span takes:
 //   * a span that fits a packet slot goes as packets: all leave, then all are awaited;
-//   * a longer one goes as chunks: step k stores chunk k for every peer, then takes chunk k - 1 of every
-//     peer. A rank at step k waits only for what its peers did in step k - 1 or before, so the rank that
-//     is furthest behind never waits: no deadlock, whatever the lengths.
+//   * a longer one goes as chunks: step k stores chunk k for every peer and takes chunk k - kLag of every peer.
 //
-// In place is fine where a span's source and destination are the same bytes: a chunk or pack is sent before
-// the one that replaces it is stored, by the same thread (packets) or a step later (chunks).
+// In place is fine where a span's source and destination are the same bytes: a pack or chunk is sent before
+// the one that replaces it is stored, by the same thread (packets) or in an earlier step (chunks).
 #pragma once
 #include "chunk.cuh"
 #include "packet.cuh"
@@ -28,10 +26,12 @@ struct Exchange {
     const Span* in;    // [size] in shared memory: from each rank
     const u32 header;  // packets at the start of every slot that the caller has used
 
-    // All threads, after a barrier that made `out` and `in` visible; false: leave. The packet slots are free.
-    __device__ bool run() {
+    // All threads, after a barrier that made `out` visible; the packet slots are free.
+    __device__ void send() { send_packets(); }
+
+    // All threads, after a barrier that made `in` visible; false: leave.
+    __device__ bool receive() {
         copy_own();
-        send_packets();
         return receive_packets() && move_chunks();
     }
 
@@ -42,15 +42,13 @@ struct Exchange {
         return packs_in(span.nbytes) * 2 + header <= channel.team.slot_packets;
     }
 
-    __device__ u64 chunks_of(const Chunks& chunks, const Span& span) const {
-        return as_packets(span) ? 0 : chunks.count(span.nbytes);
-    }
-
     __device__ void copy_own() {
         const Span &from = out[channel.team.rank], &to = in[channel.team.rank];
         if (from.address == to.address) return;
-        for (u64 i = threadIdx.x; i < packs_in(to.kept); i += blockDim.x)
-            store_pack(to.address, i, to.kept, load_pack(from.address, i, from.nbytes));
+        move_packs(
+            threadIdx.x, packs_in(to.kept), blockDim.x,
+            [&](u64 i) { return load_pack(from.address, i, from.nbytes); },
+            [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
     }
 
     __device__ void send_packets() {
@@ -82,58 +80,66 @@ struct Exchange {
     }
 
     __device__ bool move_chunks() {
-        Chunks chunks(channel);
-        u64 steps = 0;
+        Chunks chunks(channel, 1);
+        u64 longest = 0;
         for (int rank = 0; rank < channel.team.size; ++rank) {
             if (rank == channel.team.rank) continue;
-            const u64 sent = chunks_of(chunks, out[rank]), received = chunks_of(chunks, in[rank]);
-            steps = sent > steps ? sent : steps;
-            steps = received > steps ? received : steps;
+            if (!as_packets(out[rank]) && out[rank].nbytes > longest) longest = out[rank].nbytes;
+            if (!as_packets(in[rank]) && in[rank].nbytes > longest) longest = in[rank].nbytes;
         }
-        for (u64 k = 0; steps != 0 && k <= steps; ++k) {
-            if (k < steps && !send_chunk(chunks, k)) return false;
-            if (k > 0 && !take_chunk(chunks, k - 1)) return false;
-        }
+        const u64 count = (longest + chunks.nbytes - 1) / chunks.nbytes, lag = lag_for(count);
+        for (u64 k = 0; count != 0 && k < count + lag; ++k)
+            if (!step(chunks, k, k - lag)) return false;
         return true;
     }
 
-    __device__ bool send_chunk(Chunks& chunks, u64 k) {
-        const int rank = int(threadIdx.x);
-        const bool mine = channel.is_peer(rank) && k < chunks_of(chunks, out[rank]);
-        if (!channel.everyone(!mine || chunks.wait_for_place(0, rank, k))) return false;
-        const Crew crew(peers());
-        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
-            const int peer = channel.peer(j);
-            const Span span = out[peer];
-            if (k >= chunks_of(chunks, span)) continue;
-            const u64 begin = k * chunks.nbytes, nbytes = smaller(chunks.nbytes, span.nbytes - begin);
-            Pack* place = chunks.place(0, peer, channel.team.rank, k);
-            for (u64 i = crew.member; i < packs_in(nbytes); i += crew.members)
-                put_pack(place + i, load_pack(span.address + begin, i, nbytes));
+    __device__ bool has_chunk(const Chunks& chunks, const Span& span, u64 k) const {
+        return !as_packets(span) && i64(k) >= 0 && k * chunks.nbytes < span.nbytes;
+    }
+
+    // Stores chunk `sent` of every span and takes chunk `taken`, where there is one.
+    __device__ bool step(Chunks& chunks, u64 sent, u64 taken) {
+        const auto sends = [&](int peer) { return has_chunk(chunks, out[peer], sent); };
+        const auto takes = [&](int peer) { return has_chunk(chunks, in[peer], taken); };
+        const bool ready = chunks.await(2, [&](u32 kind, int peer) {
+            return kind == 0 ? !sends(peer) || chunks.wait_for_place(0, peer, sent)
+                             : !takes(peer) || chunks.wait_for_chunk(0, peer, taken);
+        });
+        if (!ready) return false;
+        const Crew crew(2 * peers());
+        for (u32 job = crew.first_job; job < 2u * peers(); job += crew.next_job) {
+            const int peer = channel.peer(int(job) % peers());
+            if (job < u32(peers()) && sends(peer)) store_chunk(chunks, crew, peer, sent);
+            if (job >= u32(peers()) && takes(peer)) take_chunk(chunks, crew, peer, taken);
         }
         __syncthreads();
-        if (mine) chunks.signal_stored(0, rank, k);
+        const int peer = int(threadIdx.x);
+        if (!channel.is_peer(peer) || (!sends(peer) && !takes(peer))) return true;
+        fence_sys();
+        if (sends(peer)) chunks.signal_stored(0, peer, sent);
+        if (takes(peer)) chunks.signal_read(0, peer, taken);
         return true;
     }
 
-    __device__ bool take_chunk(Chunks& chunks, u64 k) {
-        const int rank = int(threadIdx.x);
-        const bool mine = channel.is_peer(rank) && k < chunks_of(chunks, in[rank]);
-        if (!channel.everyone(!mine || chunks.wait_for_chunk(0, rank, k))) return false;
-        const Crew crew(peers());
-        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
-            const int peer = channel.peer(j);
-            const Span span = in[peer];
-            const u64 begin = k * chunks.nbytes;
-            if (k >= chunks_of(chunks, span) || begin >= span.kept) continue;
-            const u64 nbytes = smaller(chunks.nbytes, span.kept - begin);
-            const Pack* place = chunks.place(0, channel.team.rank, peer, k);
-            for (u64 i = crew.member; i < packs_in(nbytes); i += crew.members)
-                store_pack(span.address + begin, i, nbytes, get_pack(place + i));
-        }
-        __syncthreads();
-        if (mine) chunks.signal_read(0, rank, k);
-        return true;
+    __device__ void store_chunk(const Chunks& chunks, const Crew& crew, int peer, u64 k) {
+        const u64 begin = k * chunks.nbytes, nbytes = smaller(chunks.nbytes, out[peer].nbytes - begin);
+        const char* from = out[peer].address + begin;
+        Pack* place = chunks.place(0, peer, channel.team.rank, k);
+        move_packs(
+            crew.member, packs_in(nbytes), crew.members,
+            [&](u64 i) { return load_pack(from, i, nbytes); },
+            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
+    }
+
+    __device__ void take_chunk(const Chunks& chunks, const Crew& crew, int peer, u64 k) {
+        const u64 begin = smaller(k * chunks.nbytes, in[peer].kept);
+        const u64 nbytes = smaller(chunks.nbytes, in[peer].kept - begin);
+        char* to = in[peer].address + begin;
+        const Pack* place = chunks.place(0, channel.team.rank, peer, k);
+        move_packs(
+            crew.member, packs_in(nbytes), crew.members,
+            [&](u64 i) { return get_pack(place + i); },
+            [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
     }
 };
 
@@ -154,6 +160,12 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span) {
         out[rank] = out_span(rank);
         in[rank] = in_span(rank);
     }
-    if (packets.await_free()) Exchange{channel, packets, out, in, 0}.run();
-    channel.leave();
+    __syncthreads();
+    bool ok = packets.await_free();
+    if (ok) {
+        Exchange exchange{channel, packets, out, in, 0};
+        exchange.send();
+        ok = exchange.receive();
+    }
+    channel.leave(ok && (!channel.is_peer(rank) || in[rank].nbytes > 0));
 }

@@ -12,8 +12,10 @@
 #include "signal.cuh"
 
 constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink domain
-constexpr int kMaxThreads = 512;  // of a block; the launch uses as many as the device module says
+constexpr int kMaxThreads = 512;   // of a block
+constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds those of kAtOnce ranks
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
+constexpr u32 kDepth = 3;      // chunks of a ring
 constexpr u32 kPackNbytes = 16;
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
 
@@ -36,7 +38,8 @@ struct alignas(128) LeaseHeader {
 
 // Single writer per word: the comment says who.
 struct alignas(128) ChannelControl {
-    u32 epoch;                     // this rank's block: number of its last finished operation
+    u32 epoch;                     // this rank's block: number of its last finished operation,
+    u32 heard;                     //   and of the last one that every peer is known to have entered
     u32 entered[kMaxRanks];        // rank r: the operation it has begun
     u64 head[kRings][kMaxRanks];   // rank r: how far it has filled the ring it has in this lease
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied the ring this rank has in r's lease
@@ -49,7 +52,6 @@ struct Team {
     u32 channels;      // of this communicator; a grid may use fewer
     u32 slot_packets;  // packets of one slot
     u32 chunk_nbytes;  // multiple of 16
-    u32 depth;         // chunks of one ring
     u64 packets_offset, rings_offset;  // bytes from the start of a lease
     u64 timeout_ns;
     Watch* watch;

@@ -24,7 +24,7 @@ __device__ __forceinline__ u64 payload(Pack packet) { return (packet.x & 0xfffff
 // The packet slots of a channel in this operation.
 struct Packets {
     Channel& channel;
-    Pack* const inbox;  // of source 0 in this rank's lease; the others follow
+    Pack* const inbox;  // this rank's slots
 
     __device__ explicit Packets(Channel& channel)
         : channel(channel), inbox(channel.slots(channel.team.rank, channel.epoch & 1)) {}
@@ -33,7 +33,8 @@ struct Packets {
     __device__ bool await_free() { return channel.await_entered(1); }
 
     __device__ Pack* outbox(int peer) const {
-        return channel.slots(peer, channel.epoch & 1) + u64(channel.team.rank) * channel.team.slot_packets;
+        const u32 place = channel.place_of(peer, channel.team.rank);
+        return channel.slots(peer, channel.epoch & 1) + place * channel.team.slot_packets;
     }
 
     __device__ void send_word(Pack* outbox, u32 position, u64 word) const {
@@ -45,7 +46,9 @@ struct Packets {
         send_word(outbox, position + 1, pack.y);
     }
 
-    __device__ const Pack* slot(int source) const { return inbox + u64(source) * channel.team.slot_packets; }
+    __device__ const Pack* slot(int source) const {
+        return inbox + channel.place_of(channel.team.rank, source) * channel.team.slot_packets;
+    }
 
     __device__ bool receive_word(int source, u32 position, u64& word) {
         Patience patience;
@@ -53,7 +56,7 @@ struct Packets {
             const Pack packet = ld_packet_sys(slot(source) + position);
             word = payload(packet);
             if (is_new(packet, channel.epoch)) return true;
-            if (!patience.lasts(channel.team, awaited(source, packet))) return false;
+            if (!patience.lasts(channel.team, [&] { return awaited(source, packet); })) return false;
         }
     }
 
@@ -64,8 +67,8 @@ struct Packets {
             const Pack second = ld_packet_sys(slot(source) + position + 1);
             pack = Pack{payload(first), payload(second)};
             if (is_new(first, channel.epoch) && is_new(second, channel.epoch)) return true;
-            if (!patience.lasts(channel.team, awaited(source, is_new(first, channel.epoch) ? second : first)))
-                return false;
+            const Pack& stale = is_new(first, channel.epoch) ? second : first;
+            if (!patience.lasts(channel.team, [&] { return awaited(source, stale); })) return false;
         }
     }
 
@@ -81,19 +84,17 @@ struct Packets {
                     words[s][1] = ld_packet_sys(slot(first + s) + position + 1);
                 }
             int missing = -1;
-            Pack stale{};
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s)
-                if (channel.is_peer(first + s)) {
-                    packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
-                    if (!is_new(words[s][0], channel.epoch) || !is_new(words[s][1], channel.epoch)) {
-                        missing = first + s;
-                        stale = is_new(words[s][0], channel.epoch) ? words[s][1] : words[s][0];
-                    }
-                }
-            if (missing < 0) return true;
-            if (!patience.lasts(channel.team, awaited(missing, stale))) return false;
+                if (channel.is_peer(first + s) && !(is_new(words[s][0], channel.epoch) && is_new(words[s][1], channel.epoch)))
+                    missing = first + s;
+            if (missing < 0) break;
+            const auto what = [&] { return awaited(missing, ld_packet_sys(slot(missing) + position)); };
+            if (!patience.lasts(channel.team, what)) return false;
         }
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
+        return true;
     }
 
   private:

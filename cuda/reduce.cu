@@ -7,7 +7,7 @@
 #include "reduce.cuh"
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) reduce_one_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kMaxThreads) reduce_one_shot(const __grid_cons
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) reduce_two_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Chunks chunks(channel);
-    TwoShot<T, Op, VectorTiling>{channel, chunks, VectorTiling(args, chunks), args.root}.run();
-    channel.leave();
+    TwoShot<T, Op, VectorTiling> two_shot{channel, chunks, VectorTiling(args, chunks), args.root};
+    channel.leave(two_shot.run() && two_shot.has(0));
 }

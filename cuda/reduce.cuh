@@ -3,8 +3,8 @@
 //   one-shot: every rank that needs a pack gets it from all ranks as packets and folds it. One trip.
 //   two-shot: each tile is cut into one shard a rank; every rank sends shard r to rank r (ring 0), r folds
 //             what it got and sends the result on (ring 1) to those who need it. Each byte travels twice,
-//             however many ranks there are. A tile's three steps follow each other (scatter in step t, fold in
-//             t + 1, collect in t + 2), so three tiles are on their way at a time.
+//             however many ranks there are. A tile is scattered in step t, folded in t + kLag, collected in
+//             t + 2 * kLag, so several tiles are on their way at a time.
 #pragma once
 #include "chunk.cuh"
 #include "packet.cuh"
@@ -28,6 +28,8 @@ __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 n
     return true;
 }
 
+constexpr int kChunksAtOnce = 4;  // ranks whose packs of a chunk are loaded before the first is used
+
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
 constexpr int kToNone = -2;  // only the rank that folded it, or the rank given
 
@@ -46,89 +48,100 @@ struct TwoShot {
     const int receiver;  // a rank, kToAll or kToNone
 
     __device__ int me() const { return channel.team.rank; }
+    __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
+    __device__ bool has(u64 tile) const { return tile < tiling.tiles(); }  // also false for one before the first
 
     __device__ bool run() {
-        const u64 tiles = tiling.tiles();
-        for (u64 step = 0; step < tiles + 2; ++step) {
-            if (step < tiles && !scatter(step)) return false;
-            if (step >= 1 && step < tiles + 1 && !fold(step - 1)) return false;
-            if (step >= 2 && receives(me()) && !collect(step - 2)) return false;
-        }
+        const u64 tiles = tiling.tiles(), lag = lag_for(tiles);
+        for (u64 step = 0; tiles != 0 && step < tiles + 2 * lag; ++step)
+            if (!move(step, step - lag, step - 2 * lag)) return false;
         return true;
     }
 
-    __device__ bool scatter(u64 tile) {
-        const int rank = int(threadIdx.x), peers = channel.team.size - 1;
-        if (!channel.everyone(!channel.is_peer(rank) || chunks.wait_for_place(0, rank, tile))) return false;
-        const Crew crew(peers);
-        for (u32 j = crew.first_job; j < u32(peers); j += crew.next_job) {
-            const Shard shard = tiling.shard(tile, channel.peer(j));
-            Pack* place = chunks.place(0, channel.peer(j), me(), tile);
-            for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members)
-                put_pack(place + i, load_pack(shard.send, i, shard.nbytes));
+    // One step: scatter one tile, fold an earlier one, collect a still earlier one.
+    __device__ bool move(u64 scattered, u64 folded, u64 collected) {
+        const bool ready = chunks.await(4, [&](u32 kind, int peer) {
+            if (kind == 0) return !has(scattered) || chunks.wait_for_place(0, peer, scattered);
+            if (kind == 1) return !has(folded) || chunks.wait_for_chunk(0, peer, folded);
+            if (kind == 2) return !has(folded) || !receives(peer) || chunks.wait_for_place(1, peer, folded);
+            return !has(collected) || !receives(me()) || chunks.wait_for_chunk(1, peer, collected);
+        });
+        if (!ready) return false;
+        const u32 parts = peers() > 0 ? peers() : 1;  // folding is worth as many jobs as sending
+        const Crew crew(parts + 2 * peers());
+        for (u32 job = crew.first_job; job < parts + 2 * peers(); job += crew.next_job) {
+            if (job < parts) fold(crew, folded, job, parts);
+            else if (job < parts + peers()) scatter(crew, scattered, channel.peer(job - parts));
+            else collect(crew, collected, channel.peer(job - parts - peers()));
         }
         __syncthreads();
-        if (channel.is_peer(rank)) chunks.signal_stored(0, rank, tile);
+        if (channel.is_peer(int(threadIdx.x))) signal(int(threadIdx.x), scattered, folded, collected);
         return true;
     }
 
-    __device__ bool fold(u64 tile) {
-        const int rank = int(threadIdx.x);
-        const bool peer = channel.is_peer(rank), sent_on = peer && receives(rank);
-        const bool ready = (!peer || chunks.wait_for_chunk(0, rank, tile)) &&
-                           (!sent_on || chunks.wait_for_place(1, rank, tile));
-        if (!channel.everyone(ready)) return false;
+    __device__ void signal(int peer, u64 scattered, u64 folded, u64 collected) {
+        fence_sys();
+        if (has(scattered)) chunks.signal_stored(0, peer, scattered);
+        if (has(folded)) chunks.signal_read(0, peer, folded);
+        if (has(folded) && receives(peer)) chunks.signal_stored(1, peer, folded);
+        if (has(collected) && receives(me())) chunks.signal_read(1, peer, collected);
+    }
+
+    __device__ void scatter(const Crew& crew, u64 tile, int peer) const {
+        if (!has(tile)) return;
+        const Shard shard = tiling.shard(tile, peer);
+        Pack* place = chunks.place(0, peer, me(), tile);
+        move_packs(
+            crew.member, packs_in(shard.nbytes), crew.members,
+            [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); },
+            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
+    }
+
+    // Part `part` of `parts` of this rank's shard.
+    __device__ void fold(const Crew& crew, u64 tile, u32 part, u32 parts) const {
+        if (!has(tile)) return;
         const Shard shard = tiling.shard(tile, me());
-        const char* inbox = channel.team.base[me()] + chunks.offset(0, 0, tile);
-        const u64 outbox = chunks.offset(1, me(), tile);
-#pragma unroll 1  // eight loads at once are enough, and twice as many would not fit the registers
-        for (u64 i = threadIdx.x; i < packs_in(shard.nbytes); i += blockDim.x) {
-            const Pack pack = folded(inbox, shard, i);
+        const u32 packs = u32(packs_in(shard.nbytes)), each = (packs + parts - 1) / parts;
+        const u32 end = u32(smaller(u64(each) * (part + 1), packs));
+#pragma unroll 1  // twice as many loads at once would not fit the registers
+        for (u32 i = each * part + crew.member; i < end; i += crew.members) {
+            const Pack pack = folded_pack(tile, shard, i);
             if (receiver == kToNone || receives(me())) store_pack(shard.recv, i, shard.nbytes, pack);
-            for (int j = 0; j < channel.team.size - 1; ++j)
-                if (receives(channel.peer(j)))
-                    put_pack(reinterpret_cast<Pack*>(channel.team.base[channel.peer(j)] + outbox) + i, pack);
+#pragma unroll 1
+            for (int j = 0; j < peers(); ++j)
+                if (receives(channel.peer(j))) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
         }
-        __syncthreads();
-        if (peer) chunks.signal_read(0, rank, tile);
-        if (sent_on) chunks.signal_stored(1, rank, tile);
-        return true;
     }
 
-    // Pack `i` of this rank's shard, folded: the peers' shards lie in `inbox`, one stride from each other.
-    __device__ Pack folded(const char* inbox, const Shard& shard, u64 i) const {
+    // Pack `i` of this rank's shard, folded over all ranks.
+    __device__ Pack folded_pack(u64 tile, const Shard& shard, u64 i) const {
         Fold<T, Op> fold;
 #pragma unroll 1
-        for (int first = 0; first < channel.team.size; first += kAtOnce) {
-            Pack packs[kAtOnce];
+        for (int first = 0; first < channel.team.size; first += kChunksAtOnce) {
+            Pack packs[kChunksAtOnce];
 #pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) {  // all loads are on their way before the first is used
+            for (int s = 0; s < kChunksAtOnce; ++s) {  // all loads are on their way before the first is used
                 const int source = first + s;
                 if (source < channel.team.size && source != me())
-                    packs[s] = get_pack(reinterpret_cast<const Pack*>(inbox + source * chunks.source_stride()) + i);
+                    packs[s] = get_pack(chunks.place(0, me(), source, tile) + i);
             }
             const Pack own = load_pack(shard.send, i, shard.nbytes);
 #pragma unroll
-            for (int s = 0; s < kAtOnce; ++s)
+            for (int s = 0; s < kChunksAtOnce; ++s)
                 if (first + s < channel.team.size) fold.add(first + s, first + s == me() ? own : packs[s]);
         }
         return fold.result(channel.team.size);
     }
 
-    __device__ bool collect(u64 tile) {
-        const int rank = int(threadIdx.x), peers = channel.team.size - 1;
-        if (!channel.everyone(!channel.is_peer(rank) || chunks.wait_for_chunk(1, rank, tile))) return false;
-        const Crew crew(peers);
-        for (u32 j = crew.first_job; j < u32(peers); j += crew.next_job) {
-            const Shard shard = tiling.shard(tile, channel.peer(j));
-            const Pack* place = chunks.place(1, me(), channel.peer(j), tile);
-            for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members)
-                store_pack(shard.recv, i, shard.nbytes, get_pack(place + i));
-        }
-        __syncthreads();
-        if (channel.is_peer(rank)) chunks.signal_read(1, rank, tile);
-        return true;
+    __device__ void collect(const Crew& crew, u64 tile, int peer) const {
+        if (!has(tile) || !receives(me())) return;
+        const Shard shard = tiling.shard(tile, peer);
+        const Pack* place = chunks.place(1, me(), peer, tile);
+        move_packs(
+            crew.member, packs_in(shard.nbytes), crew.members,
+            [&](u64 i) { return get_pack(place + i); },
+            [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
     }
 };
 

@@ -27,7 +27,7 @@ struct BlockTiling {
 };
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) reduce_scatter_block_one_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
     Channel channel(team);
     Packets packets(channel);
@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(kMaxThreads) reduce_scatter_block_one_shot(con
         ok = fold_packets<T, Op>(packets, send + team.rank * args.nbytes, i, part.nbytes, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave();
+    channel.leave(ok && part.nbytes > 0);
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Chunks chunks(channel);
-    TwoShot<T, Op, BlockTiling>{channel, chunks, BlockTiling(args, chunks), kToNone}.run();
-    channel.leave();
+    TwoShot<T, Op, BlockTiling> two_shot{channel, chunks, BlockTiling(args, chunks), kToNone};
+    channel.leave(two_shot.run() && two_shot.has(0));
 }

@@ -26,31 +26,51 @@ __device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) 
     else copy((unsigned char)0);
 }
 
+// The rare ways, kept out of the loops: an address that is not a multiple of 16, a message's last bytes.
+__device__ __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
+    Pack pack{0, 0};
+    by_alignment(u64(from) | nbytes, [&](auto word) {
+        copy_words<decltype(word)>(reinterpret_cast<char*>(&pack), from, nbytes);
+    });
+    return pack;
+}
+
+__device__ __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack) {
+    by_alignment(u64(to) | nbytes, [&](auto word) {
+        copy_words<decltype(word)>(to, reinterpret_cast<const char*>(&pack), nbytes);
+    });
+}
+
 // Pack `i` of the message at `message`, `nbytes` long; what lies past its end is zero.
 __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes) {
     const char* from = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
     if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return *reinterpret_cast<const Pack*>(from);
-    Pack pack{0, 0};
-    const u32 n = u32(smaller(left, kPackNbytes));
-    by_alignment(u64(from) | n, [&](auto word) {
-        copy_words<decltype(word)>(reinterpret_cast<char*>(&pack), from, n);
-    });
-    return pack;
+    return load_bytes(from, u32(smaller(left, kPackNbytes)));
 }
 
 __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pack pack) {
     char* to = message + i * kPackNbytes;
     if (i * kPackNbytes >= nbytes) return;
     const u64 left = nbytes - i * kPackNbytes;
-    if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) {
-        *reinterpret_cast<Pack*>(to) = pack;
-        return;
+    if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) *reinterpret_cast<Pack*>(to) = pack;
+    else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
+}
+
+// Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
+// which a store to a peer would otherwise hold back.
+template <class Load, class Store>
+__device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Load load, Store store) {
+    constexpr int kUnroll = 4;
+    for (u64 i = first; i < packs; i += kUnroll * stride) {
+        Pack moved[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u)
+            if (i + u * stride < packs) moved[u] = load(i + u * stride);
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u)
+            if (i + u * stride < packs) store(i + u * stride, moved[u]);
     }
-    const u32 n = u32(smaller(left, kPackNbytes));
-    by_alignment(u64(to) | n, [&](auto word) {
-        copy_words<decltype(word)>(to, reinterpret_cast<const char*>(&pack), n);
-    });
 }
 
 // A part of a message: what block `part` of `parts` moves of it, in whole packs but for the end.

@@ -41,11 +41,12 @@ struct Patience {
     u32 polls = 0;
     u64 deadline = 0;
 
-    // Call after every poll in vain; false when it is time to leave.
-    __device__ bool lasts(const Team& team, const Awaited& what) {
+    // Call after every poll in vain; false when it is time to leave. `what()` says what is awaited.
+    template <class What>
+    __device__ __forceinline__ bool lasts(const Team& team, What what) {
         spin_hint();
         if (++polls % kPollsBetweenLooks != 0) return true;
-        return look(team, what);
+        return look(team, what());
     }
 
   private:
@@ -68,7 +69,7 @@ __device__ inline bool wait_for(const Team& team, const u32* word, Awaited what)
         const u32 seen = ld_acquire_sys(word);
         if (int(seen - u32(what.expected)) >= 0) return true;
         what.seen = seen;
-        if (!patience.lasts(team, what)) return false;
+        if (!patience.lasts(team, [&] { return what; })) return false;
     }
 }
 
@@ -77,6 +78,6 @@ __device__ inline bool wait_for(const Team& team, const u64* word, Awaited what)
     for (;;) {
         what.seen = ld_acquire_sys(word);
         if (i64(what.seen - what.expected) >= 0) return true;
-        if (!patience.lasts(team, what)) return false;
+        if (!patience.lasts(team, [&] { return what; })) return false;
     }
 }

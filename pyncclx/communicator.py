@@ -231,7 +231,7 @@ class Intracomm(MPI.Intracomm):
         algorithm : {"direct", "two_shot"}, optional
             By length if left out.
         """
-        if on_host("Bcast", buf=buf):
+        if on_host(buf):
             return super().Bcast(buf, root)
         return bcast(self, buf, root, algorithm)
 
@@ -249,7 +249,7 @@ class Intracomm(MPI.Intracomm):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        if on_host("Reduce", sendbuf=sendbuf, recvbuf=recvbuf if self.rank == root else None):
+        if on_host(sendbuf, recvbuf if self.rank == root or where(sendbuf) is None else None):
             return super().Reduce(sendbuf, recvbuf, op, root)
         return reduce(self, sendbuf, recvbuf, op, root, algorithm)
 
@@ -264,7 +264,7 @@ class Intracomm(MPI.Intracomm):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both, on all ranks and in every run.
         """
-        if on_host("Allreduce", sendbuf=sendbuf, recvbuf=recvbuf):
+        if on_host(sendbuf, recvbuf):
             return super().Allreduce(sendbuf, recvbuf, op)
         return allreduce(self, sendbuf, recvbuf, op, algorithm)
 
@@ -281,7 +281,7 @@ class Intracomm(MPI.Intracomm):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        if on_host("Reduce_scatter_block", sendbuf=sendbuf, recvbuf=recvbuf):
+        if on_host(sendbuf, recvbuf):
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
         return reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm)
 
@@ -293,7 +293,7 @@ class Intracomm(MPI.Intracomm):
         sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
         """
-        if on_host("Allgather", sendbuf=sendbuf, recvbuf=recvbuf):
+        if on_host(sendbuf, recvbuf):
             return super().Allgather(sendbuf, recvbuf)
         return allgather(self, sendbuf, recvbuf)
 
@@ -305,7 +305,7 @@ class Intracomm(MPI.Intracomm):
         sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
         """
-        if on_host("Alltoall", sendbuf=sendbuf, recvbuf=recvbuf):
+        if on_host(sendbuf, recvbuf):
             return super().Alltoall(sendbuf, recvbuf)
         return alltoall(self, sendbuf, recvbuf)
 
@@ -340,7 +340,7 @@ class Intracomm(MPI.Intracomm):
         """
         if layout is not None or total is not None or status is not None or counts_on_device(sendbuf):
             return alltoallv_dynamic(self, sendbuf, recvbuf, layout or "packed", total, status)
-        if on_host("Alltoallv", sendbuf=sendbuf, recvbuf=recvbuf):
+        if on_host(sendbuf, recvbuf):
             return super().Alltoallv(sendbuf, recvbuf)
         return alltoallv(self, sendbuf, recvbuf)
 
@@ -365,24 +365,9 @@ def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
     return Intracomm(comm)
 
 
-def on_host(operation: str, **buffers: Any) -> bool:
-    """Whether a call is mpi4py's: none of its buffers is a device array.
-
-    Raises
-    ------
-    NotSupported
-        If some are and some are not.
-    """
-    places = {name: where(spec) for name, spec in buffers.items()}
-    if "device" not in places.values():
-        return True
-    hosted = [name for name, place in places.items() if place == "host"]
-    if hosted:
-        raise NotSupported(
-            f"{operation}: {' and '.join(hosted)} is in host memory and the other buffer on the device; copy one of "
-            "them, for example by cupy.asarray, so that both are in the same place"
-        )
-    return False
+def on_host(*buffers: Any) -> bool:
+    """Whether a call is mpi4py's: none of its buffers is a device array. If only some are, `resolve` refuses the others."""
+    return "device" not in map(where, buffers)
 
 
 def counts_on_device(spec: Any) -> bool:

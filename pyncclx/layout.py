@@ -10,11 +10,11 @@ RINGS = 2
 PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
-DEPTH = 2  # chunks of one ring
+DEPTH = 3  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 
-TEAM = struct.Struct(f"=iiIIIIIIQQQQ{MAX_RANKS}Q")  # Team; the last I is padding
+TEAM = struct.Struct(f"=iiIIIIQQQQ{MAX_RANKS}Q")  # Team
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
     *("overflow", "source", "wanted", "capacity"),
@@ -34,16 +34,21 @@ class Layout:
     chunk_nbytes: int
 
     @property
+    def peers(self) -> int:
+        """How many ranks have slots and rings in a lease: all but its owner."""
+        return max(self.size - 1, 1)
+
+    @property
     def packets_offset(self) -> int:
         return HEADER_NBYTES + self.channels * CHANNEL_NBYTES
 
     @property
     def rings_offset(self) -> int:
-        return self.packets_offset + self.channels * 2 * self.size * self.slot_packets * PACK_NBYTES
+        return self.packets_offset + self.channels * 2 * self.peers * self.slot_packets * PACK_NBYTES
 
     @property
     def end(self) -> int:
-        return self.rings_offset + RINGS * self.channels * self.size * DEPTH * self.chunk_nbytes
+        return self.rings_offset + RINGS * self.channels * self.peers * DEPTH * self.chunk_nbytes
 
     @property
     def slot_nbytes(self) -> int:
@@ -64,11 +69,11 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
     ValueError
         If not even one channel fits.
     """
-    channels = max_channels
+    channels, peers = max_channels, max(size - 1, 1)
     while channels >= 1:
         room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
-        slot_packets = room // 4 // (channels * 2 * size * PACK_NBYTES) // 2 * 2
-        chunk_nbytes = (room - room // 4) // (RINGS * channels * size * DEPTH) // 128 * 128
+        slot_packets = room // 4 // (channels * 2 * peers * PACK_NBYTES) // 2 * 2
+        chunk_nbytes = (room - room // 4) // (RINGS * channels * peers * DEPTH) // 128 * 128
         if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
             return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
         channels //= 2
@@ -87,8 +92,6 @@ def pack_team(
         layout.channels,
         layout.slot_packets,
         layout.chunk_nbytes,
-        DEPTH,
-        0,
         layout.packets_offset,
         layout.rings_offset,
         timeout_ns,

@@ -109,16 +109,18 @@ class Team:
 
         return mpi_bootstrap.agree(comm, take)
 
-    def launch(self, operation: int, function: Function, grid: int, arguments: bytes, stream: Any) -> None:
+    def launch(
+        self, operation: int, function: Function, shape: tuple[int, int], arguments: bytes, stream: Any
+    ) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
 
-        `arguments` are the bytes that follow the Team in the kernel's only parameter.
+        `shape`: blocks, and threads of each. `arguments` are the bytes that follow the Team in the kernel's only parameter.
         """
         if stream is not self._stream:
             if self._stream is not None and self._stream != stream:
                 self.device.order(self._stream, stream)
             self._stream = stream
-        self.device.launch(function, grid, self.threads, self.packed[operation] + arguments, stream)
+        self.device.launch(function, *shape, self.packed[operation] + arguments, stream)
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""

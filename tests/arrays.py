@@ -85,3 +85,27 @@ class Output:
         touched = np.flatnonzero((get(self._bytes) != POISON).reshape(-1, self.dtype.itemsize).any(axis=1))
         outside = touched[(touched < self._begin) | (touched >= self._end)] - self._begin
         return f"elements {outside.tolist()} outside of the output were written" if outside.size else ""
+
+
+class Interface:
+    """An array of a library that is not known here, by the CUDA array interface alone."""
+
+    def __init__(self, array: Any, *, readonly: bool = False, **changes: Any) -> None:
+        self.array = array  # keeps the memory
+        described = array.__array_interface__ if HOST else array.__cuda_array_interface__
+        kept = {key: described[key] for key in ("shape", "typestr", "strides")}
+        data = (described["data"][0], readonly)
+        self.__cuda_array_interface__ = {**kept, "data": data, "version": 3, **changes}
+
+
+class Dlpack:
+    """An array of a library that is not known here, by DLPack alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()

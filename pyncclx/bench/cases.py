@@ -32,6 +32,8 @@ class Case:
     """
 
     redop = "none"
+    send: Any
+    recv: Any
 
     def __init__(self, comm: Any, nbytes: int, datatype: str) -> None:
         self.comm, self.xp = comm, array_module()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
     fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, "allgather", nbytes) if fits else as_chunks(layout, "allgather")
+    return as_packets(layout, "allgather", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgather")
 
 
 def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
     fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, "alltoall", nbytes) if fits else as_chunks(layout, "alltoall")
+    return as_packets(layout, "alltoall", nbytes, layout.size - 1) if fits else as_chunks(layout, "alltoall")
 
 
 def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:

@@ -31,7 +31,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: how much a pair of ranks moves is known on the device only."""
     slot = layout.slot_nbytes - 16  # the first packet carries the count
     why = f"packets for pairs of at most {slot * layout.channels} bytes, chunks for longer ones, decided on the device"
-    return Choice("alltoallv", layout.channels, why)
+    return Choice("alltoallv", layout.channels, None, why)
 
 
 def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:

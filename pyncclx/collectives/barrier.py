@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def choose(layout: Layout, nbytes: int) -> Choice:
     """One channel, one signal to every peer."""
-    return Choice("barrier", 1, "one signal to every peer")
+    return Choice("barrier", 1, 32, "one signal to every peer")
 
 
 def barrier(comm: Intracomm) -> None:

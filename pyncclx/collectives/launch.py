@@ -11,14 +11,16 @@ from mpi4py import MPI
 from .. import kernels
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
-from ..layout import Layout
+from ..layout import PACK_NBYTES, Layout
 from ..team import OPERATIONS
 
 if TYPE_CHECKING:
     from ..communicator import Intracomm
 
 # Bytes a channel should have to move before one more channel pays.
-WORTH_A_CHANNEL = 4096
+WORTH_A_CHANNEL = 2048
+FEWEST_THREADS = 64  # of a block: one warp announces the operation while the other begins it
+MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 
@@ -28,19 +30,26 @@ class Choice(NamedTuple):
 
     kernel: str
     grid: int
+    threads: int | None  # of a block; None: as many as the device offers
     why: str
 
 
-def as_packets(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Small: as few channels as hold the message, more where each still has something to do."""
+def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> Choice:
+    """Small: as few channels as hold the message, more where each still has something to do.
+
+    A rank has `messages` different messages of `nbytes` to move.
+    """
     each = min(WORTH_A_CHANNEL, layout.slot_nbytes)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
-    return Choice(kernel, grid, f"packets, since no message is longer than {layout.packet_nbytes} bytes")
+    warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
+    why = f"packets, since no message is longer than {layout.packet_nbytes} bytes"
+    return Choice(kernel, grid, min(max(FEWEST_THREADS, 32 * warps), MOST_THREADS), why)
 
 
 def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
-    return Choice(kernel, layout.channels, f"chunks of {layout.chunk_nbytes} bytes through the symmetric heap")
+    why = f"chunks of {layout.chunk_nbytes} bytes through the symmetric heap"
+    return Choice(kernel, layout.channels, None, why)
 
 
 def by_length(layout: Layout, nbytes: int, small: str, large: str, algorithm: str | None, limit: int) -> Choice:
@@ -89,7 +98,8 @@ def run(
     choice = choose(team.layout)
     function = kernels.get(comm, team, f"{operation.lower()}.cu", choice.kernel, *template)
     stream = stream_for(team.device, buffers)
-    team.launch(_NUMBERS[operation], function, choice.grid, arguments, stream)
+    threads = min(choice.threads or team.threads, team.threads)
+    team.launch(_NUMBERS[operation], function, (choice.grid, threads), arguments, stream)
     if comm.blocking == "host":
         team.drain()
 

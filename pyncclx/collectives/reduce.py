@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mpi4py import MPI
+
 from .. import devices, ops
 from ..buffers import resolve
+from ..errors import MPIError
 from ..layout import REDUCE, Layout
 from .launch import Choice, by_length, check_equal, check_root, is_in_place, run
 
@@ -31,7 +34,7 @@ def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algo
         check_equal("Reduce", send, recv)
     else:
         if is_in_place(sendbuf):
-            raise ValueError(f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place")
+            raise MPIError(MPI.ERR_ARG, f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place")
         recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
     reduction = ops.of(op)
     ops.check("Reduce", reduction, send.datatype)

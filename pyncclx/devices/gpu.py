@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from ..errors import NotSupported
 from . import nvrtc
 
-MAX_CHANNELS = 32
+MAX_CHANNELS = 64
 THREADS = 512
 
 _POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyncclx
-from arrays import Output, get, gpu_only, put, xp
+from arrays import Interface, Output, get, gpu_only, put, xp
 from pyncclx import ops
 from reference import comparing, contributions, fold
 
@@ -35,14 +35,6 @@ def slow_copy():
 @pytest.fixture
 def streams():
     return [xp.cuda.Stream(non_blocking=True) for _ in range(3)]
-
-
-class Produced:
-    """An array whose interface names the stream that writes it."""
-
-    def __init__(self, array, stream):
-        interface = dict(array.__cuda_array_interface__)
-        self.__cuda_array_interface__ = {**interface, "version": 3, "stream": stream.ptr}
 
 
 def warm_up(comm):
@@ -77,7 +69,7 @@ def test_slow_producer_on_its_own_stream(comm, slow_copy, streams):
     with streams[0]:
         slow_copy(source, send)
     with streams[1]:
-        comm.Allreduce(Produced(send, streams[0]), recv.array)
+        comm.Allreduce(Interface(send, stream=streams[0].ptr), recv.array)
     with comparing() as compare:
         compare(recv, fold(ops.SUM, vectors), "recv")
 

@@ -1,0 +1,132 @@
+// Allreduce, Reduce and Reduce_scatter_block against a loop over the ranks.
+#pragma once
+#include "world.h"
+
+// Element types: what a rank contributes, made from a random word; and a step of the fold, in rank order.
+inline float made(u64 word, float) { return float(i64(word) >> 40) / float(1 << (word & 15)); }  // sums depend on the order
+inline int made(u64 word, int) { return int(word >> 7); }
+inline Bfloat16 made(u64 word, Bfloat16) { return Bfloat16(float(int(word % 33) - 16)); }  // sums are exact
+inline Complex<double> made(u64 word, Complex<double>) {
+    return {1.0 + double(word & 0xffff) / 65536, double(word >> 16 & 0xffff) / 65536 - 0.5};
+}
+inline float folded(float a, float b, Sum) { return a + b; }
+inline int folded(int a, int b, Max) { return std::max(a, b); }
+inline Bfloat16 folded(Bfloat16 a, Bfloat16 b, Sum) { return Bfloat16(float(a) + float(b)); }
+inline Complex<double> folded(Complex<double> a, Complex<double> b, Prod) {
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+template <class T, class Op>
+struct Reduction {
+    Call& call;
+    u64 count, grid;  // elements of the vector, or of a block of it
+    Buffer send, recv;
+
+    // `parts`: blocks of the vector; `in_place`: recv is the only buffer.
+    Reduction(Call& call, u64 count, u64 grid, u64 parts, u64 outputs)
+        : call(call), count(count), grid(grid), send(parts * count * sizeof(T), misalignment()),
+          recv(outputs * count * sizeof(T), misalignment()) {}
+
+    u32 misalignment() { return call.own.one_in(2) ? 0 : u32(call.own.below(4) * alignof(T)); }
+
+    static T contribution(const Call& call, int rank, u64 element) { return made(mix(call.label() + rank, element), T()); }
+
+    void fill(const Buffer& buffer, u64 elements) {
+        for (u64 i = 0; i < elements; ++i) put(buffer, i, contribution(call, call.team.rank, i));
+    }
+
+    static void put(const Buffer& buffer, u64 i, T value) { memcpy(buffer.as() + i * sizeof(T), &value, sizeof value); }
+
+    ReduceArgs args(const Buffer& from, const Buffer& to, int root) {
+        return ReduceArgs{call.team, from.as(), to.as(), count * sizeof(T), root};
+    }
+
+    // `output` must begin with elements first, first + 1 … of the fold, and be as `kept` was behind them.
+    void check(const Buffer& output, u64 first) {
+        for (u64 i = 0; i < count; ++i) {
+            T expected = contribution(call, 0, first + i);
+            for (int rank = 1; rank < call.size(); ++rank)
+                expected = folded(expected, contribution(call, rank, first + i), Op());
+            if (memcmp(output.as() + i * sizeof(T), &expected, sizeof expected) != 0)
+                return call.wrong("result", first / (count ? count : 1), i, "%s instead of %s", hex(output.as() + i * sizeof(T)).c_str(),
+                                  hex(reinterpret_cast<const char*>(&expected)).c_str());
+        }
+        if (!output.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
+    }
+
+    void check_untouched(const Buffer& output) {
+        for (u64 i = 0; i < output.nbytes; ++i)
+            if (output[i] != Buffer::kPoison) return call.wrong("unused recvbuf", 0, i, "was written");
+    }
+
+    static std::string hex(const char* value) {
+        std::string text;
+        char digits[3];
+        for (u64 i = sizeof(T); i-- > 0;) {
+            snprintf(digits, sizeof digits, "%02x", u8(value[i]));
+            text += digits;
+        }
+        return text;
+    }
+
+  private:
+    typedef unsigned char u8;
+};
+
+// How many elements: few, as many as go as packets, or several tiles of chunks (ring places are used again).
+template <class T>
+u64 packet_count(Call& call) {
+    const u64 limit = u64(call.team.channels) * call.team.slot_packets * kPacketNbytes / sizeof(T);
+    return call.draw.one_in(3) ? limit - call.draw.below(2) : call.draw.one_in(4) ? call.draw.below(2) : call.draw.below(limit);
+}
+template <class T>
+u64 chunk_count(Call& call, u64 grid, u64 shards) {
+    const u64 tile = grid * shards * call.team.chunk_nbytes / sizeof(T);
+    return call.draw.one_in(6) ? call.draw.below(3) : call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
+}
+
+template <class T, class Op>
+void allreduce(Call& call) {
+    const bool one_shot = call.draw.one_in(2);
+    call.name = one_shot ? "allreduce_one_shot" : "allreduce_two_shot";
+    u64 grid = call.draw.between(1, call.team.channels);
+    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, call.size());
+    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    Reduction<T, Op> reduction(call, count, grid, 1, 1);
+    const Buffer& send = call.draw.one_in(3) ? reduction.recv : reduction.send;
+    reduction.fill(send, count);
+    call.run(one_shot ? allreduce_one_shot<T, Op> : allreduce_two_shot<T, Op>, reduction.args(send, reduction.recv, 0), u32(grid));
+    reduction.check(reduction.recv, 0);
+}
+
+template <class T, class Op>
+void reduce(Call& call) {
+    const bool one_shot = call.draw.one_in(2);
+    call.name = one_shot ? "reduce_one_shot" : "reduce_two_shot";
+    const int root = int(call.draw.below(call.size()));
+    u64 grid = call.draw.between(1, call.team.channels);
+    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, call.size());
+    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    const bool is_root = call.team.rank == root, in_place = call.draw.one_in(3);
+    Reduction<T, Op> reduction(call, count, grid, 1, 1);
+    const Buffer& send = is_root && in_place ? reduction.recv : reduction.send;
+    reduction.fill(send, count);
+    call.run(one_shot ? reduce_one_shot<T, Op> : reduce_two_shot<T, Op>, reduction.args(send, reduction.recv, root), u32(grid));
+    if (is_root) reduction.check(reduction.recv, 0);
+    else reduction.check_untouched(reduction.recv);
+}
+
+template <class T, class Op>
+void reduce_scatter_block(Call& call) {
+    const bool one_shot = call.draw.one_in(2), in_place = call.draw.one_in(3);
+    call.name = one_shot ? "reduce_scatter_block_one_shot" : "reduce_scatter_block_two_shot";
+    u64 grid = call.draw.between(1, call.team.channels);
+    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, 1);
+    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    Reduction<T, Op> reduction(call, count, grid, call.size(), in_place ? call.size() : 1);
+    const Buffer& send = in_place ? reduction.recv : reduction.send;
+    reduction.fill(send, count * call.size());
+    call.run(one_shot ? reduce_scatter_block_one_shot<T, Op> : reduce_scatter_block_two_shot<T, Op>,
+             reduction.args(send, reduction.recv, 0), u32(grid));
+    reduction.check(reduction.recv, count * call.team.rank);
+}

@@ -1,0 +1,151 @@
+// Ranks as threads of one process: their leases, their buffers, and a launch that ends the run if it fails.
+//
+// The ranks share the leases, as GPUs do, and nothing else: no lock, no barrier, no message of the host. What
+// orders them is the protocol under test.
+#pragma once
+#include <stdarg.h>
+
+struct Settings {
+    int ranks = 2;
+    u64 seed = 1, calls = 50;
+    u32 hostile = 0, epoch = 0;  // epoch: as if the channels had so many small operations behind them
+    double patience_s = 60;
+    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0;    // as pyncclx.layout.plan says
+    u64 nbytes = 0, packets_offset = 0, rings_offset = 0;
+};
+
+constexpr int kWrong = 1, kStuck = 3, kTimeout = 4;  // exit status; a sanitizer's is 66
+
+// Says why and ends the process at once: the other ranks may wait for this one.
+[[noreturn]] inline void die(int status, const char* format, ...) {
+    va_list values;
+    va_start(values, format);
+    vfprintf(stderr, format, values);
+    va_end(values);
+    fputc('\n', stderr);
+    _Exit(status);
+}
+
+inline u64 mix(u64 a, u64 b) {
+    u64 x = a * 0x9E3779B97F4A7C15ull + b + 0x632BE59BD9B4E019ull;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+    return x ^ x >> 31;
+}
+
+// Decisions that all ranks must take alike: the same words from the same seed.
+class Draw {
+  public:
+    explicit Draw(u64 seed) : random_(seed) {}
+    u64 below(u64 bound) { return bound <= 1 ? 0 : random_.next() % bound; }
+    u64 between(u64 low, u64 high) { return low + below(high - low + 1); }
+    bool one_in(u64 n) { return below(n) == 0; }
+    template <class T>
+    T of(std::initializer_list<T> values) { return values.begin()[below(values.size())]; }
+
+  private:
+    emulator::Random random_;
+};
+
+// User memory of exactly this length: AddressSanitizer guards its end, a pattern what lies before it.
+class Buffer {
+  public:
+    static constexpr unsigned char kPoison = 0xA5;
+
+    explicit Buffer(u64 nbytes, u32 misalignment = 0)
+        : nbytes(nbytes), begin_(misalignment), memory_(new unsigned char[misalignment + nbytes]) {
+        memset(memory_.get(), kPoison, begin_ + nbytes);
+    }
+    template <class T = char>
+    T* as() const { return reinterpret_cast<T*>(memory_.get() + begin_); }
+    unsigned char operator[](u64 i) const { return memory_[begin_ + i]; }
+    bool intact() const { return std::all_of(memory_.get(), memory_.get() + begin_, [](unsigned char c) { return c == kPoison; }); }
+
+    const u64 nbytes;
+
+  private:
+    const u64 begin_;
+    std::unique_ptr<unsigned char[]> memory_;
+};
+
+// The symmetric memory of all ranks; every lease has its exact length too.
+struct World {
+    const Settings& settings;
+    std::vector<char*> leases;
+
+    explicit World(const Settings& settings) : settings(settings) {
+        for (int rank = 0; rank < settings.ranks; ++rank) {
+            leases.push_back(static_cast<char*>(aligned_alloc(128, settings.nbytes)));
+            memset(leases.back(), 0, settings.nbytes);
+            for (u32 channel = 0; channel < settings.channels; ++channel) begin_at(rank, channel);
+        }
+    }
+    ~World() {
+        for (char* lease : leases) free(lease);
+    }
+
+  private:
+    // Rings and slots as new: all operations so far were on other words.
+    void begin_at(int rank, u32 channel) {
+        auto* controls = reinterpret_cast<ChannelControl*>(leases[rank] + sizeof(LeaseHeader));
+        ChannelControl& control = controls[channel];
+        control.epoch = settings.epoch;
+        control.heard = settings.epoch;
+        for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = settings.epoch;
+    }
+};
+
+// One rank in one call. `draw` gives every rank the same words, `own` does not.
+struct Call {
+    const World& world;
+    Team& team;
+    const u64 number;
+    const char* name;
+    Draw draw, own;
+    u32 threads;
+
+    Call(const World& world, Team& team, u64 number)
+        : world(world), team(team), number(number), name(""), draw(mix(world.settings.seed, number)),
+          own(mix(draw.below(~0ull), team.rank)), threads(draw.of({32u, 64u, 96u})) {}
+
+    int size() const { return team.size; }
+    u64 label() const { return mix(world.settings.seed, number); }  // what this call's data is made of
+
+    // Blocks that are enough for `nbytes` in packets, or more; any number for chunks (`each` = 0).
+    u32 grid(u64 nbytes, u64 each) {
+        const u64 packs = packs_in(nbytes), room = each / kPackNbytes;
+        u64 least = 1;
+        while (room != 0 && (packs + least - 1) / least > room) ++least;
+        return u32(draw.between(least, team.channels));
+    }
+
+    template <class Args>
+    void run(void (*kernel)(Args), const Args& args, u32 grid) {
+        if (own.one_in(8)) usleep(useconds_t(own.below(300)));
+        const Settings& settings = world.settings;
+        const u64 seed = settings.seed == 0 ? 0 : mix(label(), team.rank) | 1;
+        const Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
+        if (emulator::launch(name, kernel, how, &args) != 0) die(kStuck, "call %llu, rank %d is stuck", number, team.rank);
+        const Watch& watch = *team.watch;
+        if (watch.failure != 0)
+            die(kTimeout, "call %llu (%s), rank %d gave up: epoch %llu, channel %llu, peer %llu, expected %llx, seen %llx",
+                number, name, team.rank, watch.epoch, watch.channel, watch.peer, watch.expected, watch.seen);
+    }
+
+    // Where in a call the first difference is; the run goes on, so that no rank waits in vain for this one.
+    void wrong(const char* what, u64 block, u64 element, const char* format, ...) {
+        static std::atomic<int> reported{0};
+        failed.store(true, std::memory_order_relaxed);
+        if (reported.fetch_add(1, std::memory_order_relaxed) >= 10) return;
+        char values[200];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(values, sizeof values, format, arguments);
+        va_end(arguments);
+        fprintf(stderr, "wrong: call %llu (%s), rank %d of %d: %s: block %llu, element %llu: %s\n", number, name, team.rank,
+                team.size, what, block, element, values);
+    }
+
+    static std::atomic<bool> failed;
+};
+inline std::atomic<bool> Call::failed{false};

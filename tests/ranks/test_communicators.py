@@ -1,0 +1,204 @@
+"""Communicators: every way to make one gives ours, leases come and go, and many work side by side."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from arrays import Output, get, put, synchronize, xp
+from pyncclx import devices, ops, team
+from pyncclx.heap import DEFAULT_NBYTES, Heap
+from reference import comparing, contributions, counts, fold
+
+WORLD = MPI.COMM_WORLD
+
+
+def allreduce(comm, compare, call=0, count=100):
+    vectors, recv = contributions(comm.size, count, call=call), Output(count, "f4")
+    comm.Allreduce(put(vectors[comm.rank]), recv.array)
+    compare(recv, fold(ops.SUM, vectors), f"communicator of {comm.size}, call {call}")
+
+
+@pytest.fixture
+def heap(monkeypatch):
+    """A heap of its own, of the default size, for the communicators made in a test."""
+    monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
+    own = Heap(devices.select())
+    monkeypatch.setattr(team, "process_heap", lambda device: own)
+    yield own
+    synchronize()
+    WORLD.Barrier()
+    for peer in own.peers.values():
+        peer.close()
+    WORLD.Barrier()
+    own.memory.close()
+
+
+MAKERS = {
+    "Dup": lambda comm: comm.Dup(),
+    "Clone": lambda comm: comm.Clone(),
+    "Dup_with_info": lambda comm: comm.Dup_with_info(MPI.INFO_NULL),
+    "Idup": lambda comm: _idup(comm),
+    "Split": lambda comm: comm.Split(comm.rank % 2),
+    "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create": lambda comm: comm.Create(comm.Get_group()),
+    "Create_group": lambda comm: comm.Create_group(comm.Get_group()),
+}
+
+
+def _idup(comm):
+    duplicate, request = comm.Idup()
+    request.Wait()
+    return duplicate
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_way_to_make_one(maker):
+    with MAKERS[maker](pyncclx.Communicator()) as comm, comparing() as compare:
+        assert type(comm) is pyncclx.Intracomm
+        assert isinstance(comm, MPI.Intracomm)
+        assert comm.blocking == "stream"
+        allreduce(comm, compare)
+    assert comm == MPI.COMM_NULL
+
+
+def test_no_member():
+    parent = pyncclx.Communicator()
+    assert parent.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    first = parent.Create(parent.Get_group().Incl([0]))
+    assert (first == MPI.COMM_NULL) == (parent.rank != 0)
+    if parent.rank == 0:
+        assert type(first) is pyncclx.Intracomm
+        first.Free()
+
+
+def test_state_belongs_to_the_handle():
+    """Two objects of one handle are one communicator; blocking is inherited by what is made of it."""
+    comm = pyncclx.Communicator().Dup()
+    comm.blocking = "host"
+    same = pyncclx.Communicator(MPI.Intracomm(comm))
+    with comparing() as compare:
+        allreduce(comm, compare)
+        allreduce(same, compare, 1)
+    assert same.blocking == "host"
+    assert same.team is comm.team
+    with comm.Dup() as child:
+        assert child.blocking == "host"
+        assert child.team is not comm.team
+    comm.Free()
+
+
+def test_free_by_an_mpi4py_object():
+    """Free of the handle releases the lease too, whoever calls it."""
+    comm = pyncclx.Communicator().Dup()
+    comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+    heap, before = comm.team.heap, len(comm.team.heap.leases)
+    comm.synchronize()
+    WORLD.Barrier()
+    MPI.Intracomm(comm).Free()
+    assert len(heap.leases) == before - 1
+
+
+def test_interleaved_calls(comm):
+    """Large and small messages on several communicators by turns; none is waited for."""
+    others = [comm.Dup(), comm.Split(0, -comm.rank), comm.Split(comm.rank % 2)]
+    sizes = counts(others[0].team.layout, 4)[1:]
+    with comparing() as compare:
+        results = []
+        for call, count in enumerate(sizes):
+            for each in [comm, *others]:
+                vectors, recv = contributions(each.size, count, call=call), Output(count, "f4")
+                each.Allreduce(put(vectors[each.rank]), recv.array)
+                results.append((each, vectors, recv))
+        for each, vectors, recv in results:
+            compare(recv, fold(ops.SUM, vectors), f"communicator {([comm, *others]).index(each)}")
+    for each in others:
+        each.Free()
+
+
+def test_heap_holds_32_communicators(heap):
+    """In the default heap; Free gives the lease back; no process is mapped twice."""
+    world = pyncclx.Communicator()
+    comms = [world.Dup() if number % 2 else world.Split(0, -world.rank) for number in range(32)]
+    assert comms[0].memory_report() == {"heap": 0, "leased": 0, "this communicator": 0}
+    with comparing() as compare:
+        for call, comm in enumerate(comms):
+            allreduce(comm, compare, call)
+            assert len(heap.peers) == world.size - 1
+        for call, comm in enumerate(reversed(comms)):
+            allreduce(comm, compare, call, 5000)
+        report = comms[0].memory_report()
+        assert DEFAULT_NBYTES == heap.nbytes == report["heap"] >= report["leased"]
+        assert report["leased"] == sum(comm.memory_report()["this communicator"] for comm in comms)
+        assert len({lease.offset for lease in heap.leases}) == 32
+        for comm in comms[::2]:
+            comm.Free()
+        assert len(heap.leases) == 16
+        again = [world.Dup() for _ in range(16)]
+        for call, comm in enumerate(again):
+            allreduce(comm, compare, call)
+        assert len(heap.leases) == 32
+        assert len(heap.peers) == world.size - 1
+    for comm in [*again, *comms[1::2]]:
+        comm.Free()
+    assert heap.leases == []
+
+
+def test_heap_is_full(heap, monkeypatch):
+    """All ranks are told alike, and a Free makes room."""
+    monkeypatch.setattr(heap, "offer", lambda: heap.nbytes)
+    world = pyncclx.Communicator()
+    with world.Dup() as comm, comparing() as compare, world.Dup() as second:
+        allreduce(comm, compare)
+        with pytest.raises(
+            pyncclx.NotSupported, match="no room for another communicator: Free one, or set PYNCCLX_HEAP"
+        ):
+            second.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+        allreduce(comm, compare, 1)
+    with world.Dup() as comm, comparing() as compare:
+        allreduce(comm, compare)
+
+
+def test_lease_of_a_freed_communicator_is_clean():
+    """The next holder of the lease finds no packets and no epochs of the last one."""
+    with comparing() as compare:
+        for call in range(6):
+            with pyncclx.Communicator().Dup() as comm:
+                for again in range(call + 1):
+                    allreduce(comm, compare, again, 7 if again % 2 else 3000)
+
+
+def test_blocking_on_the_host(comm):
+    """The result is there when the call returns."""
+    vectors, recv = contributions(comm.size, 5000), Output(5000, "f4")
+    comm.blocking = "host"
+    comm.Allreduce(put(vectors[comm.rank]), recv.array)
+    comm.blocking = "stream"
+    with comparing() as compare:
+        compare(recv, fold(ops.SUM, vectors), "Allreduce")
+
+
+def test_explain(comm):
+    small, large = comm.explain("Allreduce", 64), comm.explain("Allreduce", 1 << 28)
+    assert "Allreduce of 64 bytes" in small
+    assert "kernel allreduce_one_shot" in small
+    assert "packets" in small
+    assert "kernel allreduce_two_shot" in large
+    assert "chunks" in large
+    for operation in ("Barrier", "Bcast", "Reduce", "Allgather", "Reduce_scatter_block", "Alltoall", "Alltoallv"):
+        assert f"kernel {operation.lower()}" in comm.explain(operation, 1000)
+
+
+def test_select_device():
+    assert pyncclx.Communicator().select_device() == devices.select().ordinal
+
+
+def test_mpi_still_works_beside_it(comm):
+    """Point to point, lower-case methods and a window on the same communicator."""
+    values = get(put(np.arange(comm.size)))
+    peer = (comm.rank + 1) % comm.size
+    received = comm.sendrecv(values[comm.rank].item(), peer, source=(comm.rank - 1) % comm.size)
+    assert received == (comm.rank - 1) % comm.size
+    window = MPI.Win.Allocate(8, comm=comm)
+    window.Free()
+    assert comm.bcast("text", root=0) == "text"

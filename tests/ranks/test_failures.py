@@ -1,0 +1,124 @@
+"""Failures: waits end, the host is told who waited for whom, and other communicators do not notice."""
+
+import threading
+
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from arrays import Output, put, synchronize, xp
+from everywhere import raises_everywhere
+from pyncclx import Aborted, CollectiveMismatch, PeerTimeout, ops
+from reference import comparing, contributions, counts, fold
+
+WORLD = MPI.COMM_WORLD
+TIMEOUT = 0.5 * max(1, WORLD.size / 2)  # seconds; many ranks share few processors
+
+CALLS = {
+    "Barrier": lambda comm, a: comm.Barrier(device=True),
+    "Bcast": lambda comm, a: comm.Bcast(a, comm.size - 1),
+    "Reduce": lambda comm, a: comm.Reduce(MPI.IN_PLACE if comm.rank == 0 else a, a),
+    "Allreduce": lambda comm, a: comm.Allreduce(MPI.IN_PLACE, a),
+    "Allgather": lambda comm, a: comm.Allgather(MPI.IN_PLACE, a),
+    "Alltoall": lambda comm, a: comm.Alltoall(MPI.IN_PLACE, a),
+    "Reduce_scatter_block": lambda comm, a: comm.Reduce_scatter_block(MPI.IN_PLACE, a),
+    "Alltoallv": lambda comm, a: comm.Alltoallv(MPI.IN_PLACE, [a, a.size // comm.size]),
+}
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """A communicator whose kernels do not wait long."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(TIMEOUT))
+    comm = pyncclx.Communicator().Dup()
+    assert comm.team.size == comm.size
+    yield comm
+    comm.Free()
+
+
+def works(comm):
+    vectors, recv = contributions(comm.size, 2000), Output(2000, "f4")
+    comm.Allreduce(put(vectors[comm.rank]), recv.array)
+    with comparing() as compare:
+        compare(recv, fold(ops.SUM, vectors), "Allreduce")
+    comm.synchronize()
+
+
+def prepare(comm, name, array):
+    """Compile and load the kernel, which takes all ranks; then meet."""
+    CALLS[name](comm, array)
+    comm.synchronize()
+    WORLD.Barrier()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("size", ["packets", "chunks"])
+def test_peer_does_not_come(brief, name, size):
+    """The last rank stays away; who waited for it says so at the next call, and from then on."""
+    if name == "Barrier" and size == "chunks":
+        pytest.skip("a barrier moves nothing")
+    other, away = pyncclx.Communicator(), brief.size - 1
+    works(other)
+    count = counts(brief.team.layout, 4)[-1] if size == "chunks" else 6
+    array = xp.zeros(count // brief.size * brief.size or brief.size, "f4")
+    prepare(brief, name, array)
+    waits = brief.rank != away and not (name == "Reduce" and size == "packets" and brief.rank != 0)
+    if brief.rank != away:
+        CALLS[name](brief, array)
+        synchronize()
+    if waits:
+        for _ in range(2):
+            with pytest.raises(PeerTimeout) as raised:
+                brief.Allreduce(MPI.IN_PLACE, array)
+        error = raised.value
+        assert (error.operation, error.rank) == (name, brief.rank)
+        if brief.size == 2 or name in {"Barrier", "Bcast", "Allreduce", "Allgather", "Alltoall"} and size == "packets":
+            assert error.peer == away
+        assert error.epoch > 0
+        assert f"{name}: rank {brief.rank} waited in vain for rank {error.peer}" in str(error)
+    WORLD.Barrier()
+    works(other)
+
+
+@pytest.mark.ranks(2)
+def test_abort():
+    """What waits is told to stop, long before its time is over."""
+    comm, other, away = pyncclx.Communicator().Dup(), pyncclx.Communicator(), WORLD.size - 1
+    array = xp.zeros(6, "f4")
+    prepare(comm, "Allreduce", array)
+    if comm.rank != away:
+        timer = threading.Timer(0.2, comm.team.abort)
+        timer.start()
+        comm.Allreduce(MPI.IN_PLACE, array)
+        synchronize()
+        timer.join()
+        with pytest.raises(Aborted, match=f"Allreduce: rank {comm.rank} .*rank {away}"):
+            comm.Allreduce(MPI.IN_PLACE, array)
+    WORLD.Barrier()
+    works(other)
+    comm.Free()
+
+
+MISMATCHES = {
+    "counts": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a[: 3 + odd]),
+    "operations": lambda comm, a, odd: comm.Bcast(a) if odd else comm.Allreduce(MPI.IN_PLACE, a),
+    "operators": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a, MPI.MAX if odd else MPI.SUM),
+    "datatypes": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a.view("i4") if odd else a),
+    "roots": lambda comm, a, odd: comm.Bcast(a, odd),
+    "lengths": lambda comm, a, odd: comm.Bcast(a[: 3 + odd]),
+    "nothing": lambda comm, a, odd: comm.Bcast(a[: 3 * odd]),
+    "algorithms": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a, algorithm="two_shot" if odd else "one_shot"),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_checked_mismatch(what, monkeypatch):
+    """With PYNCCLX_CHECK=1 all ranks are told who called what, nothing is launched, and the communicator goes on."""
+    comm, array = pyncclx.Communicator(), xp.zeros(8, "f4")
+    works(comm)
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    with raises_everywhere(comm, CollectiveMismatch, match=r"rank 0: .*; rank 1: "):
+        MISMATCHES[what](comm, array, int(comm.rank == 1))
+    works(comm)
