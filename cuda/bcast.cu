@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_cons
         [&](int rank) { return team.rank != args.root && rank == args.root ? whole : nothing; });
 }
 
-// Tile t is scattered by root into ring 0 in step t, relayed by each peer into ring 1 in step t + kLag, and what
-// the others relayed is collected in step t + 2 * kLag.
+// Tile t is scattered by root into ring 0 in step t, relayed by each peer into ring 1 in step t + 1, and what
+// the others relayed is collected in step t + 2.
 struct Relay {
     Channel& channel;
     Chunks chunks;
@@ -42,9 +42,8 @@ struct Relay {
     }
 
     __device__ bool run() {
-        const u64 lag = lag_for(tiles());
-        for (u64 step = 0; tiles() != 0 && step < tiles() + 2 * lag; ++step)
-            if (is_root() ? !scatter(step) : !pass_on(step - lag, step - 2 * lag)) return false;
+        for (u64 step = 0; tiles() != 0 && step < tiles() + 2; ++step)
+            if (is_root() ? !scatter(step) : !pass_on(step - 1, step - 2)) return false;
         return true;
     }
 

@@ -28,7 +28,7 @@ struct Channel {
           mine(channel_control(team, team.rank, index)),
           epoch(next(mine->epoch)),
           heard(mine->heard) {
-        if (epoch == 2 || epoch == 3) scrub();
+        if (epoch == 0xffffffffu || epoch == 2) scrub();
         const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
         if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
     }
@@ -52,7 +52,7 @@ struct Channel {
 
     // All threads wait until every peer has entered operation `epoch - ago`; false: leave.
     __device__ bool await_entered(u32 ago) {
-        if (int(heard - (epoch - ago)) >= 0) return true;
+        if (heard == epoch - ago) return true;
         const int peer = int(threadIdx.x);
         return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
     }
@@ -81,13 +81,19 @@ struct Channel {
     // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 
-    // A packet left alone for 2^32 operations would look new: when the epoch begins anew, the slots of the
-    // other parity are cleared. Peers write them after this rank has entered, which it says afterwards.
+    // What is left alone for 2^32 operations would look new. When the epoch begins anew, the slots that the
+    // *next* operation uses are cleared, and the counters that this one may use. Peers write them after this rank
+    // has entered, which it says afterwards.
     __device__ void scrub() {
+        for (u32 i = threadIdx.x; i < u32(kRings * kMaxRanks); i += blockDim.x) {
+            st_relaxed_sys(&mine->head[0][0] + i, u64(0));
+            st_relaxed_sys(&mine->tail[0][0] + i, u64(0));
+        }
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});
         __syncthreads();
+        if (threadIdx.x == 0) mine->heard = 0;  // now that all threads have read it
     }
 };
 

@@ -11,17 +11,14 @@
 // entered this operation and thereby has finished the last one that used the ring.
 //
 // Operations work in *steps*: wait for what the step needs, move, barrier, signal. A chunk stored in step k is
-// taken in step k + kLag (k + 1 if it is the only one), so that its signal travels while others are moved. A rank in step k needs of its peers
-// what they did in step k - 1 or before (kDepth > kLag), so the rank furthest behind never waits: no deadlock.
+// taken in step k + 1, so that its signal travels while others are moved. A rank in step k needs of its peers
+// what they did in step k - 1 or before, so the rank furthest behind never waits: no deadlock.
+//
+// A step costs some microseconds, mostly for the fence before its signals; what it moves is bounded by the
+// memory of the rings. So the chunks are as long, and the rings as short, as can be: two chunks are enough.
 #pragma once
 #include "channel.cuh"
 #include "vector.cuh"
-
-constexpr u32 kLag = 2;
-static_assert(kDepth > kLag, "a place must come free before the ring is full");
-
-// With a single chunk to move there is nothing to overlap with, and a step less to make.
-__device__ __forceinline__ u64 lag_for(u64 chunks) { return chunks > 1 ? kLag : 1; }
 
 struct Chunks {
     Channel& channel;

@@ -4,7 +4,7 @@
 // rank and where what comes from each rank belongs; `Exchange` does the rest. Sender and receiver know
 // the length, so both know without asking which way a span takes:
 //   * a span that fits a packet slot goes as packets: all leave, then all are awaited;
-//   * a longer one goes as chunks: step k stores chunk k for every peer and takes chunk k - kLag of every peer.
+//   * a longer one goes as chunks: step k stores chunk k for every peer and takes chunk k - 1 of every peer.
 //
 // In place is fine where a span's source and destination are the same bytes: a pack or chunk is sent before
 // the one that replaces it is stored, by the same thread (packets) or in an earlier step (chunks).
@@ -87,9 +87,9 @@ struct Exchange {
             if (!as_packets(out[rank]) && out[rank].nbytes > longest) longest = out[rank].nbytes;
             if (!as_packets(in[rank]) && in[rank].nbytes > longest) longest = in[rank].nbytes;
         }
-        const u64 count = (longest + chunks.nbytes - 1) / chunks.nbytes, lag = lag_for(count);
-        for (u64 k = 0; count != 0 && k < count + lag; ++k)
-            if (!step(chunks, k, k - lag)) return false;
+        const u64 count = (longest + chunks.nbytes - 1) / chunks.nbytes;
+        for (u64 k = 0; count != 0 && k < count + 1; ++k)
+            if (!step(chunks, k, k - 1)) return false;
         return true;
     }
 

@@ -15,7 +15,7 @@ constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink d
 constexpr int kMaxThreads = 512;   // of a block
 constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds those of kAtOnce ranks
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
-constexpr u32 kDepth = 3;      // chunks of a ring
+constexpr u32 kDepth = 2;      // chunks of a ring
 constexpr u32 kPackNbytes = 16;
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
 

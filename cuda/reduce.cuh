@@ -3,8 +3,8 @@
 //   one-shot: every rank that needs a pack gets it from all ranks as packets and folds it. One trip.
 //   two-shot: each tile is cut into one shard a rank; every rank sends shard r to rank r (ring 0), r folds
 //             what it got and sends the result on (ring 1) to those who need it. Each byte travels twice,
-//             however many ranks there are. A tile is scattered in step t, folded in t + kLag, collected in
-//             t + 2 * kLag, so several tiles are on their way at a time.
+//             however many ranks there are. A tile is scattered in step t, folded in t + 1 and collected in
+//             t + 2, so three tiles are on their way at a time.
 #pragma once
 #include "chunk.cuh"
 #include "packet.cuh"
@@ -53,9 +53,9 @@ struct TwoShot {
     __device__ bool has(u64 tile) const { return tile < tiling.tiles(); }  // also false for one before the first
 
     __device__ bool run() {
-        const u64 tiles = tiling.tiles(), lag = lag_for(tiles);
-        for (u64 step = 0; tiles != 0 && step < tiles + 2 * lag; ++step)
-            if (!move(step, step - lag, step - 2 * lag)) return false;
+        const u64 tiles = tiling.tiles();
+        for (u64 step = 0; tiles != 0 && step < tiles + 2; ++step)
+            if (!move(step, step - 1, step - 2)) return false;
         return true;
     }
 

@@ -73,11 +73,13 @@ __device__ inline bool wait_for(const Team& team, const u32* word, Awaited what)
     }
 }
 
+// The same for a word that counts within an operation, below, whose epoch stands above. What an earlier operation
+// left there may be so old that a signed difference would take it for a later one.
 __device__ inline bool wait_for(const Team& team, const u64* word, Awaited what) {
     Patience patience;
     for (;;) {
         what.seen = ld_acquire_sys(word);
-        if (i64(what.seen - what.expected) >= 0) return true;
+        if (what.seen >= what.expected && what.seen >> 32 == what.expected >> 32) return true;
         if (!patience.lasts(team, [&] { return what; })) return false;
     }
 }

@@ -1,291 +1,249 @@
-"""Token shuffle: the words of a text travel to experts on other ranks, and come back.
+"""Token shuffle: the words of a text travel to experts on other ranks, and their results come back.
 
     mpiexec -n 4 python examples/token_shuffle.py
 
 This is the communication of a mixture-of-experts model, small enough to read. Every rank holds a part of the
 text, one row of numbers a word, and a part of the experts. At each step
 
-1. a router chooses the top k experts of every row, and sorts the rows by them;
+1. a router chooses the k best experts for every row;
 2. the rows go to the ranks of their experts: an all-to-all whose counts are computed, sent and used on the GPU,
    while the host knows none of them;
-3. the experts transform what has arrived;
-4. the results go back the same way, and each row adds up its own, weighted.
+3. the experts transform the rows that have arrived;
+4. the results go back the same way, and each row adds up its k results, weighted.
 
-In the end each rank computes its rows again with NumPy, all experts and no communication, and compares.
-On a GPU the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
-It needs `pip install 'pyncclx[examples]'`.
+In the end every rank computes its rows again with NumPy, with all experts and no communication, and compares.
+On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import re
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import token_shuffle_report as report
 from mpi4py import MPI
+from token_shuffle_model import EPSILON, LAYERS, Model, embed, make_model, reference, shares, tokenize, tolerance
 from tqdm import tqdm
 
 import pyncclx
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-LAYERS = 8  # different routers, used in turn: the routing changes from step to step
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 Array = Any  # of NumPy or CuPy, whichever `xp` is
 
 
-@dataclass
-class Model:
-    """The part that all ranks know: routers, experts, and which rank has which expert."""
-
-    weight: Array  # (LAYERS, hidden, experts): the routers
-    bias: Array  # (experts,): what --skew adds
-    scale: Array  # (experts, hidden); expert e makes tanh(scale[e] * row + shift[e])
-    shift: Array  # (experts, hidden)
-    first_expert: Array  # (ranks + 1,): rank r has the experts first_expert[r] to first_expert[r + 1]
-
-    def to(self, xp: Any) -> Model:
-        """The same in arrays of `xp`."""
-        return Model(*(xp.asarray(array) for array in vars(self).values()))
-
-
-@dataclass
-class Inbox:
-    """What the all-to-alls write to; made once, for the worst case that all rows go to one rank."""
-
-    rows: Array  # (capacity, hidden): arrived, rank 0's first
-    experts: Array  # (capacity,): the expert of each of them
-    counts: Array  # (ranks,): how many came from each rank …
-    displs: Array  # (ranks,): … and where they begin
-    total: Array  # (1,): how many came in all
-    dropped: Array  # (ranks,): how many found no room
-    results: Array  # (own tokens * k, hidden): come back from the experts
-
-
 def main() -> int:
-    """Run the shuffle, check it, report; 1 if the check fails."""
+    """Run the steps, report, compare; 1 if the result is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
-    options = parse(comm)
-    xp = array_module(comm)
-    tokens = read_tokens(comm, options.text)
+    options = read_options(comm)
+    xp = array_module(comm, options.dtype)
+    tokens = tokenize(read_text(comm, options.text))
+    first = shares(len(tokens), comm.size)
+    own = embed(tokens, options)[first[comm.rank] : first[comm.rank + 1]]
     model = make_model(options, comm.size)
-    own = embed(tokens, options)[slice(*shares(len(tokens), comm.size)[comm.rank : comm.rank + 2])]
+    report.print_header(comm, options, tokens)
+
+    shuffle = Shuffle(comm, xp, xp.asarray(own.astype(options.dtype)), model.to(xp), options.k, len(tokens))
+    result, sent, seconds = run(comm, shuffle, options.steps)
+    moving = time_moving(comm, shuffle, options.steps)
+
+    matrix = xp.zeros((comm.size, comm.size), "i8")
+    comm.Allgather(sent, matrix)
+    rows_moved = to_host(matrix) / options.steps
+    report.print_results(comm, options, first, rows_moved, seconds, moving)
+    error = comm.allreduce(largest(to_host(result) - reference(own, model, options)), MPI.MAX)
+    fate = int(shuffle.total[0]), int(shuffle.dropped.sum())
+    passed = report.print_verdict(comm, error, tolerance(options), *fate)
     if comm.rank == 0:
-        report.print_header(comm, options, len(tokens), len(np.unique(tokens)))
-
-    dtype = np.dtype(options.dtype)
-    rows, on_device = xp.asarray(own.astype(dtype)), model.to(xp)
-    inbox = make_inbox(xp, comm.size, len(tokens) * options.k, rows, options.k)
-    sent, result = xp.zeros(comm.size, "i8"), xp.zeros(rows.shape, "f4")
-    seconds = []
-    for step in tqdm(range(options.steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
-        begin = time.perf_counter()
-        counts, output = shuffle(comm, xp, rows, on_device, step, options.k, inbox)
-        sent += counts
-        result += output
-        comm.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    shuffle_seconds = time_shuffle(comm, xp, rows, counts, inbox, options)
-
-    error = compare(comm, result, own, model, options)
-    received = inbox.total, inbox.dropped
-    passed = report.write(comm, xp, options, sent, received, seconds, shuffle_seconds, error, tolerance(options))
+        report.draw(options, rows_moved)
     return 0 if passed else 1
 
 
-# One step
+def run(comm: Any, shuffle: Shuffle, steps: int) -> tuple[Array, Array, list[float]]:
+    """All steps: the sum of their results, how many rows went to each rank, and the seconds of each step."""
+    result, sent = shuffle.xp.zeros(shuffle.rows.shape, "f4"), shuffle.xp.zeros(comm.size, "i8")
+    seconds = []
+    for number in tqdm(range(steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
+        begin = time.perf_counter()
+        output, counts = shuffle.step(number)
+        result += output
+        sent += counts
+        comm.synchronize()
+        seconds.append(comm.allreduce(time.perf_counter() - begin, MPI.MAX))
+    return result, sent, seconds
 
 
-def shuffle(comm: Any, xp: Any, rows: Array, model: Model, step: int, k: int, inbox: Inbox) -> tuple[Array, Array]:
-    """Send each row through its experts; returns the rows sent to each rank, and the rows' results.
+class Shuffle:
+    """One rank's rows, experts, and room for what comes; `step` moves the rows to the experts and back.
 
-    Nothing in here waits for the device or reads from it: the host only enqueues.
+    Parameters
+    ----------
+    comm : pyncclx.Intracomm
+    xp : module
+        numpy or cupy.
+    rows : array, shape (own tokens, hidden)
+    model : Model
+        In arrays of `xp`.
+    k : int
+        Experts for each row.
+    tokens : int
+        Of all ranks. There is room for the worst case: all of them come here, k times.
     """
-    experts, weights = route(xp, rows, model, step, k)
-    order = xp.argsort(experts.ravel(), kind="stable")  # by expert, and so by rank
-    back = xp.argsort(order, kind="stable")  # where each (row, choice) is in that order
-    experts = experts.ravel()[order].astype("i4")
-    counts = xp.diff(xp.searchsorted(experts, model.first_expert)).astype("i8")
 
-    dispatch(comm, rows[order // k], experts, counts, inbox)
-    outputs = apply_experts(xp, inbox.rows, inbox.experts, model)
-    combine(comm, outputs, inbox)
+    def __init__(self, comm: Any, xp: Any, rows: Array, model: Model, k: int, tokens: int) -> None:
+        self.comm, self.xp, self.rows, self.model, self.k = comm, xp, rows, model, k
+        hidden = rows.shape[1]
+        self.arrived = xp.zeros((tokens * k, hidden), rows.dtype)  # rank 0's rows first
+        self.arrived_experts = xp.zeros(tokens * k, "i4")  # the expert of each
+        self.recv_counts = xp.zeros(comm.size, "i8")  # how many came from each rank
+        self.recv_displs = xp.zeros(comm.size, "i8")  # and where they begin
+        self.total = xp.zeros(1, "i8")  # how many came
+        self.dropped = xp.zeros(comm.size, "i8")  # how many found no room
+        self.returned = xp.zeros((len(rows) * k, hidden), rows.dtype)  # the results of our rows
 
-    results = inbox.results[back].reshape(len(rows), k, -1).astype("f4")
-    return counts, (results * weights[:, :, None]).sum(axis=1)
+    def step(self, number: int) -> tuple[Array, Array]:
+        """Results of the rows, and how many rows went to each rank; all on the device, no count is read back."""
+        xp, k = self.xp, self.k
+        experts, weights = self.route(number)
+        order = xp.argsort(experts.ravel(), kind="stable")  # sorted by expert is sorted by rank
+        place = xp.argsort(order, kind="stable")  # where each row's choices are in that order
+        sorted_experts = experts.ravel()[order]
+        counts = xp.diff(xp.searchsorted(sorted_experts, self.model.first_expert))
+
+        self.outbox = self.rows[order // k], sorted_experts.astype("i4"), counts
+        self.dispatch(*self.outbox)
+        self.combine(self.apply_experts())
+
+        results = self.returned[place].reshape(len(self.rows), k, self.rows.shape[1]).astype("f4")
+        return (results * weights[:, :, None]).sum(axis=1), counts
+
+    def route(self, number: int) -> tuple[Array, Array]:
+        """The k best experts of every row, and their weights, which add up to 1; both of shape (rows, k)."""
+        xp, model = self.xp, self.model
+        scores = self.rows.astype("f4") @ model.routers[number % LAYERS] + model.popularity
+        experts = xp.argsort(-scores, axis=1, kind="stable")[:, : self.k]
+        best = xp.take_along_axis(scores, experts, axis=1) / np.float32(self.rows.shape[1] ** 0.5)
+        weights = xp.exp(best - best[:, :1])
+        return experts, weights / weights.sum(axis=1, keepdims=True)
+
+    def dispatch(self, rows: Array, experts: Array, counts: Array) -> None:
+        """Send each rank its `counts` rows, which are sorted by rank, and the number of each row's expert."""
+        self.comm.Alltoallv(
+            [rows, counts],
+            [self.arrived, (self.recv_counts, self.recv_displs)],
+            layout="packed",
+            total=self.total,
+            status=self.dropped,
+        )
+        self.comm.Alltoallv([experts, counts], self.arrived_experts, layout="packed")
+
+    def apply_experts(self) -> Array:
+        """Results of all the room, since only the device knows how much of it is in use."""
+        scale, shift = self.model.scale[self.arrived_experts], self.model.shift[self.arrived_experts]
+        return self.xp.tanh(self.arrived.astype("f4") * scale + shift).astype(self.arrived.dtype)
+
+    def combine(self, results: Array) -> None:
+        """Send back: the counts received are now the counts to send, and the rows return in their old order."""
+        self.comm.Alltoallv([results, (self.recv_counts, self.recv_displs)], self.returned, layout="packed")
 
 
-def route(xp: Any, rows: Array, model: Model, step: int, k: int) -> tuple[Array, Array]:
-    """The top k experts of every row, and their weights, which add up to 1: two arrays of the shape (rows, k)."""
-    scores = rows.astype("f4") @ model.weight[step % LAYERS].astype("f4") + model.bias.astype("f4")
-    experts = xp.argsort(-scores, axis=1, kind="stable")[:, :k]
-    best = xp.take_along_axis(scores, experts, axis=1) / np.float32(rows.shape[1] ** 0.5)
-    weights = xp.exp(best - best[:, :1])
-    return experts, weights / weights.sum(axis=1, keepdims=True)
-
-
-def dispatch(comm: Any, rows: Array, experts: Array, counts: Array, inbox: Inbox) -> None:
-    """Send the rows, which are sorted by rank, `counts` of them to each; then the number of each row's expert."""
-    comm.Alltoallv(
-        [rows, counts],
-        [inbox.rows, (inbox.counts, inbox.displs)],
-        layout="packed",
-        total=inbox.total,
-        status=inbox.dropped,
-    )
-    comm.Alltoallv([experts, counts], inbox.experts, layout="packed")
-
-
-def apply_experts(xp: Any, rows: Array, experts: Array, model: Model) -> Array:
-    """Every row's expert: all of the inbox, for only the device knows how full it is. The rest is never sent."""
-    outputs = xp.tanh(rows.astype("f4") * model.scale[experts] + model.shift[experts])
-    return outputs.astype(rows.dtype)
-
-
-def combine(comm: Any, outputs: Array, inbox: Inbox) -> None:
-    """Send back what has come: the counts received are the counts to send. Packed again, it is in the old order."""
-    comm.Alltoallv([outputs, (inbox.counts, inbox.displs)], inbox.results, layout="packed")
-
-
-def time_shuffle(comm: Any, xp: Any, rows: Array, counts: Array, inbox: Inbox, options: argparse.Namespace) -> float:
-    """Seconds of there and back for the rows of the last step, without router and experts; the slowest rank's."""
-    flat = xp.repeat(rows, options.k, axis=0)
-    experts = xp.zeros(len(flat), "i4")
-    comm.synchronize()
+def time_moving(comm: Any, shuffle: Shuffle, steps: int) -> tuple[float, int]:
+    """Repeat the last step's moves alone: seconds on the slowest rank, there and back, and rows that changed rank."""
     comm.Barrier()
     begin = time.perf_counter()
-    for _ in range(options.steps):
-        dispatch(comm, flat, experts, counts, inbox)
-        combine(comm, inbox.rows, inbox)
+    for _ in range(steps):
+        shuffle.dispatch(*shuffle.outbox)
+        shuffle.combine(shuffle.arrived)
     comm.synchronize()
-    return comm.allreduce(time.perf_counter() - begin, MPI.MAX) / options.steps
+    seconds = comm.allreduce(time.perf_counter() - begin, MPI.MAX) / steps
+    counts = to_host(shuffle.recv_counts)
+    return seconds, comm.allreduce(int(counts.sum() - counts[comm.rank]))
 
 
-# The check
+# Before and after
 
 
-def compare(comm: Any, result: Array, own: Array, model: Model, options: argparse.Namespace) -> float:
-    """The largest error of any rank's result against `reference`."""
-    there = np.asarray(result.get() if hasattr(result, "get") else result, "f8")
-    error = np.abs(there - reference(own, model, options)).max(initial=0.0)
-    return comm.allreduce(float("inf") if np.isnan(error) else float(error), MPI.MAX)
-
-
-def reference(own: Array, model: Model, options: argparse.Namespace) -> Array:
-    """The same by NumPy in double precision: expert by expert, with no sorting and no communication."""
-    result = np.zeros(own.shape)
-    for step in range(options.steps):
-        scores = own @ model.weight[step % LAYERS] + model.bias
-        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : options.k]
-        best = np.take_along_axis(scores, chosen, axis=1) / own.shape[1] ** 0.5
-        weights = np.exp(best - best[:, :1])
-        weights /= weights.sum(axis=1, keepdims=True)
-        for expert in range(options.experts):
-            token, choice = np.nonzero(chosen == expert)
-            output = np.tanh(own[token] * model.scale[expert] + model.shift[expert])
-            result[token] += weights[token, choice, None] * output
-    return result
-
-
-def tolerance(options: argparse.Namespace) -> float:
-    """A step adds a number below 1, right to a few roundings of the dtype."""
-    return 4 * EPSILON[options.dtype] * options.steps
-
-
-# Before the first step
-
-
-def make_model(options: argparse.Namespace, ranks: int) -> Model:
-    """Routers and experts, the same on every rank.
-
-    The router's numbers are multiples of 1/4, as the embeddings are. Their sums of products are exact in single
-    precision, in whatever order they are added: every device chooses the same experts.
-    """
-    random = np.random.default_rng(options.seed)
-    hidden, experts = options.hidden, options.experts
-    popularity = -options.skew * np.log1p(np.arange(experts)) * hidden**0.5
-    return Model(
-        weight=quarters(random, (LAYERS, hidden, experts)),
-        bias=np.round(4 * popularity) / 4,
-        scale=random.standard_normal((experts, hidden)).astype("f4"),
-        shift=random.standard_normal((experts, hidden)).astype("f4"),
-        first_expert=shares(experts, ranks),
-    )
-
-
-def make_inbox(xp: Any, ranks: int, capacity: int, rows: Array, k: int) -> Inbox:
-    """Arrays for all steps."""
-    counts, displs, dropped = (xp.zeros(ranks, "i8") for _ in range(3))
-    return Inbox(
-        rows=xp.zeros((capacity, rows.shape[1]), rows.dtype),
-        experts=xp.zeros(capacity, "i4"),
-        counts=counts,
-        displs=displs,
-        total=xp.zeros(1, "i8"),
-        dropped=dropped,
-        results=xp.zeros((len(rows) * k, rows.shape[1]), rows.dtype),
-    )
-
-
-def embed(tokens: Array, options: argparse.Namespace) -> Array:
-    """A row for each token: a random one for its word, plus the one before's: the same word differs by context."""
-    random = np.random.default_rng(options.seed + 1)
-    table = quarters(random, (int(tokens.max()) + 1, options.hidden))
-    return table[tokens] + table[np.roll(tokens, 1)]
-
-
-def quarters(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Normally distributed multiples of 1/4, between -4 and 4."""
-    return np.clip(np.round(4 * random.standard_normal(shape)) / 4, -4, 4)
-
-
-def shares(count: int, ranks: int) -> Array:
-    """Divide `count` things: rank r has those from item r to item r + 1 of the result."""
-    return np.arange(ranks + 1) * count // ranks
-
-
-def read_tokens(comm: Any, path: Path) -> Array:
-    """Words and punctuation of a file, numbered in the order in which they first appear; rank 0 reads."""
-    words = re.findall(r"\w+|[^\w\s]", path.read_text("utf-8", "replace").lower()) if comm.rank == 0 else None
-    words = comm.bcast(words)
-    if not words:
-        stop(comm, f"{path} has no words")
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(word, len(numbers)) for word in words])
-
-
-def array_module(comm: Any) -> Any:
-    """CuPy on a GPU, which becomes this rank's, or NumPy on the host device."""
-    try:
-        comm.select_device()
-        return np if comm.team.device.name == "host" else importlib.import_module("cupy")
-    except ImportError as error:
-        return stop(comm, f"{error}; without a GPU, set PYNCCLX_DEVICE=host")
-
-
-def stop(comm: Any, text: str) -> None:
-    """End all ranks; rank 0 says why."""
-    raise SystemExit(f"token_shuffle: {text}" if comm.rank == 0 else 1)
-
-
-def parse(comm: Any) -> argparse.Namespace:
-    """The command line, read by rank 0 alone, so that help and errors appear once."""
+def read_options(comm: Any) -> argparse.Namespace:
+    """The command line, read by rank 0 so that help and errors appear once."""
     options: Any = None
     if comm.rank == 0:
         try:
-            options = report.parse(README)
+            options = parse()
         except SystemExit as end:
             options = end.code
     options = comm.bcast(options)
-    if not isinstance(options, argparse.Namespace):
-        sys.exit(options)
+    return options if isinstance(options, argparse.Namespace) else sys.exit(options)
+
+
+def parse() -> argparse.Namespace:
+    """Parse and check the command line."""
+    parser = argparse.ArgumentParser(
+        prog="token_shuffle.py",
+        description="Send the words of a text to experts on all ranks and back, check the result, time it.",
+        epilog="Start it with mpiexec, one rank a GPU; PYNCCLX_DEVICE=host runs it without a GPU.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--text", type=Path, default=README, metavar="FILE", help="what to read")
+    parser.add_argument("--hidden", type=int, default=256, metavar="N", help="numbers in a row")
+    parser.add_argument("--experts", type=int, default=8, metavar="N", help="experts on all ranks together")
+    parser.add_argument("--k", type=int, default=2, metavar="N", help="experts for each word")
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="shuffles there and back")
+    parser.add_argument("--skew", type=float, default=0.5, metavar="X", help="preference for the first experts")
+    parser.add_argument("--dtype", choices=list(EPSILON), default="float32", help="of the rows on their way")
+    parser.add_argument("--output", type=Path, default="token_shuffle.png", metavar="FILE", help="picture to write")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of rows, routers and experts")
+    options = parser.parse_args()
+    for name in ("hidden", "experts", "k", "steps"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; it must be 1 or more")
+    if options.k > options.experts:
+        parser.error(f"--k is {options.k}, but there are {options.experts} experts")
+    if not options.text.is_file():
+        parser.error(f"--text: there is no file {options.text}")
     return options
+
+
+def array_module(comm: Any, dtype: str) -> Any:
+    """CuPy on a GPU, which becomes this rank's own, or NumPy on the host device."""
+    try:
+        comm.select_device()
+    except (ImportError, RuntimeError) as error:
+        stop(comm, f"no GPU to run on ({error}). Set PYNCCLX_DEVICE=host to run without one")
+    xp = np if comm.device == "host" else importlib.import_module("cupy")
+    try:
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # which tells NumPy, and CuPy from 14, of bfloat16
+        xp.zeros(1, dtype)
+    except (ImportError, TypeError, ValueError) as error:
+        stop(comm, f"--dtype {dtype} is not possible with this {xp.__name__}: {error}")
+    return xp
+
+
+def read_text(comm: Any, path: Path) -> str:
+    """The file, read by rank 0."""
+    text: str = comm.bcast(path.read_text("utf-8", "replace") if comm.rank == 0 else None)
+    if not text.strip():
+        stop(comm, f"there are no words in {path}")
+    return text
+
+
+def stop(comm: Any, text: str) -> NoReturn:
+    """End the program on all ranks; rank 0 says why."""
+    raise SystemExit(f"token_shuffle: {text}" if comm.rank == 0 else 1)
+
+
+def to_host(array: Array) -> Array:
+    """A NumPy array with the same contents."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def largest(errors: Array) -> float:
+    """The largest error, infinite if a result is not a number."""
+    return float(np.nan_to_num(np.abs(errors), nan=np.inf).max(initial=0.0))
 
 
 if __name__ == "__main__":

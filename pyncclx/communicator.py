@@ -107,6 +107,11 @@ class Intracomm(MPI.Intracomm):
             raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
         _state_of(self).blocking = value
 
+    @property
+    def device(self) -> str:
+        """Where operations on device arrays run: "gpu", or "host" under PYNCCLX_DEVICE=host."""
+        return devices.select().name
+
     def select_device(self) -> int:
         """Make the GPU with this rank's local rank current and return its number; call it before the first array.
 
@@ -149,9 +154,9 @@ class Intracomm(MPI.Intracomm):
             raise ValueError(f"operation is {operation!r}; it can be {', '.join(MODULES)}")
         team = self.team
         choice = MODULES[operation].choose(team.layout, nbytes)
-        where_to = f"{team.size} ranks on {team.device.identity}"
+        place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
-        return f"{operation} of {nbytes} bytes, {where_to}: {how}"
+        return f"{operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
 
     # Communicators
 
@@ -366,7 +371,7 @@ def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Whether a call is mpi4py's: none of its buffers is a device array. If only some are, `resolve` refuses the others."""
+    """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
     return "device" not in map(where, buffers)
 
 

@@ -10,7 +10,7 @@ RINGS = 2
 PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
-DEPTH = 3  # chunks of one ring
+DEPTH = 2  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 

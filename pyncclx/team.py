@@ -103,18 +103,17 @@ class Team:
         nbytes = min(member.offer for member in self.members)
         channels = min(member.max_channels for member in self.members)
 
-        def take() -> tuple[layout.Layout, Lease]:
-            lease = self.heap.take(nbytes)
+        lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
+        try:
             return layout.plan(nbytes, self.size, channels), lease
+        except ValueError as error:  # on all ranks
+            self.heap.release(lease)
+            raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
-        return mpi_bootstrap.agree(comm, take)
-
-    def launch(
-        self, operation: int, function: Function, shape: tuple[int, int], arguments: bytes, stream: Any
-    ) -> None:
+    def launch(self, operation: int, function: Function, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
 
-        `shape`: blocks, and threads of each. `arguments` are the bytes that follow the Team in the kernel's only parameter.
+        `shape`: blocks, and threads of each. `arguments`: the bytes after the Team in the kernel's only parameter.
         """
         if stream is not self._stream:
             if self._stream is not None and self._stream != stream:

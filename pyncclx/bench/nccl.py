@@ -40,7 +40,7 @@ class Nccl:
         torch = self.torch
         operation = self.operation(case)
         stream = torch.cuda.Stream()
-        ours = cupy.cuda.ExternalStream(stream.cuda_stream)
+        ours = cupy.cuda.Stream.from_external(stream)
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             repeat(operation, warmup)

@@ -29,7 +29,14 @@ def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
         send = resolve(sendbuf, "Allgather: sendbuf", writable=False, device=device)
         address = send.address
     check_fits("Allgather", send.nbytes, recv.nbytes)
-    if recv.nbytes == 0:
-        return
     arguments = REDUCE.pack(address, recv.address, recv.nbytes, 0)
-    run(comm, "Allgather", lambda layout: choose(layout, recv.nbytes), (), arguments, (send, recv), (recv.nbytes,))
+    run(
+        comm,
+        "Allgather",
+        lambda layout: choose(layout, recv.nbytes),
+        (),
+        arguments,
+        (send, recv),
+        (recv.nbytes,),
+        empty=recv.nbytes == 0,
+    )

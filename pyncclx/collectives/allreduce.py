@@ -31,8 +31,6 @@ def allreduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: s
     check_equal("Allreduce", send, recv)
     reduction = ops.of(op)
     ops.check("Allreduce", reduction, recv.datatype)
-    if recv.nbytes == 0:
-        return
     run(
         comm,
         "Allreduce",
@@ -41,4 +39,5 @@ def allreduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: s
         REDUCE.pack(send.address, recv.address, recv.nbytes, 0),
         (send, recv),
         (recv.count, recv.datatype.name, reduction.name, algorithm),
+        empty=recv.nbytes == 0,
     )

@@ -27,7 +27,14 @@ def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
     if not is_in_place(sendbuf):
         send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
-    if recv.nbytes == 0:
-        return
     arguments = REDUCE.pack(send.address, recv.address, recv.nbytes, 0)
-    run(comm, "Alltoall", lambda layout: choose(layout, recv.nbytes), (), arguments, (send, recv), (recv.nbytes,))
+    run(
+        comm,
+        "Alltoall",
+        lambda layout: choose(layout, recv.nbytes),
+        (),
+        arguments,
+        (send, recv),
+        (recv.nbytes,),
+        empty=recv.nbytes == 0,
+    )

@@ -28,8 +28,15 @@ def bcast(comm: Intracomm, buf: Any, root: int, algorithm: str | None) -> None:
     """See `Intracomm.Bcast`."""
     check_root(comm, "Bcast", root)
     buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
-    if buffer.nbytes == 0:
-        return
     arguments = REDUCE.pack(buffer.address, buffer.address, buffer.nbytes, root)
     signature = (buffer.nbytes, root, algorithm)
-    run(comm, "Bcast", lambda layout: choose(layout, buffer.nbytes, algorithm), (), arguments, (buffer,), signature)
+    run(
+        comm,
+        "Bcast",
+        lambda layout: choose(layout, buffer.nbytes, algorithm),
+        (),
+        arguments,
+        (buffer,),
+        signature,
+        empty=buffer.nbytes == 0,
+    )

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ..communicator import Intracomm
 
 # Bytes a channel should have to move before one more channel pays.
-WORTH_A_CHANNEL = 2048
-FEWEST_THREADS = 64  # of a block: one warp announces the operation while the other begins it
+WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
@@ -41,9 +40,9 @@ def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> C
     """
     each = min(WORTH_A_CHANNEL, layout.slot_nbytes)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
-    warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
+    warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages + 1  # the last announces, while the others begin
     why = f"packets, since no message is longer than {layout.packet_nbytes} bytes"
-    return Choice(kernel, grid, min(max(FEWEST_THREADS, 32 * warps), MOST_THREADS), why)
+    return Choice(kernel, grid, min(32 * warps, MOST_THREADS), why)
 
 
 def as_chunks(layout: Layout, kernel: str) -> Choice:
@@ -87,13 +86,17 @@ def run(
     arguments: bytes,
     buffers: tuple[Buffer, ...],
     signature: tuple[Any, ...],
+    *,
+    empty: bool = False,
 ) -> None:
-    """Launch the chosen kernel of `operation` on the current stream.
+    """Launch the chosen kernel of `operation` on the current stream; none if it is `empty` on all ranks.
 
     `signature` is what must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
     """
     if os.environ.get("PYNCCLX_CHECK") == "1":
         compare(comm, operation, signature)
+    if empty:
+        return
     team = comm.team
     choice = choose(team.layout)
     function = kernels.get(comm, team, f"{operation.lower()}.cu", choice.kernel, *template)

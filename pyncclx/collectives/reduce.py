@@ -34,12 +34,11 @@ def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algo
         check_equal("Reduce", send, recv)
     else:
         if is_in_place(sendbuf):
-            raise MPIError(MPI.ERR_ARG, f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place")
+            text = f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place"
+            raise MPIError(MPI.ERR_ARG, text)
         recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
     reduction = ops.of(op)
     ops.check("Reduce", reduction, send.datatype)
-    if send.nbytes == 0:
-        return
     run(
         comm,
         "Reduce",
@@ -48,4 +47,5 @@ def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algo
         REDUCE.pack(send.address, recv.address, send.nbytes, root),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, root, algorithm),
+        empty=send.nbytes == 0,
     )

@@ -24,8 +24,6 @@ def reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, a
     send, recv = _buffers(comm, sendbuf, recvbuf)
     reduction = ops.of(op)
     ops.check("Reduce_scatter_block", reduction, recv.datatype)
-    if send.nbytes == 0:
-        return
     run(
         comm,
         "Reduce_scatter_block",
@@ -34,6 +32,7 @@ def reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, a
         REDUCE.pack(send.address, recv.address, send.nbytes, 0),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, algorithm),
+        empty=send.nbytes == 0,
     )
 
 

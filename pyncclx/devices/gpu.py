@@ -117,6 +117,16 @@ def _location(ordinal: int) -> Any:
     return location
 
 
+class _Foreign:
+    """A stream handle in the form that CuPy takes."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
 def make_current(local_rank: int) -> int:
     """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its number."""
     ordinal: int = local_rank % cupy.cuda.runtime.getDeviceCount()
@@ -225,7 +235,7 @@ class Device:
 
     def external_stream(self, pointer: int) -> Any:
         """A stream of another library, by its handle."""
-        return cupy.cuda.ExternalStream(pointer, self.ordinal)
+        return cupy.cuda.Stream.from_external(_Foreign(pointer))
 
     def order(self, first: Any, then: Any) -> None:
         """What is enqueued on `then` from now on waits for what is on `first` by now.

@@ -19,7 +19,7 @@ from ..errors import NotSupported
 #: Hidden visibility: each library has an emulator of its own, whatever else the process has loaded.
 #: No contraction: a multiplication and an addition round twice on every CPU.
 FLAGS = [
-    *("-std=c++17", "-O1", "-g", "-DPYNCCLX_HOST", "-shared", "-fPIC", "-pthread"),
+    *("-std=c++17", "-O1", "-DPYNCCLX_HOST", "-shared", "-fPIC", "-pthread"),
     *("-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off"),
 ]
 

@@ -34,22 +34,22 @@ def heap(monkeypatch):
     own.memory.close()
 
 
+def idup(comm):
+    duplicate, request = comm.Idup()
+    request.Wait()
+    return duplicate
+
+
 MAKERS = {
     "Dup": lambda comm: comm.Dup(),
     "Clone": lambda comm: comm.Clone(),
     "Dup_with_info": lambda comm: comm.Dup_with_info(MPI.INFO_NULL),
-    "Idup": lambda comm: _idup(comm),
+    "Idup": idup,
     "Split": lambda comm: comm.Split(comm.rank % 2),
     "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
     "Create": lambda comm: comm.Create(comm.Get_group()),
     "Create_group": lambda comm: comm.Create_group(comm.Get_group()),
 }
-
-
-def _idup(comm):
-    duplicate, request = comm.Idup()
-    request.Wait()
-    return duplicate
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -146,7 +146,7 @@ def test_heap_holds_32_communicators(heap):
 
 def test_heap_is_full(heap, monkeypatch):
     """All ranks are told alike, and a Free makes room."""
-    monkeypatch.setattr(heap, "offer", lambda: heap.nbytes)
+    monkeypatch.setattr(Heap, "offer", lambda self: self.nbytes)
     world = pyncclx.Communicator()
     with world.Dup() as comm, comparing() as compare, world.Dup() as second:
         allreduce(comm, compare)

@@ -1,0 +1,156 @@
+"""pyncclx/layout.py and cuda/layout.cuh say the same: a C++ program reads what Python packs, and prints it."""
+
+import itertools
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyncclx import layout, paths, team
+from pyncclx.collectives import alltoallv
+
+PROGRAM = r"""
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include "layout.cuh"
+
+static void print(const Team& t) {
+    printf("team %d %d %u %u %u %u %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels, t.slot_packets,
+           t.chunk_nbytes, t.packets_offset, t.rings_offset, t.timeout_ns, u64(t.watch));
+    for (char* base : t.base) printf(" %llu", u64(base));
+    printf("\n");
+}
+
+template <class Args>
+static Args take() {  // the next bytes of the input, which must be the whole structure
+    static_assert(sizeof(Args) % 8 == 0, "no padding at the end that Python would not know");
+    Args args;
+    if (fread(&args, 1, sizeof args, stdin) != sizeof args) printf("too few bytes\n");
+    print(args.team);
+    return args;
+}
+
+template <class Args>
+static void print_vector() {
+    const Args a = take<Args>();
+    printf("args %llu %llu %llu %d\n", u64(a.send), u64(a.recv), a.nbytes, a.root);
+}
+
+int main() {
+    printf("constants %d %d %u %u %zu %zu\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
+           sizeof(ChannelControl));
+    printf("Watch");
+    const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
+                            offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
+                            offsetof(Watch, expected), offsetof(Watch, seen), offsetof(Watch, overflow),
+                            offsetof(Watch, source), offsetof(Watch, wanted), offsetof(Watch, capacity)};
+    for (size_t offset : words) printf(" %zu", offset / 8);
+    printf(" %zu\n", sizeof(Watch) / 8);
+    printf("failures %llu %llu overflows %llu %llu\n", u64(kTimedOut), u64(kAborted), u64(kBadCounts), u64(kTruncated));
+    printf("placements %d %d %d\n", kPacked, kSlots, kFixed);
+    print_vector<ReduceArgs>();
+    print_vector<MoveArgs>();
+    const AlltoallvArgs a = take<AlltoallvArgs>();
+    printf("args %llu %llu %lld %lld %lld", u64(a.send), u64(a.recv), a.row_nbytes, a.send_rows, a.capacity);
+    for (const void* p : {(const void*)a.send_counts, (const void*)a.send_displs, (const void*)a.recv_counts,
+                          (const void*)a.recv_displs, (const void*)a.total, (const void*)a.status})
+        printf(" %llu", u64(p));
+    printf(" %d", a.placement);
+    for (const auto& row : a.fixed)
+        for (i64 value : row) printf(" %lld", value);
+    printf("\n");
+    printf("left over %d\n", getchar() != EOF);
+}
+"""
+
+LEAST, MOST = 64 << 10, 64 << 20  # bytes of a lease
+RANKS = range(1, layout.MAX_RANKS + 1)
+
+
+def sizes() -> Iterator[int]:
+    """Lease sizes, dense where they are small, and not all of them round."""
+    nbytes = LEAST
+    while nbytes <= MOST:
+        yield from (nbytes, nbytes + 8, nbytes + 4096 - 16)
+        nbytes += max(4096, nbytes // 64 // 16 * 16)
+
+
+def run(folder: Path, data: bytes) -> dict[str, list[list[str]]]:
+    """What the program prints of `data`: the words of each line, by its first word."""
+    source, program = folder / "layout.cpp", folder / "layout"
+    source.write_text(PROGRAM)
+    command = ["g++", "-std=c++17", "-DPYNCCLX_HOST", "-pthread", f"-I{paths.CUDA_DIR}", str(source), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=100)
+    lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=20).stdout.decode()
+    said: dict[str, list[list[str]]] = {}
+    for first, *words in map(str.split, lines.splitlines()):
+        said.setdefault(first, []).append(words)
+    return said
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a program")
+def test_kernels_read_what_python_packs(tmp_path):
+    number = itertools.count(1 << 40)
+    chosen = layout.plan(1 << 20, 7, 4)
+    bases = [next(number) for _ in range(7)]
+    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), bases)
+    vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
+    rows = [next(number) for _ in range(11)] + [2] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
+    data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
+    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*rows))
+
+    numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.packets_offset)
+    numbers += (chosen.rings_offset, bases[-1] + 1, bases[-1] + 2, *bases, *[0] * (layout.MAX_RANKS - 7))
+    assert said["team"] == [[str(value) for value in numbers]] * 3
+    assert said["args"] == [[str(value) for value in args] for args in (*vector, rows)]
+    assert said["left"] == [["over", "0"]]
+
+    constants = (layout.MAX_RANKS, layout.RINGS, layout.DEPTH, layout.PACK_NBYTES, layout.HEADER_NBYTES, layout.CHANNEL_NBYTES)
+    assert said["constants"] == [[str(value) for value in constants]]
+    assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
+    records = (team.TIMED_OUT, team.ABORTED, "overflows", team.BAD_COUNTS, team.TRUNCATED)
+    assert said["failures"] == [[str(value) for value in records]]
+    assert said["placements"] == [[str(value) for value in (alltoallv.PACKED, alltoallv.SLOTS, alltoallv.FIXED)]]
+
+
+@pytest.mark.parametrize("max_channels", [1, 2, 32, 64])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_plan_fits_and_is_aligned(ranks, max_channels):
+    for nbytes in sizes():
+        plan = layout.plan(nbytes, ranks, max_channels)
+        where = f"{nbytes} bytes: {plan}"
+        assert plan.end <= nbytes, where
+        assert 1 <= plan.channels <= max_channels, where
+        assert plan.slot_packets >= layout.FEWEST_PACKETS, where
+        assert plan.slot_packets % 2 == 0, where  # two packets make a Pack
+        assert plan.chunk_nbytes > 0, where
+        assert plan.chunk_nbytes % 128 == 0, where
+        assert plan.packets_offset % 128 == 0, where
+        assert plan.rings_offset % layout.PACK_NBYTES == 0, where
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_larger_lease_is_no_worse(ranks):
+    last = layout.plan(LEAST, ranks, 64)
+    for nbytes in sorted(sizes()):
+        plan = layout.plan(nbytes, ranks, 64)
+        assert plan.channels >= last.channels, (nbytes, plan, last)
+        if plan.channels == last.channels:
+            assert plan.slot_packets >= last.slot_packets, (nbytes, plan, last)
+            assert plan.chunk_nbytes >= last.chunk_nbytes, (nbytes, plan, last)
+        last = plan
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_lease_is_used(ranks):
+    """Rounding costs less than a tenth of a lease of 1 MiB."""
+    plan = layout.plan(1 << 20, ranks, 64)
+    assert plan.end > 0.9 * (1 << 20)
+
+
+def test_a_lease_can_be_too_small():
+    with pytest.raises(ValueError, match="a lease of 1024 bytes is too small for 8 ranks"):
+        layout.plan(1024, 8, 64)

@@ -1,0 +1,98 @@
+// Runs random sequences of collectives on ranks that are threads, and checks every result: `driver ranks=3 seed=7 …`.
+//
+// Made for the sanitizers: ThreadSanitizer sees all ranks, and each CUDA thread as a thread of its own. Between two
+// calls the ranks do not meet, so each runs ahead as far as the protocol lets it. Results are compared with a loop
+// over the ranks; every message names the call, the rank and the element. Exit status: 0, or see world.h.
+#include <algorithm>
+#include <atomic>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allgather.cu"
+#include "allreduce.cu"
+#include "alltoall.cu"
+#include "alltoallv.cu"
+#include "barrier.cu"
+#include "bcast.cu"
+#include "reduce.cu"
+#include "reduce_scatter_block.cu"
+
+#include "moves.h"
+#include "reductions.h"
+#include "rows.h"
+
+#ifdef MUTATIONS
+int mutation = 0;  // which of the planted errors is switched on; the kernels under test declare it
+#endif
+
+struct Option {
+    const char* name;
+    void (*set)(Settings&, const char* value);
+};
+
+#define NUMBER(member) {#member, [](Settings& s, const char* value) { s.member = decltype(s.member)(strtoull(value, nullptr, 0)); }}
+const Option kOptions[] = {
+    NUMBER(ranks), NUMBER(seed), NUMBER(calls), NUMBER(hostile), NUMBER(epoch), NUMBER(patience_s),
+    NUMBER(channels), NUMBER(slot_packets), NUMBER(chunk_nbytes), NUMBER(nbytes), NUMBER(packets_offset), NUMBER(rings_offset),
+#ifdef MUTATIONS
+    {"mutation", [](Settings&, const char* value) { mutation = atoi(value); }},
+#endif
+};
+
+Settings parse(int argc, char** argv) {
+    Settings settings;
+    for (int i = 1; i < argc; ++i) {
+        const std::string argument = argv[i], name = argument.substr(0, argument.find('='));
+        const Option* option = std::find_if(std::begin(kOptions), std::end(kOptions), [&](const Option& o) { return name == o.name; });
+        if (option == std::end(kOptions) || name == argument) die(2, "what is %s?", argv[i]);
+        option->set(settings, argv[i] + name.size() + 1);
+    }
+    return settings;
+}
+
+Team team_of(const World& world, int rank, Watch* watch) {
+    const Settings& s = world.settings;
+    Team team{};
+    team.rank = rank;
+    team.size = s.ranks;
+    team.channels = s.channels;
+    team.slot_packets = s.slot_packets;
+    team.chunk_nbytes = s.chunk_nbytes;
+    team.packets_offset = s.packets_offset;
+    team.rings_offset = s.rings_offset;
+    team.timeout_ns = u64(s.patience_s * 1e9);
+    team.watch = watch;
+    std::copy(world.leases.begin(), world.leases.end(), team.base);
+    return team;
+}
+
+void (*const kOperations[])(Call&) = {
+    barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
+    reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
+};
+
+void run_rank(const World& world, int rank) {
+    Watch watch{};
+    Team team = team_of(world, rank, &watch);
+    for (u64 number = 0; number < world.settings.calls;) {
+        Draw draw(mix(world.settings.seed, number));  // all ranks draw alike
+        const u64 operation = draw.below(std::size(kOperations)), repetitions = draw.of({1, 1, 1, 4});
+        for (const u64 end = number + repetitions; number < end; ++number) {
+            Call call(world, team, number);
+            kOperations[operation](call);
+        }
+    }
+}
+
+int main(int argc, char** argv) {
+    const Settings settings = parse(argc, argv);
+    const World world(settings);
+    std::vector<std::thread> ranks;
+    for (int rank = 1; rank < settings.ranks; ++rank) ranks.emplace_back(run_rank, std::cref(world), rank);
+    run_rank(world, 0);
+    for (std::thread& rank : ranks) rank.join();
+    return Call::failed ? kWrong : 0;
+}

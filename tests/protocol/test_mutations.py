@@ -1,0 +1,107 @@
+"""The protocol tests notice errors: kernels with one planted error each must fail.
+
+All errors are in one copy of cuda/; the number `mutation`, given at run time, switches one on. Each is the
+smallest edit that somebody in a hurry might make.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pyncclx import paths
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
+
+PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
+RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
+AWRY = {WRONG, STUCK, TIMEOUT}
+SEEDS = 10
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`before` becomes `after` in `file`; {} stands for the condition that switches it on."""
+
+    file: str
+    before: str
+    after: str
+    finds: str  # the check that notices: "tsan" (a race is reported) or "hostile" (a result is wrong, or a wait ends)
+    epoch: int = 0
+    occurrences: int = 1
+
+
+MUTATIONS = {
+    # A chunk is announced, and nothing says that what it consists of comes first.
+    "stored without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    # A place is given free, and the reads of it may come later.
+    "read without release": Mutation("exchange.cuh", "fence_sys();", "if (!{} || sends(peer)) fence_sys();", "tsan"),
+    # One thread signals while others still store.
+    "no barrier before a signal": Mutation(
+        "reduce.cuh", "__syncthreads();\n        if (channel", "if (!{}) __syncthreads();\n        if (channel", "tsan"
+    ),
+    # One thread has acquired, the others go on without it.
+    "no barrier after a wait": Mutation("chunk.cuh", "return channel.everyone(ok);", "return {} ? ok : channel.everyone(ok);", "tsan"),
+    # The ring is one place shorter than the sender thinks.
+    "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
+    # The packets of two operations share a slot.
+    "no parity": Mutation("packet.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2),
+    # Packets are overwritten before they are read.
+    "slots not awaited": Mutation("packet.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"),
+    # The same, where nobody asks since the peer seems to have been heard.
+    "heard too much": Mutation("channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
+    # The second half of a packet may come later.
+    "half a packet": Mutation("packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"),
+    # Counters of long ago look new from the 2^31st operation on, packets of long ago when the epoch begins anew.
+    "signed difference": Mutation("wait.cuh", "if (what.seen >=", "if ({} ? i64(what.seen - what.expected) >= 0 : what.seen >=", "hostile", 0x90000000),
+    "no scrubbing": Mutation("channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8),
+}
+
+
+def number(name: str) -> int:
+    """What to pass as `mutation`."""
+    return 1 + list(MUTATIONS).index(name)
+
+
+def write(folder: Path) -> Path:
+    """Write the kernels with all mutations into `folder`."""
+    kernels = Path(shutil.copytree(paths.CUDA_DIR, folder / "cuda"))
+    for name, mutation in MUTATIONS.items():
+        path = kernels / mutation.file
+        text = path.read_text()
+        found = text.count(mutation.before)
+        assert found == mutation.occurrences, f"{name!r}: {mutation.file} has {mutation.before!r} {found} times"
+        path.write_text(text.replace(mutation.before, mutation.after.replace("{}", f"(mutation == {number(name)})")))
+    signal = kernels / "signal.cuh"
+    signal.write_text("extern int mutation;\n" + signal.read_text())
+    return kernels
+
+
+@pytest.fixture(scope="module")
+def programs(build):
+    return build(PROGRAMS, write)
+
+
+def test_without_a_mutation_it_passes(programs):
+    for name in PROGRAMS:
+        done = programs[name](ranks=3, seed=1, calls=40, hostile=1)
+        assert done.returncode == 0, done.stderr[:6000]
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_mutation_is_noticed(programs, name):
+    mutation = MUTATIONS[name]
+    options = {"mutation": number(name), "epoch": mutation.epoch, "patience_s": 5}
+    for seed in range(SEEDS):
+        if mutation.finds == "tsan":
+            done = programs["mutated-tsan"](ranks=3, seed=seed, calls=40, **options)
+            if done.returncode == RACE:
+                assert "data race" in done.stderr
+                return
+        else:
+            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=100, hostile=1, **options)
+            if done.returncode in AWRY:
+                return
+        assert done.returncode == 0, done.stderr[:6000]
+    pytest.fail(f"{SEEDS} runs were as if nothing was wrong")

@@ -1,0 +1,39 @@
+"""The kernels between ranks that are threads, under ThreadSanitizer, AddressSanitizer and UBSan.
+
+ThreadSanitizer finds missing orders, also where the results are right; the other build has the emulator's
+hostile memory, which delays and reorders stores. `driver.cpp` says what is run and checked.
+"""
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
+
+PROGRAMS = {
+    "tsan": ("-O1", "-fsanitize=thread"),
+    "asan": ("-Og", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),  # -O1 compiles much longer
+}
+# Operations that have gone before: none; about to pass 2^31, where differences change their sign; long past it;
+# about to begin anew.
+EPOCHS = (0, 0x7FFFFFF8, 0x90000000, 0xFFFFFFF8)
+
+
+@pytest.fixture(scope="module")
+def programs(build):
+    return build(PROGRAMS)
+
+
+@pytest.mark.parametrize("epoch", EPOCHS, ids=hex)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_no_access_is_unordered(programs, ranks, epoch):
+    for seed in range(2):
+        done = programs["tsan"](ranks=ranks, epoch=epoch, seed=10 * ranks + seed, calls=40)
+        assert done.returncode == 0, f"seed {10 * ranks + seed}: {done.stderr[:6000]}"
+
+
+@pytest.mark.parametrize("hostile", [0, 1], ids=["orderly", "hostile"])
+@pytest.mark.parametrize("epoch", EPOCHS, ids=hex)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_results_and_addresses_are_right(programs, ranks, epoch, hostile):
+    for seed in range(3):
+        done = programs["asan"](ranks=ranks, epoch=epoch, hostile=hostile, seed=10 * ranks + seed, calls=60)
+        assert done.returncode == 0, f"seed {10 * ranks + seed}: {done.stderr[:6000]}"
