@@ -8,9 +8,9 @@ from pyncclx.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS
 
 CHANNEL = np.dtype(  # ChannelControl of cuda/layout.cuh
     {
-        "names": ["epoch", "entered", "head", "tail"],
-        "formats": ["u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
-        "offsets": [0, 4, 72, 72 + 8 * RINGS * MAX_RANKS],
+        "names": ["epoch", "heard", "entered", "head", "tail"],
+        "formats": ["u4", "u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
+        "offsets": [0, 4, 8, 72, 72 + 8 * RINGS * MAX_RANKS],
         "itemsize": CHANNEL_NBYTES,
     }
 )
@@ -33,7 +33,7 @@ def set_epochs(comm: pyncclx.Intracomm, epoch: int) -> None:
     synchronize()
     super(pyncclx.Intracomm, comm).Barrier()
     control = get(channels).view(CHANNEL)
-    control["epoch"] = control["entered"] = epoch
+    control["epoch"] = control["heard"] = control["entered"] = epoch
     control["head"] = control["tail"] = epoch << 32
     channels[...] = put(control.view(np.uint8))
     synchronize()
