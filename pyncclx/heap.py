@@ -55,6 +55,7 @@ class Heap:
 
     def __post_init__(self) -> None:
         self.memory = self.device.allocate_shared(self.nbytes)
+        self.nbytes = self.memory.nbytes  # a device gives whole pages, and those of a GPU are large
 
     def offer(self) -> int:
         """The size of the lease this process would give a communicator now; 0 if it has none left.

@@ -63,13 +63,14 @@ def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: tuple[str, ..
     names = {kernel: instantiation(kernel, *template) for kernel in FILES[file]}
     ready = all(name in _loaded for name in names.values())
     if not MPI.Comm.allreduce(comm, ready, MPI.LAND):
-        image = mpi_bootstrap.agree(comm, lambda: _compile(team.device, file, template) if comm.rank == 0 else b"")
+        image = mpi_bootstrap.agree(comm, lambda: compile_image(team.device, file, template) if comm.rank == 0 else b"")
         image = MPI.Comm.bcast(comm, image)
         loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else team.device.load(image))
         _loaded.update(loaded)
     team.functions.update({(kernel, *template): _loaded[name] for kernel, name in names.items()})
 
 
-def _compile(device: Device, file: str, template: tuple[str, ...]) -> bytes:
+def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:
+    """Compile a file's kernels for a device: those of `template`, or all where it compiles whole files."""
     templates = legal_templates(file) if device.compiles_whole_files else [template]
     return device.compile(file, [instantiation(kernel, *t) for kernel in FILES[file] for t in templates])

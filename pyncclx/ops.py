@@ -66,8 +66,8 @@ class Op:
         return _named, (self.name,)  # unpickling finds the operator, so that identity holds
 
 
-def of(op: Op | MPI.Op) -> Op:
-    """Find the operator that `op` names.
+def of(op: Op | MPI.Op, operation: str = "reduction") -> Op:
+    """Find the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
 
     Raises
     ------
@@ -81,14 +81,14 @@ def of(op: Op | MPI.Op) -> Op:
     if isinstance(op, Op):
         return op
     if not isinstance(op, MPI.Op):
-        raise TypeError(f"op is {op!r}; expecting an MPI.Op such as MPI.SUM, or pyncclx.AVG")
+        raise TypeError(f"{operation}: op is {op!r}; expecting an MPI.Op such as MPI.SUM, or pyncclx.AVG")
     found = _by_handle.get(op.handle)
     if found is not None:
         return found
     if op.is_predefined:
-        raise MPIError(MPI.ERR_OP, f"this MPI operator does not reduce; use one of {', '.join(TABLE)}")
+        raise MPIError(MPI.ERR_OP, f"{operation}: this MPI operator does not reduce; use one of {', '.join(TABLE)}")
     raise NotSupported(
-        "an operator made with MPI.Op.Create calls a Python function on the host and cannot reduce device "
+        f"{operation}: an operator made with MPI.Op.Create calls a Python function on the host and cannot reduce device "
         "arrays; gather with Allgather and combine the blocks with your array library, or reduce host copies"
     )
 

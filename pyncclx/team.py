@@ -84,7 +84,7 @@ class Team:
                 device.threads,
                 heap.uid,
                 heap.memory.ipc_handle,
-                heap.nbytes,
+                heap.memory.nbytes,
                 heap.offer(),
                 timeout_s,
             )

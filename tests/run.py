@@ -20,7 +20,9 @@ import launch
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = (1, 2, 3, 4, 8)
 # Seconds that a step may take, several times what it takes on two processors.
-LIMITS = {"ruff": 60.0, "mypy": 240.0, "host": 400.0, "ranks": 300.0, "protocol": 400.0}
+LIMITS = {"ruff": 60.0, "mypy": 240.0, "kernels": 400.0, "host": 400.0, "ranks": 300.0, "protocol": 600.0}
+# Small on the host device: messages of some kilobytes then go through many chunks.
+HEAP = "512K"
 
 
 @dataclass
@@ -39,6 +41,14 @@ def check(tool: str, *arguments: str) -> Result:
     """A linter: one test that passes or fails."""
     code = launch.run([sys.executable, "-m", tool, *arguments], launch.environment("host"), LIMITS[tool])
     return Result(tool, passed=int(code == 0), failed=int(code != 0))
+
+
+def kernels() -> Result:
+    """Compile all kernels for the host device, before tests on many ranks wait for them."""
+    print("==== kernels for the host device", flush=True)
+    command = [sys.executable, str(ROOT / "tests" / "kernels.py")]
+    code = launch.run(command, launch.environment("host"), LIMITS["kernels"])
+    return Result("kernels", passed=int(code == 0), failed=int(code != 0))
 
 
 def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
@@ -62,7 +72,10 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
         ]
         pytest.append(f"tests/{step}")
         command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
-        code = launch.run(command, launch.environment(where), LIMITS[step])
+        variables = launch.environment(where)
+        if where == "host":
+            variables.setdefault("PYNCCLX_HEAP", HEAP)
+        code = launch.run(command, variables, LIMITS[step])
         return judge(name, code, report)
 
 
@@ -89,6 +102,8 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             print("==== ruff, mypy", flush=True)
             yield check("ruff", "check", ".")
             yield check("mypy")
+        elif step == "kernels":
+            yield kernels()
         elif (ROOT / "tests" / step).is_dir():
             for ranks in options.ranks if step == "ranks" else [None]:
                 yield tests(step, ranks, arguments)
@@ -103,7 +118,7 @@ def timed(steps: Iterator[Result]) -> Iterator[Result]:
 
 
 def main() -> int:
-    steps = ["checks", "host", "ranks", "protocol"]
+    steps = ["checks", "kernels", "host", "ranks", "protocol"]
     parser = argparse.ArgumentParser(description="run the tests")
     parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)
@@ -114,9 +129,7 @@ def main() -> int:
     for each in finished:
         numbers = f"{each.passed:8}{each.failed:8}{each.skipped:8}{each.seconds:9.1f}"
         print(f"{each.name:34}{numbers}  {each.note}".rstrip())
-    passed, failed, skipped = (
-        sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped")
-    )
+    passed, failed, skipped = (sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped"))
     print(f"\n{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return int(failed > 0 or passed == 0)
 

@@ -49,7 +49,7 @@ class Case:
 
     @property
     def bus_factor(self) -> float:
-        return (self.comm.size - 1) / self.comm.size
+        return 1 - 1 / int(self.comm.size)
 
     def pattern(self, count: int, rank: int, first: int = 0) -> Any:
         """Elements `first` … of rank `rank`."""
@@ -83,7 +83,7 @@ class Allreduce(Case):
 
     @property
     def bus_factor(self) -> float:
-        return 2 * (self.comm.size - 1) / self.comm.size
+        return 2 - 2 / int(self.comm.size)
 
     def allocate(self) -> None:
         self.send, self.recv = self.pattern(self.count, self.comm.rank), self.empty(self.count)

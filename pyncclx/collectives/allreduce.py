@@ -29,7 +29,7 @@ def allreduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: s
     recv = resolve(recvbuf, "Allreduce: recvbuf", writable=True, device=device)
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
     check_equal("Allreduce", send, recv)
-    reduction = ops.of(op)
+    reduction = ops.of(op, "Allreduce")
     ops.check("Allreduce", reduction, recv.datatype)
     run(
         comm,

@@ -37,7 +37,7 @@ def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algo
             text = f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place"
             raise MPIError(MPI.ERR_ARG, text)
         recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
-    reduction = ops.of(op)
+    reduction = ops.of(op, "Reduce")
     ops.check("Reduce", reduction, send.datatype)
     run(
         comm,

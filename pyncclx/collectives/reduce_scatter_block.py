@@ -22,7 +22,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
 def reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> None:
     """See `Intracomm.Reduce_scatter_block`."""
     send, recv = _buffers(comm, sendbuf, recvbuf)
-    reduction = ops.of(op)
+    reduction = ops.of(op, "Reduce_scatter_block")
     ops.check("Reduce_scatter_block", reduction, recv.datatype)
     run(
         comm,

@@ -1,0 +1,201 @@
+"""Every kernel compiles for real GPUs, without one, and what comes out is looked at: registers, spills, orders.
+
+Covered for each architecture: every kernel that moves bytes; of the reductions every (type, operator), each in
+one of the six kernels, another one on another architecture, so that a kernel meets a sixth of the pairs. The
+last test compiles one pair in all six. A report is kept in the cache until a source or the compiler changes.
+"""
+
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pyncclx import kernels, paths
+
+nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
+pytestmark = pytest.mark.timeout(300)
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
+REGISTERS = 65536  # of a multiprocessor
+AT_ONCE = 12  # kernels in one program: reading the headers costs little beside them
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the assembler says of one kernel, and its code as text."""
+
+    registers: int
+    spill_nbytes: int
+    code: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is compiled together."""
+
+    architecture: str
+    file: str
+    names: tuple[str, ...]
+
+
+# ---- compile -------------------------------------------------------------------------------------------
+
+
+def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
+    """Pairs of a file and the C++ name of one of its kernels."""
+    for file, names in kernels.FILES.items():
+        if file not in kernels.REDUCTIONS:
+            yield from ((file, name) for name in names)
+    folds = [(file, name) for file in kernels.REDUCTIONS for name in kernels.FILES[file]]
+    shift = SHIFTS[ARCHITECTURES.index(architecture)]
+    for i, template in enumerate(kernels.legal_templates(kernels.REDUCTIONS[0])):
+        file, name = folds[(i + shift) % len(folds)]
+        yield file, kernels.instantiation(name, *template)
+
+
+def batches(architecture: str) -> Iterator[Batch]:
+    wanted = list(instantiations(architecture))
+    for file in kernels.FILES:
+        names = [name for its_file, name in wanted if its_file == file]
+        for begin in range(0, len(names), AT_ONCE):
+            yield Batch(architecture, file, tuple(names[begin : begin + AT_ONCE]))
+
+
+def compiled(batch: Batch) -> dict[str, Report]:
+    """Compile; or take the report from the cache."""
+    key = repr((paths.sources_digest(), Path(__file__).read_bytes(), nvrtc.FLAGS, nvrtc.nvrtc.nvrtcVersion(), batch))
+    path = paths.cache_directory() / f"report-{sha256(key.encode()).hexdigest()[:24]}"
+    if path.exists():
+        return pickle.loads(path.read_bytes())
+    binary = nvrtc.compile_kernels(batch.file, list(batch.names), batch.architecture, "--ptxas-options=-v")
+    symbols = {symbol: name for name, symbol in binary.lowered_names.items()}
+    reports = report(binary.log, disassembled(binary.cubin), symbols)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(pickle.dumps(reports))
+    os.replace(file.name, path)
+    return reports
+
+
+def report(log: str, code: dict[str, str], symbols: dict[str, str]) -> dict[str, Report]:
+    """From the log of `ptxas -v`: an entry's resources, and the properties of every function in it."""
+    reports, spills = {}, 0
+    for line in log.splitlines():
+        if entry := re.search(r"Compiling entry function '(\w+)'", line):
+            symbol, spills = entry[1], 0
+        elif spilled := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spills += int(spilled[1]) + int(spilled[2])
+        elif (used := re.search(r"Used (\d+) registers", line)) and symbol in symbols:
+            reports[symbols[symbol]] = Report(int(used[1]), spills, code.get(symbol, ""))
+    return reports
+
+
+def disassembled(cubin: bytes) -> dict[str, str]:
+    """The machine code of each kernel, with what it calls; empty without nvdisasm."""
+    tool = disassembler()
+    if tool is None:
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    sections = re.split(r"^//-+ \.text\.(\w+) -+$", text, flags=re.MULTILINE)
+    return dict(zip(sections[1::2], sections[2::2], strict=True))
+
+
+def disassembler() -> str | None:
+    wheel = Path(nvrtc.nvrtc.__file__).parents[3] / "nvidia"
+    found = [str(path) for path in sorted(wheel.glob("*/bin/nvdisasm"))]
+    return found[0] if found else shutil.which("nvdisasm")
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def reports(request: pytest.FixtureRequest) -> dict[str, Report]:
+    """Of all kernels on one architecture. NVRTC compiles several programs at a time."""
+    wanted = list(batches(request.param))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done: dict[str, Report] = {}
+        for batch, found in zip(wanted, pool.map(compiled, wanted), strict=True):
+            assert set(found) == set(batch.names)
+            done.update(found)
+    return done
+
+
+# ---- look ----------------------------------------------------------------------------------------------
+
+
+def complaints(reports: dict[str, Report], complain) -> str:
+    return "\n".join(f"{name}: {text}" for name, report in reports.items() for text in complain(report))
+
+
+def accesses(code: str, kind: str) -> list[str]:
+    """The instructions that contain `kind`, as `STG.E.64.STRONG.SYS [R2], R4`."""
+    lines = (re.sub(r"\s+", " ", match[1]) for match in re.finditer(r"/\*[0-9a-f]{4,}\*/\s+([^;]+?)\s*;", code))
+    return [line for line in lines if re.search(kind, line)]
+
+
+def test_registers_are_enough(reports):
+    """Nothing is spilled, and a block of the largest size fits."""
+    sources = "\n".join(path.read_text() for path in sorted(paths.CUDA_DIR.glob("*.cu*")))
+    constants = {name: int(value) for name, value in re.findall(r"constexpr int (k\w+) = (\d+);", sources)}
+    bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\) (\w+)\(", sources)
+    threads = {kernel: constants[bound] * int(blocks or 1) for bound, blocks, kernel in bounds}
+    for name, found in reports.items():
+        assert found.spill_nbytes == 0, f"{name}: {found.spill_nbytes} bytes spilled, {found.registers} registers"
+        assert -(-found.registers // 8) * 8 * threads[name.split("<")[0]] <= REGISTERS, name
+
+
+@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+def test_flags_have_system_scope(reports):
+    """A word that another GPU polls must not be kept in this one's cache."""
+
+    def complain(report: Report) -> Iterator[str]:
+        strong = accesses(report.code, r"\.STRONG\.")
+        yield from (line for line in strong if ".STRONG.SYS" not in line and "ATOMG.E.CAS.STRONG.GPU" not in line)
+        for kind in (r"^(@\S+ )?LDG?\.E", r"^(@\S+ )?STG?\.E"):
+            if not any(re.search(kind, line) for line in strong):
+                yield f"no strong access {kind}"
+
+    assert complaints(reports, complain) == ""
+
+
+@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+def test_signals_come_after_a_fence(reports):
+    """Every flag (4 or 8 bytes; packets have 16) that is stored, other than to clear it, follows a system fence.
+
+    In the text, where the last barrier or fence before it must be a fence; a loop or a branch would not show.
+    """
+
+    def complain(report: Report) -> Iterator[str]:
+        fenced = False
+        for line in accesses(report.code, r"MEMBAR|BAR\.|\bST\w*\.\S*STRONG\.SYS"):
+            if "STRONG" not in line:
+                fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
+            elif ".128." not in line and not line.endswith("RZ") and not fenced:
+                yield line
+
+    assert complaints(reports, complain) == ""
+
+
+@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+def test_nothing_is_read_through_the_read_only_path(reports):
+    """It need not notice what a peer writes."""
+    assert complaints(reports, lambda report: accesses(report.code, r"\.CONSTANT|LDG\.\S*\.NC|TEX|TLD")) == ""
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_one_pair_compiles_in_every_kernel(architecture):
+    template = kernels.legal_templates("reduce.cu")[0]
+    for file in kernels.REDUCTIONS:
+        names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
+        for name, found in compiled(Batch(architecture, file, names)).items():
+            assert found.spill_nbytes == 0, f"{name}: {found.spill_nbytes} bytes spilled, {found.registers} registers"
