@@ -88,8 +88,8 @@ def of(op: Op | MPI.Op, operation: str = "reduction") -> Op:
     if op.is_predefined:
         raise MPIError(MPI.ERR_OP, f"{operation}: this MPI operator does not reduce; use one of {', '.join(TABLE)}")
     raise NotSupported(
-        f"{operation}: an operator made with MPI.Op.Create calls a Python function on the host and cannot reduce device "
-        "arrays; gather with Allgather and combine the blocks with your array library, or reduce host copies"
+        f"{operation}: an operator made with MPI.Op.Create calls a Python function on the host and cannot reduce "
+        "device arrays; gather with Allgather and combine the blocks with your array library, or reduce host copies"
     )
 
 

@@ -63,13 +63,14 @@ def by_length(layout: Layout, nbytes: int, small: str, large: str, algorithm: st
     fits = nbytes <= layout.packet_nbytes
     if algorithm is not None and algorithm not in names:
         raise ValueError(
-            f"{_operation(small)}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, or None to let the size decide"
+            f"{_operation(small)}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
+            "or None to let the size decide"
         )
     kernel = names[algorithm] if algorithm else (small if nbytes <= min(limit, layout.packet_nbytes) else large)
     if kernel == small and not fits:
         raise ValueError(
-            f"{_operation(small)}: algorithm={algorithm!r} moves at most {layout.packet_nbytes} bytes here, not {nbytes}; "
-            "leave the choice to the size"
+            f"{_operation(small)}: algorithm={algorithm!r} moves at most {layout.packet_nbytes} bytes here, "
+            f"not {nbytes}; leave the choice to the size"
         )
     return as_packets(layout, small, nbytes) if kernel == small else as_chunks(layout, large)
 
