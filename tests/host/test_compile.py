@@ -113,7 +113,7 @@ def disassembled(cubin: bytes) -> dict[str, str]:
 
 
 def disassembler() -> str | None:
-    wheel = Path(nvrtc.nvrtc.__file__).parents[3] / "nvidia"
+    wheel = Path(nvrtc.nvrtc.__file__).parents[2] / "nvidia"
     found = [str(path) for path in sorted(wheel.glob("*/bin/nvdisasm"))]
     return found[0] if found else shutil.which("nvdisasm")
 
@@ -154,42 +154,64 @@ def test_registers_are_enough(reports):
         assert -(-found.registers // 8) * 8 * threads[name.split("<")[0]] <= REGISTERS, name
 
 
-@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+def of_narrow_scope(report: Report) -> Iterator[str]:
+    strong = accesses(report.code, r"\.STRONG\.")
+    yield from (line for line in strong if ".STRONG.SYS" not in line and "ATOMG.E.CAS.STRONG.GPU" not in line)
+    for kind in (r"\bLDG?\.E", r"\bSTG?\.E"):
+        if not any(re.search(kind, line) for line in strong):
+            yield f"no strong access {kind}"
+
+
+def unfenced(report: Report) -> Iterator[str]:
+    fenced = False
+    for line in accesses(report.code, r"MEMBAR|BAR\.|\bST\w*\.\S*STRONG\.SYS"):
+        if "STRONG" not in line:
+            fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
+        elif ".128." not in line and not line.endswith("RZ") and not fenced:
+            yield line
+
+
+def read_only(report: Report) -> list[str]:
+    return accesses(report.code, r"\.CONSTANT|LDG\.\S*\.NC|\bTEX|\bTLD")
+
+
+needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+
+
+@needs_code
 def test_flags_have_system_scope(reports):
     """A word that another GPU polls must not be kept in this one's cache."""
-
-    def complain(report: Report) -> Iterator[str]:
-        strong = accesses(report.code, r"\.STRONG\.")
-        yield from (line for line in strong if ".STRONG.SYS" not in line and "ATOMG.E.CAS.STRONG.GPU" not in line)
-        for kind in (r"^(@\S+ )?LDG?\.E", r"^(@\S+ )?STG?\.E"):
-            if not any(re.search(kind, line) for line in strong):
-                yield f"no strong access {kind}"
-
-    assert complaints(reports, complain) == ""
+    assert complaints(reports, of_narrow_scope) == ""
 
 
-@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+@needs_code
 def test_signals_come_after_a_fence(reports):
     """Every flag (4 or 8 bytes; packets have 16) that is stored, other than to clear it, follows a system fence.
 
     In the text, where the last barrier or fence before it must be a fence; a loop or a branch would not show.
     """
-
-    def complain(report: Report) -> Iterator[str]:
-        fenced = False
-        for line in accesses(report.code, r"MEMBAR|BAR\.|\bST\w*\.\S*STRONG\.SYS"):
-            if "STRONG" not in line:
-                fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
-            elif ".128." not in line and not line.endswith("RZ") and not fenced:
-                yield line
-
-    assert complaints(reports, complain) == ""
+    assert complaints(reports, unfenced) == ""
 
 
-@pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
+@needs_code
 def test_nothing_is_read_through_the_read_only_path(reports):
     """It need not notice what a peer writes."""
-    assert complaints(reports, lambda report: accesses(report.code, r"\.CONSTANT|LDG\.\S*\.NC|TEX|TLD")) == ""
+    assert complaints(reports, read_only) == ""
+
+
+@pytest.mark.parametrize(
+    ("look", "code"),
+    [
+        (of_narrow_scope, "LDG.E.STRONG.GPU R2, [R4.64]"),
+        (of_narrow_scope, "ST.E.STRONG.SYS [R4.64], R2"),  # and nothing is polled
+        (unfenced, "@!P0 STG.E.64.STRONG.SYS desc[UR4][R6.64+0x8], R4"),
+        (unfenced, "MEMBAR.ALL.GPU ;\n /*0010*/ STG.E.STRONG.SYS [R6.64], R4"),
+        (unfenced, "MEMBAR.SC.SYS ;\n /*0010*/ BAR.SYNC 0x0 ;\n /*0020*/ STG.E.STRONG.SYS [R6.64], R4"),
+        (read_only, "LDG.E.128.CONSTANT R4, desc[UR4][R2.64]"),
+    ],
+)
+def test_errors_would_be_found(look, code):
+    assert list(look(Report(32, 0, f"        /*0000*/                   {code} ;")))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

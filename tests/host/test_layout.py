@@ -82,7 +82,16 @@ def run(folder: Path, data: bytes) -> dict[str, list[list[str]]]:
     """What the program prints of `data`: the words of each line, by its first word."""
     source, program = folder / "layout.cpp", folder / "layout"
     source.write_text(PROGRAM)
-    command = ["g++", "-std=c++17", "-DPYNCCLX_HOST", "-pthread", f"-I{paths.CUDA_DIR}", str(source), "-o", str(program)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-DPYNCCLX_HOST",
+        "-pthread",
+        f"-I{paths.CUDA_DIR}",
+        str(source),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True, timeout=100)
     lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=20).stdout.decode()
     said: dict[str, list[list[str]]] = {}
@@ -108,7 +117,14 @@ def test_kernels_read_what_python_packs(tmp_path):
     assert said["args"] == [[str(value) for value in args] for args in (*vector, rows)]
     assert said["left"] == [["over", "0"]]
 
-    constants = (layout.MAX_RANKS, layout.RINGS, layout.DEPTH, layout.PACK_NBYTES, layout.HEADER_NBYTES, layout.CHANNEL_NBYTES)
+    constants = (
+        layout.MAX_RANKS,
+        layout.RINGS,
+        layout.DEPTH,
+        layout.PACK_NBYTES,
+        layout.HEADER_NBYTES,
+        layout.CHANNEL_NBYTES,
+    )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
     records = (team.TIMED_OUT, team.ABORTED, "overflows", team.BAD_COUNTS, team.TRUNCATED)

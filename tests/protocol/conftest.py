@@ -72,7 +72,9 @@ def _run(program: Path, *, ranks: int, **options: int) -> subprocess.CompletedPr
 def _fixed_addresses() -> tuple[str, ...]:
     """ThreadSanitizer knows fewer memory maps than Linux draws; without randomisation it starts everywhere."""
     command = ("setarch", platform.machine(), "-R")
-    allowed = shutil.which("setarch") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+    allowed = (
+        shutil.which("setarch") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+    )
     return command if allowed else ()
 
 

@@ -42,20 +42,34 @@ MUTATIONS = {
         "reduce.cuh", "__syncthreads();\n        if (channel", "if (!{}) __syncthreads();\n        if (channel", "tsan"
     ),
     # One thread has acquired, the others go on without it.
-    "no barrier after a wait": Mutation("chunk.cuh", "return channel.everyone(ok);", "return {} ? ok : channel.everyone(ok);", "tsan"),
+    "no barrier after a wait": Mutation(
+        "chunk.cuh", "return channel.everyone(ok);", "return {} ? ok : channel.everyone(ok);", "tsan"
+    ),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.
     "no parity": Mutation("packet.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2),
     # Packets are overwritten before they are read.
-    "slots not awaited": Mutation("packet.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"),
+    "slots not awaited": Mutation(
+        "packet.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"
+    ),
     # The same, where nobody asks since the peer seems to have been heard.
     "heard too much": Mutation("channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
     # The second half of a packet may come later.
-    "half a packet": Mutation("packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"),
+    "half a packet": Mutation(
+        "packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"
+    ),
     # Counters of long ago look new from the 2^31st operation on, packets of long ago when the epoch begins anew.
-    "signed difference": Mutation("wait.cuh", "if (what.seen >=", "if ({} ? i64(what.seen - what.expected) >= 0 : what.seen >=", "hostile", 0x90000000),
-    "no scrubbing": Mutation("channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8),
+    "signed difference": Mutation(
+        "wait.cuh",
+        "if (what.seen >=",
+        "if ({} ? i64(what.seen - what.expected) >= 0 : what.seen >=",
+        "hostile",
+        0x90000000,
+    ),
+    "no scrubbing": Mutation(
+        "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8
+    ),
 }
 
 
