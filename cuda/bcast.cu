@@ -23,12 +23,13 @@ struct Relay {
     Chunks chunks;
     const int root;
     const Span span;  // this block's part of the buffer
+    const u64 piece_nbytes;
 
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool is_root() const { return me() == root; }
     __device__ u64 tiles() const {
-        const u64 tile_nbytes = u64(chunks.nbytes) * peers();  // 0 where root is alone: nothing to relay
+        const u64 tile_nbytes = piece_nbytes * peers();  // 0 where root is alone: nothing to relay
         return tile_nbytes == 0 ? 0 : (span.nbytes + tile_nbytes - 1) / tile_nbytes;
     }
     __device__ bool has(u64 tile) const { return tile < tiles(); }  // also false for one before the first
@@ -36,8 +37,8 @@ struct Relay {
     // The piece of a tile that `rank`, not root, relays.
     __device__ Span piece(u64 tile, int rank) const {
         const int number = (rank - root - 1 + channel.team.size) % channel.team.size;
-        const u64 begin = smaller((tile * peers() + number) * chunks.nbytes, span.nbytes);
-        const u64 nbytes = smaller(chunks.nbytes, span.nbytes - begin);
+        const u64 begin = smaller((tile * peers() + number) * piece_nbytes, span.nbytes);
+        const u64 nbytes = smaller(piece_nbytes, span.nbytes - begin);
         return Span{span.address + begin, nbytes, nbytes};
     }
 
@@ -117,6 +118,9 @@ struct Relay {
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_constant__ MoveArgs args) {
     Channel channel(args.team);
-    Relay{channel, Chunks(channel), args.root, part_of(args.recv, args.nbytes)}.run();
+    const Chunks chunks(channel);
+    const Span span = part_of(args.recv, args.nbytes);
+    const int relays = args.team.size > 1 ? args.team.size - 1 : 1;
+    Relay{channel, chunks, args.root, span, share_of(span.nbytes, relays, chunks.nbytes)}.run();
     channel.leave();
 }

@@ -152,12 +152,12 @@ struct VectorTiling {
     u64 nbytes, shard_nbytes;
     int size;
 
-    __device__ VectorTiling(const ReduceArgs& args, const Chunks& chunks)
-        : shard_nbytes(chunks.nbytes), size(args.team.size) {
+    __device__ VectorTiling(const ReduceArgs& args, const Chunks& chunks) : size(args.team.size) {
         const Part part(args.nbytes, gridDim.x, blockIdx.x);
         send = args.send + part.begin;
         recv = args.recv + part.begin;
         nbytes = part.nbytes;
+        shard_nbytes = share_of(nbytes, size, chunks.nbytes);
     }
     __device__ u64 tiles() const { return (nbytes + shard_nbytes * size - 1) / (shard_nbytes * size); }
     __device__ Shard shard(u64 tile, int rank) const {

@@ -73,6 +73,11 @@ __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Loa
     }
 }
 
+// What each of `parts` gets of a message, in whole packs: an equal share, but not more than `most`.
+__device__ __forceinline__ u64 share_of(u64 nbytes, int parts, u64 most) {
+    return smaller(packs_in(nbytes / parts + 1) * kPackNbytes, most);
+}
+
 // A part of a message: what block `part` of `parts` moves of it, in whole packs but for the end.
 struct Part {
     u64 begin, nbytes;
