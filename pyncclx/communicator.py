@@ -21,6 +21,7 @@ from .collectives.bcast import bcast
 from .collectives.reduce import reduce
 from .collectives.reduce_scatter_block import reduce_scatter_block
 from .errors import NotSupported
+from .heap import memory_held
 from .team import Team
 
 _BLOCKING = ("stream", "host")
@@ -135,10 +136,7 @@ class Intracomm(MPI.Intracomm):
             "this communicator": its lease. All 0 before the first operation on device arrays.
         """
         team = _state_of(self).team
-        if team is None:
-            return {"heap": 0, "leased": 0, "this communicator": 0}
-        leased = sum(lease.nbytes for lease in team.heap.leases)
-        return {"heap": team.heap.nbytes, "leased": leased, "this communicator": team.lease.nbytes}
+        return memory_held() | {"this communicator": team.lease.nbytes if team else 0}
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
         """Say in a sentence how an operation on device arrays would run. Collective at the first use.
@@ -194,9 +192,13 @@ class Intracomm(MPI.Intracomm):
         return self._ours(super().Split_type(split_type, key, info))
 
     def Free(self) -> None:
-        """Release the communicator, and the device memory it holds. Collective."""
+        """Release the communicator, and the device memory it holds. Collective.
+
+        MPI.COMM_WORLD and MPI.COMM_SELF, which cannot be freed, give the memory back and stay usable.
+        """
         self._leave()
-        super().Free()
+        if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            super().Free()
 
     def Disconnect(self) -> None:
         """As `Free`, once pending communication is over. Collective."""
@@ -214,8 +216,10 @@ class Intracomm(MPI.Intracomm):
     def __enter__(self) -> Intracomm:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.Free()
+    def __exit__(self, kind: object, *exception: object) -> None:
+        # Freeing waits for all ranks. One that raises must not: the others may never come here.
+        if kind is None:
+            self.Free()
 
     # Operations
 

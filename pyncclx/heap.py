@@ -110,6 +110,13 @@ class Heap:
 _heap: Heap | None = None
 
 
+def memory_held() -> dict[str, int]:
+    """Bytes of the process's heap and of its leased part; 0 if there is none."""
+    if _heap is None:
+        return {"heap": 0, "leased": 0}
+    return {"heap": _heap.nbytes, "leased": sum(lease.nbytes for lease in _heap.leases)}
+
+
 def process_heap(device: Device) -> Heap:
     """The heap of this process, made at the first call."""
     global _heap

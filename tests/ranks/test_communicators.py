@@ -6,7 +6,8 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, get, put, synchronize, xp
-from pyncclx import devices, ops, team
+from pyncclx import devices, ops
+from pyncclx import heap as heaps
 from pyncclx.heap import DEFAULT_NBYTES, Heap
 from reference import comparing, contributions, counts, fold
 
@@ -24,7 +25,7 @@ def heap(monkeypatch):
     """A heap of its own, of the default size, for the communicators made in a test."""
     monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
     own = Heap(devices.select())
-    monkeypatch.setattr(team, "process_heap", lambda device: own)
+    monkeypatch.setattr(heaps, "_heap", own)
     yield own
     synchronize()
     WORLD.Barrier()
@@ -88,6 +89,16 @@ def test_state_belongs_to_the_handle():
     comm.Free()
 
 
+def test_world_gives_its_memory_back():
+    """COMM_WORLD cannot be freed; as a context it releases what it holds on the device, and can be used again."""
+    with pyncclx.Communicator(WORLD) as comm, comparing() as compare:
+        allreduce(comm, compare)
+        assert comm.memory_report()["this communicator"] > 0
+    assert comm.memory_report()["this communicator"] == 0
+    with comparing() as compare:
+        allreduce(comm, compare, 1)
+
+
 def test_free_by_an_mpi4py_object():
     """Free of the handle releases the lease too, whoever calls it."""
     comm = pyncclx.Communicator().Dup()
@@ -120,7 +131,7 @@ def test_heap_holds_32_communicators(heap):
     """In the default heap; Free gives the lease back; no process is mapped twice."""
     world = pyncclx.Communicator()
     comms = [world.Dup() if number % 2 else world.Split(0, -world.rank) for number in range(32)]
-    assert comms[0].memory_report() == {"heap": 0, "leased": 0, "this communicator": 0}
+    assert comms[0].memory_report() == {"heap": DEFAULT_NBYTES, "leased": 0, "this communicator": 0}
     with comparing() as compare:
         for call, comm in enumerate(comms):
             allreduce(comm, compare, call)
