@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array as stdlib_array
-import ctypes
 import functools
 import os
 import sys
@@ -14,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import dlpack
+from .devices.pointers import is_device_pointer
 from .memory import (
     Device,
     Memory,
@@ -25,7 +25,7 @@ from .memory import (
 )
 from .protocols import read_protocol, speaks, stated_address
 
-__all__ = ["Reader", "host_arrays", "is_device_pointer", "place", "read_numpy", "reader_of"]
+__all__ = ["Reader", "host_arrays", "place", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
 
@@ -65,18 +65,6 @@ def place(array: Any, read: Reader) -> str:
     # The attribute alone proves nothing, host memory comes with it too. An empty array may have no address:
     # it goes to the device, as the other ranks' parts do.
     return "device" if not address or is_device_pointer(address) else "host"
-
-
-def is_device_pointer(address: int) -> bool:
-    """Ask the CUDA driver, if there is one, whether `address` is device memory."""
-    driver = _driver()
-    if driver is None:
-        return False
-    memory_type = ctypes.c_uint(0)
-    # Attribute 2 is CU_POINTER_ATTRIBUTE_MEMORY_TYPE, value 2 CU_MEMORYTYPE_DEVICE. A driver that nobody has
-    # initialised answers with an error, and then there is no device memory either.
-    status = driver.cuPointerGetAttribute(ctypes.byref(memory_type), 2, ctypes.c_uint64(address))
-    return bool(status == 0 and memory_type.value == 2)
 
 
 def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
@@ -140,11 +128,3 @@ def _read_by_class(kind: type) -> Reader | None:
         if known is not None:
             return known
     return read_protocol if speaks(kind) else None
-
-
-@functools.cache
-def _driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None

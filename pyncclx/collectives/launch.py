@@ -118,6 +118,8 @@ def stream_for(device: Any, buffers: tuple[Buffer, ...]) -> Any:
     It is CuPy's current stream; for PyTorch tensors it is PyTorch's, where their user goes on.
     """
     stream = device.current_stream()
+    if stream is None:  # the host device has none
+        return None
     for buffer in buffers:
         if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
             producer = device.external_stream(buffer.stream)

@@ -14,6 +14,7 @@ from cuda.bindings import driver
 
 from ..errors import NotSupported
 from . import nvrtc
+from .pointers import is_device_pointer
 
 MAX_CHANNELS = 64
 THREADS = 512
@@ -194,11 +195,7 @@ class Device:
 
     def is_device_pointer(self, address: int) -> bool:
         """Whether the driver knows an address as GPU memory."""
-        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        status, kind = driver.cuPointerGetAttribute(attribute, address)
-        return bool(
-            status == driver.CUresult.CUDA_SUCCESS and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
-        )
+        return is_device_pointer(address)
 
     # Kernels
 

@@ -1,5 +1,6 @@
 """Buffer arguments: every kind of array is understood, every bad one refused as mpi4py refuses it."""
 
+import ctypes
 import types
 import warnings
 
@@ -10,6 +11,7 @@ from mpi4py import MPI
 
 from pyncclx import arrays, buffers
 from pyncclx.datatypes import TABLE
+from pyncclx.devices import pointers
 from pyncclx.errors import NotSupported
 
 NAME = "Allreduce: recvbuf"
@@ -63,9 +65,7 @@ def fake_cupy(array, ordinal=0):
     cls = type("ndarray", (), {"__module__": "cupy"})
     self = cls()
     self.data = types.SimpleNamespace(ptr=array.ctypes.data, device_id=ordinal)
-    self.flags = types.SimpleNamespace(
-        c_contiguous=array.flags.c_contiguous, f_contiguous=array.flags.f_contiguous
-    )
+    self.flags = types.SimpleNamespace(c_contiguous=array.flags.c_contiguous, f_contiguous=array.flags.f_contiguous)
     self.nbytes, self.dtype, self.shape, self.strides = array.nbytes, array.dtype, array.shape, array.strides
     return self
 
@@ -413,11 +413,7 @@ def test_where_on_gpus(on_gpus, monkeypatch):
     assert buffers.where(FakeTensor(A)) == "device"
     assert buffers.where(FakeTensor(A, cuda=False)) == "host"
     assert buffers.where(A) == buffers.where(DlpackArray(A)) == buffers.where(InterfaceArray(A)) == "host"
-    assert (
-        buffers.where(DlpackArray(A, device=(2, 0)))
-        == buffers.where(DlpackArray(A, device=(13, 0)))
-        == "device"
-    )
+    assert buffers.where(DlpackArray(A, device=(2, 0))) == buffers.where(DlpackArray(A, device=(13, 0))) == "device"
     monkeypatch.setattr(arrays, "is_device_pointer", lambda address: address == A.ctypes.data)
     assert buffers.where(InterfaceArray(A)) == "device"
     assert buffers.where(InterfaceArray(np.zeros(3))) == "host"
@@ -434,10 +430,10 @@ def test_the_driver_says_what_is_device_memory(monkeypatch):
         return lambda: types.SimpleNamespace(cuPointerGetAttribute=attribute)
 
     for status, memory_type, expected in ((0, 2, True), (0, 1, False), (1, 2, False), (3, 0, False)):
-        monkeypatch.setattr(arrays, "_driver", answer(status, memory_type))
-        assert arrays.is_device_pointer(0x1000) is expected
-    monkeypatch.setattr(arrays, "_driver", lambda: None)
-    assert arrays.is_device_pointer(0x1000) is False
+        monkeypatch.setattr(pointers, "_driver", answer(status, memory_type))
+        assert pointers.is_device_pointer(0x1000) is expected
+    monkeypatch.setattr(pointers, "_driver", lambda: None)
+    assert pointers.is_device_pointer(0x1000) is False
 
 
 def test_cupy_arrays(on_gpus):
@@ -479,7 +475,7 @@ def test_dlpack_producers_order_themselves_before_our_stream(on_gpus, stream, as
 def test_dlpack_memory_lives_as_long_as_the_buffer():
     buffer = resolve(DlpackArray(np.full(1000, 7.0)))
     again = np.full(1000, 8.0)
-    view = (arrays.ctypes.c_double * 1000).from_address(buffer.address)
+    view = (ctypes.c_double * 1000).from_address(buffer.address)
     assert set(view) == {7.0}
     assert again[0] == 8.0
 
