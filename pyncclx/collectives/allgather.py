@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..communicator import Intracomm
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
     fits = nbytes <= layout.packet_nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices, ops
@@ -17,6 +18,7 @@ ONE_SHOT_NBYTES = {2: 1 << 20, 3: 512 << 10, 4: 256 << 10}
 ONE_SHOT_NBYTES_OF_MANY = 128 << 10
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """One shot while short, two shots when long."""
     limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -27,6 +28,7 @@ class Rows(NamedTuple):
     nbytes: int  # of one row
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: how much a pair of ranks moves is known on the device only."""
     slot = layout.slot_nbytes - 16  # the first packet carries the count

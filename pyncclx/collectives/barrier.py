@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..layout import Layout
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from ..communicator import Intracomm
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """One channel, one signal to every peer."""
     return Choice("barrier", 1, 32, "one signal to every peer")

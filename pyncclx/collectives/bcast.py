@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 DIRECT_NBYTES = 32 << 10
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Directly while short; scattered and relayed by the peers when long. Two ranks have nobody to relay to."""
     if layout.size <= 2 and nbytes > layout.packet_nbytes and algorithm is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ONE_SHOT_NBYTES = 32 << 10
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """One shot while short, two shots when long."""
     return by_length(layout, nbytes, "reduce_one_shot", "reduce_two_shot", algorithm, ONE_SHOT_NBYTES)

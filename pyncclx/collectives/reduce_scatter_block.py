@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices, ops
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..communicator import Intracomm
 
 
+@lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Packets while one rank's block of `nbytes` fits them, chunks when it does not."""
     small, large = "reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"
