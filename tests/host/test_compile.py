@@ -1,19 +1,20 @@
 """Every kernel compiles for real GPUs, without one, and what comes out is looked at: registers, spills, orders.
 
-Covered for each architecture: every kernel that moves bytes; of the reductions every (type, operator), each in
-one of the six kernels, another one on another architecture, so that a kernel meets a sixth of the pairs. The
-last test compiles one pair in all six. A report is kept in the cache until a source or the compiler changes.
+Covered: every kernel that moves bytes, on each architecture; of the reductions every (type, operator) on sm_90,
+each in one of the six kernels, and every sixth pair on the others. PYNCCLX_TEST_ALL=1: every pair on all three,
+each time in another kernel. The last test compiles one pair in all six. A report is kept in the cache until a
+source or the compiler changes.
 """
 
+import json
 import os
-import pickle
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,18 +26,21 @@ nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings
 pytestmark = pytest.mark.timeout(300)
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+MAIN = "sm_90"
+ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
 SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
 REGISTERS = 65536  # of a multiprocessor
+SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
 AT_ONCE = 12  # kernels in one program: reading the headers costs little beside them
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the assembler says of one kernel, and its code as text."""
+    """What the assembler says of one kernel, and its instructions that order memory, or depend on it."""
 
     registers: int
     spill_nbytes: int
-    code: str
+    code: list[str]
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,9 @@ def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
     folds = [(file, name) for file in kernels.REDUCTIONS for name in kernels.FILES[file]]
     shift = SHIFTS[ARCHITECTURES.index(architecture)]
     for i, template in enumerate(kernels.legal_templates(kernels.REDUCTIONS[0])):
-        file, name = folds[(i + shift) % len(folds)]
-        yield file, kernels.instantiation(name, *template)
+        if ALL or architecture == MAIN or i % len(folds) == shift:
+            file, name = folds[(i + i // len(folds) + shift) % len(folds)]
+            yield file, kernels.instantiation(name, *template)
 
 
 def batches(architecture: str) -> Iterator[Batch]:
@@ -76,17 +81,17 @@ def compiled(batch: Batch) -> dict[str, Report]:
     key = repr((paths.sources_digest(), Path(__file__).read_bytes(), nvrtc.FLAGS, nvrtc.nvrtc.nvrtcVersion(), batch))
     path = paths.cache_directory() / f"report-{sha256(key.encode()).hexdigest()[:24]}"
     if path.exists():
-        return pickle.loads(path.read_bytes())
+        return {name: Report(*values) for name, values in json.loads(path.read_text()).items()}
     binary = nvrtc.compile_kernels(batch.file, list(batch.names), batch.architecture, "--ptxas-options=-v")
     symbols = {symbol: name for name, symbol in binary.lowered_names.items()}
     reports = report(binary.log, disassembled(binary.cubin), symbols)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(pickle.dumps(reports))
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump({name: astuple(found) for name, found in reports.items()}, file)
     os.replace(file.name, path)
     return reports
 
 
-def report(log: str, code: dict[str, str], symbols: dict[str, str]) -> dict[str, Report]:
+def report(log: str, code: dict[str, list[str]], symbols: dict[str, str]) -> dict[str, Report]:
     """From the log of `ptxas -v`: an entry's resources, and the properties of every function in it."""
     reports, spills = {}, 0
     for line in log.splitlines():
@@ -95,12 +100,12 @@ def report(log: str, code: dict[str, str], symbols: dict[str, str]) -> dict[str,
         elif spilled := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
             spills += int(spilled[1]) + int(spilled[2])
         elif (used := re.search(r"Used (\d+) registers", line)) and symbol in symbols:
-            reports[symbols[symbol]] = Report(int(used[1]), spills, code.get(symbol, ""))
+            reports[symbols[symbol]] = Report(int(used[1]), spills, code.get(symbol, []))
     return reports
 
 
-def disassembled(cubin: bytes) -> dict[str, str]:
-    """The machine code of each kernel, with what it calls; empty without nvdisasm."""
+def disassembled(cubin: bytes) -> dict[str, list[str]]:
+    """The instructions of each kernel and of what it calls, see `Report`; empty without nvdisasm."""
     tool = disassembler()
     if tool is None:
         return {}
@@ -109,7 +114,13 @@ def disassembled(cubin: bytes) -> dict[str, str]:
         file.flush()
         text = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
     sections = re.split(r"^//-+ \.text\.(\w+) -+$", text, flags=re.MULTILINE)
-    return dict(zip(sections[1::2], sections[2::2], strict=True))
+    return {name: instructions(code) for name, code in zip(sections[1::2], sections[2::2], strict=True)}
+
+
+def instructions(code: str) -> list[str]:
+    """As ``STG.E.64.STRONG.SYS [R2], R4``."""
+    lines = (re.sub(r"\s+", " ", match[1]) for match in re.finditer(r"/\*[0-9a-f]{4,}\*/\s+([^;]+?)\s*;", code))
+    return [line for line in lines if re.search(r"STRONG|MEMBAR|BAR\.|CONSTANT|\.NC\b|\bTEX|\bTLD", line)]
 
 
 def disassembler() -> str | None:
@@ -133,29 +144,23 @@ def reports(request: pytest.FixtureRequest) -> dict[str, Report]:
 # ---- look ----------------------------------------------------------------------------------------------
 
 
-def complaints(reports: dict[str, Report], complain) -> str:
+def complaints(reports: dict[str, Report], complain: Callable[[Report], Iterable[str]]) -> str:
     return "\n".join(f"{name}: {text}" for name, report in reports.items() for text in complain(report))
 
 
-def accesses(code: str, kind: str) -> list[str]:
-    """The instructions that contain `kind`, as `STG.E.64.STRONG.SYS [R2], R4`."""
-    lines = (re.sub(r"\s+", " ", match[1]) for match in re.finditer(r"/\*[0-9a-f]{4,}\*/\s+([^;]+?)\s*;", code))
-    return [line for line in lines if re.search(kind, line)]
-
-
 def test_registers_are_enough(reports):
-    """Nothing is spilled, and a block of the largest size fits."""
+    """Next to nothing is spilled, and a block of the largest size fits."""
     sources = "\n".join(path.read_text() for path in sorted(paths.CUDA_DIR.glob("*.cu*")))
     constants = {name: int(value) for name, value in re.findall(r"constexpr int (k\w+) = (\d+);", sources)}
     bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\) (\w+)\(", sources)
     threads = {kernel: constants[bound] * int(blocks or 1) for bound, blocks, kernel in bounds}
     for name, found in reports.items():
-        assert found.spill_nbytes == 0, f"{name}: {found.spill_nbytes} bytes spilled, {found.registers} registers"
+        assert found.spill_nbytes <= SPILL_NBYTES, f"{name}: {found.spill_nbytes} bytes"
         assert -(-found.registers // 8) * 8 * threads[name.split("<")[0]] <= REGISTERS, name
 
 
 def of_narrow_scope(report: Report) -> Iterator[str]:
-    strong = accesses(report.code, r"\.STRONG\.")
+    strong = [line for line in report.code if ".STRONG." in line]
     yield from (line for line in strong if ".STRONG.SYS" not in line and "ATOMG.E.CAS.STRONG.GPU" not in line)
     for kind in (r"\bLDG?\.E", r"\bSTG?\.E"):
         if not any(re.search(kind, line) for line in strong):
@@ -164,15 +169,16 @@ def of_narrow_scope(report: Report) -> Iterator[str]:
 
 def unfenced(report: Report) -> Iterator[str]:
     fenced = False
-    for line in accesses(report.code, r"MEMBAR|BAR\.|\bST\w*\.\S*STRONG\.SYS"):
-        if "STRONG" not in line:
+    for line in report.code:
+        if "BAR" in line:
             fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
-        elif ".128." not in line and not line.endswith("RZ") and not fenced:
+        flag = re.search(r"\bST\w*\.\S*STRONG", line) and ".128." not in line and not line.endswith("RZ")
+        if flag and not fenced:
             yield line
 
 
 def read_only(report: Report) -> list[str]:
-    return accesses(report.code, r"\.CONSTANT|LDG\.\S*\.NC|\bTEX|\bTLD")
+    return [line for line in report.code if re.search(r"CONSTANT|\.NC\b|\bTEX|\bTLD", line)]
 
 
 needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
@@ -211,7 +217,7 @@ def test_nothing_is_read_through_the_read_only_path(reports):
     ],
 )
 def test_errors_would_be_found(look, code):
-    assert list(look(Report(32, 0, f"        /*0000*/                   {code} ;")))
+    assert list(look(Report(32, 0, instructions(f"        /*0000*/                   {code} ;"))))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -220,4 +226,4 @@ def test_one_pair_compiles_in_every_kernel(architecture):
     for file in kernels.REDUCTIONS:
         names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
         for name, found in compiled(Batch(architecture, file, names)).items():
-            assert found.spill_nbytes == 0, f"{name}: {found.spill_nbytes} bytes spilled, {found.registers} registers"
+            assert found.spill_nbytes <= SPILL_NBYTES, f"{name}: {found.spill_nbytes} bytes"

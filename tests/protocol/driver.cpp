@@ -33,10 +33,12 @@ struct Option {
     void (*set)(Settings&, const char* value);
 };
 
-#define NUMBER(member) {#member, [](Settings& s, const char* value) { s.member = decltype(s.member)(strtoull(value, nullptr, 0)); }}
+#define NUMBER(member) \
+    {#member, [](Settings& s, const char* value) { s.member = decltype(s.member)(strtoull(value, nullptr, 0)); }}
 const Option kOptions[] = {
     NUMBER(ranks), NUMBER(seed), NUMBER(calls), NUMBER(hostile), NUMBER(epoch), NUMBER(patience_s),
-    NUMBER(channels), NUMBER(slot_packets), NUMBER(chunk_nbytes), NUMBER(nbytes), NUMBER(packets_offset), NUMBER(rings_offset),
+    NUMBER(channels), NUMBER(slot_packets), NUMBER(chunk_nbytes), NUMBER(nbytes), NUMBER(packets_offset),
+    NUMBER(rings_offset),
 #ifdef MUTATIONS
     {"mutation", [](Settings&, const char* value) { mutation = atoi(value); }},
 #endif
@@ -46,7 +48,8 @@ Settings parse(int argc, char** argv) {
     Settings settings;
     for (int i = 1; i < argc; ++i) {
         const std::string argument = argv[i], name = argument.substr(0, argument.find('='));
-        const Option* option = std::find_if(std::begin(kOptions), std::end(kOptions), [&](const Option& o) { return name == o.name; });
+        const auto named = [&](const Option& option) { return name == option.name; };
+        const Option* option = std::find_if(std::begin(kOptions), std::end(kOptions), named);
         if (option == std::end(kOptions) || name == argument) die(2, "what is %s?", argv[i]);
         option->set(settings, argv[i] + name.size() + 1);
     }

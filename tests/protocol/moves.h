@@ -16,7 +16,8 @@ inline void fill(const Call& call, char* to, u64 nbytes, int source, int target)
 inline bool check(Call& call, const char* from, u64 nbytes, int source, int target) {
     for (u64 i = 0; i < nbytes; ++i)
         if (from[i] != byte_of(call, source, target, i)) {
-            call.wrong("bytes", u64(source), i, "%02x instead of %02x", from[i] & 0xff, byte_of(call, source, target, i) & 0xff);
+            const int expected = byte_of(call, source, target, i) & 0xff;
+            call.wrong("bytes", u64(source), i, "%02x instead of %02x", from[i] & 0xff, expected);
             return false;
         }
     return true;

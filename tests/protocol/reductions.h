@@ -3,7 +3,7 @@
 #include "world.h"
 
 // Element types: what a rank contributes, made from a random word; and a step of the fold, in rank order.
-inline float made(u64 word, float) { return float(i64(word) >> 40) / float(1 << (word & 15)); }  // sums depend on the order
+inline float made(u64 word, float) { return float(i64(word) >> 40) / float(1 << (word & 15)); }  // the order matters
 inline int made(u64 word, int) { return int(word >> 7); }
 inline Bfloat16 made(u64 word, Bfloat16) { return Bfloat16(float(int(word % 33) - 16)); }  // sums are exact
 inline Complex<double> made(u64 word, Complex<double>) {
@@ -22,14 +22,16 @@ struct Reduction {
     u64 count, grid;  // elements of the vector, or of a block of it
     Buffer send, recv;
 
-    // `parts`: blocks of the vector; `in_place`: recv is the only buffer.
+    // `parts`: blocks of `count` elements that a rank sends; `outputs`: that its recvbuf has.
     Reduction(Call& call, u64 count, u64 grid, u64 parts, u64 outputs)
         : call(call), count(count), grid(grid), send(parts * count * sizeof(T), misalignment()),
           recv(outputs * count * sizeof(T), misalignment()) {}
 
     u32 misalignment() { return call.own.one_in(2) ? 0 : u32(call.own.below(4) * alignof(T)); }
 
-    static T contribution(const Call& call, int rank, u64 element) { return made(mix(call.label() + rank, element), T()); }
+    static T contribution(const Call& call, int rank, u64 element) {
+        return made(mix(call.label() + rank, element), T());
+    }
 
     void fill(const Buffer& buffer, u64 elements) {
         for (u64 i = 0; i < elements; ++i) put(buffer, i, contribution(call, call.team.rank, i));
@@ -48,7 +50,8 @@ struct Reduction {
             for (int rank = 1; rank < call.size(); ++rank)
                 expected = folded(expected, contribution(call, rank, first + i), Op());
             if (memcmp(output.as() + i * sizeof(T), &expected, sizeof expected) != 0)
-                return call.wrong("result", first / (count ? count : 1), i, "%s instead of %s", hex(output.as() + i * sizeof(T)).c_str(),
+                return call.wrong("result", first / count, i, "%s instead of %s",
+                                  hex(output.as() + i * sizeof(T)).c_str(),
                                   hex(reinterpret_cast<const char*>(&expected)).c_str());
         }
         if (!output.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
@@ -77,12 +80,14 @@ struct Reduction {
 template <class T>
 u64 packet_count(Call& call) {
     const u64 limit = u64(call.team.channels) * call.team.slot_packets * kPacketNbytes / sizeof(T);
-    return call.draw.one_in(3) ? limit - call.draw.below(2) : call.draw.one_in(4) ? call.draw.below(2) : call.draw.below(limit);
+    if (call.draw.one_in(3)) return limit - call.draw.below(2);
+    return call.draw.below(call.draw.one_in(4) ? 2 : limit);
 }
 template <class T>
 u64 chunk_count(Call& call, u64 grid, u64 shards) {
     const u64 tile = grid * shards * call.team.chunk_nbytes / sizeof(T);
-    return call.draw.one_in(6) ? call.draw.below(3) : call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
+    if (call.draw.one_in(6)) return call.draw.below(3);
+    return call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
 }
 
 template <class T, class Op>
@@ -95,7 +100,8 @@ void allreduce(Call& call) {
     Reduction<T, Op> reduction(call, count, grid, 1, 1);
     const Buffer& send = call.draw.one_in(3) ? reduction.recv : reduction.send;
     reduction.fill(send, count);
-    call.run(one_shot ? allreduce_one_shot<T, Op> : allreduce_two_shot<T, Op>, reduction.args(send, reduction.recv, 0), u32(grid));
+    call.run(one_shot ? allreduce_one_shot<T, Op> : allreduce_two_shot<T, Op>,
+             reduction.args(send, reduction.recv, 0), u32(grid));
     reduction.check(reduction.recv, 0);
 }
 
@@ -111,7 +117,8 @@ void reduce(Call& call) {
     Reduction<T, Op> reduction(call, count, grid, 1, 1);
     const Buffer& send = is_root && in_place ? reduction.recv : reduction.send;
     reduction.fill(send, count);
-    call.run(one_shot ? reduce_one_shot<T, Op> : reduce_two_shot<T, Op>, reduction.args(send, reduction.recv, root), u32(grid));
+    call.run(one_shot ? reduce_one_shot<T, Op> : reduce_two_shot<T, Op>,
+             reduction.args(send, reduction.recv, root), u32(grid));
     if (is_root) reduction.check(reduction.recv, 0);
     else reduction.check_untouched(reduction.recv);
 }

@@ -12,11 +12,12 @@ struct Traffic {
 
     explicit Traffic(Call& call)
         : call(call), placement(call.draw.of({kPacked, kSlots, kFixed})), row_nbytes(call.draw.of({1, 4, 12, 16, 40})) {
-        const i64 slot = call.team.slot_packets * kPacketNbytes / row_nbytes, chunk = 2 * call.team.chunk_nbytes / row_nbytes;
+        const i64 slot = call.team.slot_packets * kPacketNbytes / row_nbytes;
+        const i64 chunk = 2 * call.team.chunk_nbytes / row_nbytes, slots = call.team.channels * (slot + 2);
         i64 largest = 0;
         for (int source = 0; source < call.size(); ++source)
             for (int target = 0; target < call.size(); ++target) {
-                const i64 count = i64(call.draw.below(call.draw.of({1ll, 4ll, slot + 2, call.team.channels * (slot + 2), chunk * 6})));
+                const i64 count = i64(call.draw.below(u64(call.draw.of({i64(1), i64(4), slot + 2, slots, chunk * 6}))));
                 counts[source][target] = count;
                 largest = std::max(largest, count);
             }
@@ -24,19 +25,24 @@ struct Traffic {
         if (call.draw.one_in(3)) capacity = i64(call.draw.below(u64(capacity + 1)));  // less than arrives, on some rank
     }
 
-    i64 sent_rows(int source) const { return sum(source, call.size(), [&](int target) { return counts[source][target]; }); }
+    i64 sent_rows(int source) const {
+        return sum(call.size(), [&](int target) { return counts[source][target]; });
+    }
 
     // Of the rows from `source` to `target`: how many are stored, and where the first belongs.
-    i64 kept(int source, int target) const { return std::min(counts[source][target], capacity - (placement == kPacked ? displ(source, target) : 0)); }
+    i64 kept(int source, int target) const {
+        const i64 taken = placement == kPacked ? displ(source, target) : 0;
+        return std::min(counts[source][target], capacity - taken);
+    }
     i64 displ(int source, int target) const {
         if (placement != kPacked) return source * capacity;
-        return sum(target, source, [&](int before) { return kept(before, target); });
+        return sum(source, [&](int before) { return kept(before, target); });
     }
     i64 room() const { return placement == kPacked ? capacity : call.size() * capacity; }
 
   private:
     template <class Rows>
-    static i64 sum(int, int end, Rows rows) {
+    static i64 sum(int end, Rows rows) {
         i64 total = 0;
         for (int i = 0; i < end; ++i) total += rows(i);
         return total;
@@ -96,12 +102,14 @@ struct Alltoallv {
     void check_rows() {
         std::vector<bool> written(recv.nbytes, false);
         for (int source = 0; source < call.size(); ++source) {
-            const u64 begin = u64(traffic.displ(source, me) * traffic.row_nbytes), nbytes = u64(traffic.kept(source, me) * traffic.row_nbytes);
+            const u64 begin = u64(traffic.displ(source, me) * traffic.row_nbytes);
+            const u64 nbytes = u64(traffic.kept(source, me) * traffic.row_nbytes);
             if (!check(call, recv.as() + begin, nbytes, source, me)) return;
             std::fill(written.begin() + i64(begin), written.begin() + i64(begin + nbytes), true);
         }
         for (u64 i = 0; i < recv.nbytes; ++i)
-            if (!written[i] && recv[i] != Buffer::kPoison) return call.wrong("a byte of recvbuf that nobody sent", 0, i, "was written");
+            if (!written[i] && recv[i] != Buffer::kPoison)
+                return call.wrong("bytes that nobody sent", 0, i, "were written");
         if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
     }
 

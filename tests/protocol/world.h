@@ -59,7 +59,9 @@ class Buffer {
     template <class T = char>
     T* as() const { return reinterpret_cast<T*>(memory_.get() + begin_); }
     unsigned char operator[](u64 i) const { return memory_[begin_ + i]; }
-    bool intact() const { return std::all_of(memory_.get(), memory_.get() + begin_, [](unsigned char c) { return c == kPoison; }); }
+    bool intact() const {
+        return std::all_of(memory_.get(), memory_.get() + begin_, [](unsigned char c) { return c == kPoison; });
+    }
 
     const u64 nbytes;
 
@@ -145,10 +147,12 @@ struct Call {
         const Settings& settings = world.settings;
         const u64 seed = settings.seed == 0 ? 0 : mix(label(), team.rank) | 1;
         const Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
-        if (emulator::launch(name, kernel, how, &args) != 0) die(kStuck, "call %llu, rank %d is stuck", number, team.rank);
+        if (emulator::launch(name, kernel, how, &args) != 0)
+            die(kStuck, "call %llu (%s), rank %d is stuck", number, name, team.rank);
         const Watch& watch = *team.watch;
         if (watch.failure != 0)
-            die(kTimeout, "call %llu (%s), rank %d gave up: epoch %llu, channel %llu, peer %llu, expected %llx, seen %llx",
+            die(kTimeout,
+                "call %llu (%s), rank %d gave up: epoch %llu, channel %llu, peer %llu, expected %llx, seen %llx",
                 number, name, team.rank, watch.epoch, watch.channel, watch.peer, watch.expected, watch.seen);
     }
 
@@ -162,8 +166,8 @@ struct Call {
         va_start(arguments, format);
         vsnprintf(values, sizeof values, format, arguments);
         va_end(arguments);
-        fprintf(stderr, "wrong: call %llu (%s), rank %d of %d: %s: block %llu, element %llu: %s\n", number, name, team.rank,
-                team.size, what, block, element, values);
+        fprintf(stderr, "wrong: call %llu (%s), rank %d of %d: %s: block %llu, element %llu: %s\n", number, name,
+                team.rank, team.size, what, block, element, values);
     }
 
     static std::atomic<bool> failed;
