@@ -26,8 +26,18 @@ struct Exchange {
     const Span* in;    // [size] in shared memory: from each rank
     const u32 header;  // packets at the start of every slot that the caller has used
 
-    // All threads, after a barrier that made `out` visible; the packet slots are free.
-    __device__ void send() { send_packets(); }
+    // All threads, after a barrier that made `out` visible; the packet slots are free. What goes as packets leaves.
+    __device__ void send() {
+        const Crew crew(peers());
+        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
+            const int peer = channel.peer(j);
+            const Span span = out[peer];
+            if (!as_packets(span)) continue;
+            Pack* outbox = packets.outbox(peer);
+            for (u64 i = crew.member; i < packs_in(span.nbytes); i += crew.members)
+                packets.send(outbox, header + u32(i) * 2, load_pack(span.address, i, span.nbytes));
+        }
+    }
 
     // All threads, after a barrier that made `in` visible; false: leave.
     __device__ bool receive() {
@@ -49,18 +59,6 @@ struct Exchange {
             threadIdx.x, packs_in(to.kept), blockDim.x,
             [&](u64 i) { return load_pack(from.address, i, from.nbytes); },
             [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
-    }
-
-    __device__ void send_packets() {
-        const Crew crew(peers());
-        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
-            const int peer = channel.peer(j);
-            const Span span = out[peer];
-            if (!as_packets(span)) continue;
-            Pack* outbox = packets.outbox(peer);
-            for (u64 i = crew.member; i < packs_in(span.nbytes); i += crew.members)
-                packets.send(outbox, header + u32(i) * 2, load_pack(span.address, i, span.nbytes));
-        }
     }
 
     __device__ bool receive_packets() {

@@ -19,6 +19,8 @@ WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
     *("overflow", "source", "wanted", "capacity"),
 )
+FAILURE, OVERFLOW = WATCH.index("failure"), WATCH.index("overflow")
+LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
 REDUCE = struct.Struct("=QQQi4x")  # ReduceArgs and MoveArgs after their Team: send, recv, nbytes, root
 ALLTOALLV = struct.Struct(f"=QQqqqQQQQQQi4x{4 * MAX_RANKS}q")  # AlltoallvArgs after its Team
 

@@ -102,7 +102,6 @@ class Team:
     def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
         nbytes = min(member.offer for member in self.members)
         channels = min(member.max_channels for member in self.members)
-
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
             return layout.plan(nbytes, self.size, channels), lease
@@ -137,12 +136,13 @@ class Team:
             Once; the communicator goes on.
         """
         watch = self.watch.array
-        if watch[1]:
+        if watch[layout.FAILURE]:
             raise self._failure()
-        if watch[8]:
+        if watch[layout.OVERFLOW]:
             error = self._overflow()
-            watch[8] = 0
-            self.device.fill_zero(self.heap.memory.address + self.lease.offset + 4, 4)  # LeaseHeader::overflow
+            watch[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
+            lease = self.heap.memory.address + self.lease.offset
+            self.device.fill_zero(lease + layout.LEASE_OVERFLOW_OFFSET, 4)
             raise error
 
     def _failure(self) -> Exception:

@@ -40,8 +40,8 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %zu %zu\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
-           sizeof(ChannelControl));
+    printf("constants %d %d %u %u %zu %zu %zu\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
+           offsetof(LeaseHeader, overflow), sizeof(ChannelControl));
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -123,6 +123,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.DEPTH,
         layout.PACK_NBYTES,
         layout.HEADER_NBYTES,
+        layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]

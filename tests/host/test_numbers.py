@@ -1,0 +1,75 @@
+"""Half and bfloat16 convert as NumPy does: every pattern to float, and floats that are hard to round back."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pyncclx.devices import host
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
+
+SOURCE = """
+#include "numbers.cuh"
+struct Args { const void* from; void* to; u64 count; };
+template <class From, class To>
+__global__ void convert(const __grid_constant__ Args a) {
+    for (u64 i = threadIdx.x; i < a.count; i += blockDim.x)
+        static_cast<To*>(a.to)[i] = To(static_cast<const From*>(a.from)[i]);
+}
+"""
+TYPES = {"Half": np.dtype("f2"), "Bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+@pytest.fixture(scope="module")
+def convert(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function that converts an array in a kernel: (values, C++ type of them, C++ type, dtype) -> array."""
+    path: Path = tmp_path_factory.mktemp("numbers") / "convert.cu"
+    path.write_text(SOURCE)
+    device = host.Device()
+    pairs = [pair for name in TYPES for pair in ((name, "float"), ("float", name))]
+    kernels = device.load(device.compile(str(path), [f"convert<{a}, {b}>" for a, b in pairs]))
+
+    def run(values: Any, source: str, target: str, dtype: Any) -> Any:
+        result = np.full(values.shape, 7, dtype)
+        arguments = struct.pack("QQQ", values.ctypes.data, result.ctypes.data, values.size)
+        device.launch(kernels[f"convert<{source}, {target}>"], 1, 64, arguments, None)
+        return result
+
+    return run
+
+
+def assert_same(seen: Any, expected: Any, values: Any) -> None:
+    """The same bits, where the expected value is a number; not a number where it is none."""
+    bits = f"u{expected.itemsize}"
+    with np.errstate(invalid="ignore"):  # signalling NaNs are among the patterns
+        number, none = ~np.isnan(expected.astype("f8")), np.isnan(seen.astype("f8"))
+    wrong = np.where(number, seen.view(bits) != expected.view(bits), ~none)
+    first = np.flatnonzero(wrong)[:3]
+    assert not wrong.any(), f"{wrong.sum()} differ: {values[first]} became {seen[first]}, expected {expected[first]}"
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_pattern_to_float(convert: Any, name: str) -> None:
+    values = np.arange(1 << 16, dtype="u2").view(TYPES[name])
+    assert_same(convert(values, name, "float", "f4"), values.astype("f4"), values)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_floats_are_rounded_to_the_nearest(convert: Any, name: str) -> None:
+    """Every value of the short type, halfway to the next one, the floats beside both, and any bits."""
+    short = np.arange(1 << 16, dtype="u2").view(TYPES[name]).astype("f4").view("u4")
+    half_step = np.uint32(1 << (12 if name == "Half" else 15))
+    near = [short + np.uint32(half) + step for half in (0, half_step) for step in (np.uint32(-1 % 2**32), 0, 1)]
+    anything = np.random.default_rng(1).integers(0, 2**32, 200_000, dtype="u4")
+    tiny = np.arange(0x33000000 - 500, 0x33000000 + 500, dtype="u4")  # about half of the smallest half
+    values = np.concatenate([*near, anything, tiny, tiny | np.uint32(0x80000000)]).astype("u4").view("f4")
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        expected = values.astype(TYPES[name])
+    assert_same(convert(values, "float", name, TYPES[name]), expected, values)
