@@ -14,8 +14,8 @@
 // taken in step k + 1, so that its signal travels while others are moved. A rank in step k needs of its peers
 // what they did in step k - 1 or before, so the rank furthest behind never waits: no deadlock.
 //
-// A step costs some microseconds, mostly for the fence before its signals; what it moves is bounded by the
-// memory of the rings. So the chunks are as long, and the rings as short, as can be: two chunks are enough.
+// A step has a cost of its own, whatever it moves (waits, barriers, a fence), and what it moves is bounded by
+// the memory of the rings. So the chunks are as long, and the rings as short, as can be: two chunks are enough.
 #pragma once
 #include "channel.cuh"
 #include "vector.cuh"

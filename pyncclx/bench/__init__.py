@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Time the operations that the command line names."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
-    on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
+    on_host = comm.device == "host"
     if on_host and (arguments.graph or arguments.against):
         raise SystemExit("the host device has neither CUDA graphs nor NCCL; leave --graph and --against out")
     peer = nccl.Nccl(comm) if arguments.against else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 
-def array_module() -> Any:
+def array_module(comm: Any) -> Any:
     """CuPy, or NumPy on the host device."""
-    if os.environ.get("PYNCCLX_DEVICE") == "host":
+    if comm.device == "host":
         return np
     import cupy  # noqa: PLC0415  only where there is a GPU
 
@@ -36,7 +35,7 @@ class Case:
     recv: Any
 
     def __init__(self, comm: Any, nbytes: int, datatype: str) -> None:
-        self.comm, self.xp = comm, array_module()
+        self.comm, self.xp = comm, array_module(comm)
         self.dtype = np.dtype(datatype)
         parts = self.parts(comm.size)
         self.count = max(nbytes // (self.dtype.itemsize * parts), 1) * parts

@@ -31,7 +31,6 @@ class Nccl:
         torch.cuda.set_device(ordinal)
         device = torch.device("cuda", ordinal)
         distributed.init_process_group("nccl", rank=comm.rank, world_size=comm.size, device_id=device)
-        self.version = ".".join(map(str, torch.cuda.nccl.version()))
 
     def time(self, case: Case, iters: int, warmup: int, *, graph: bool) -> float:
         """Microseconds of one operation, timed as ours."""

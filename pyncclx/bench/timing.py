@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time as clock
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ REPLAYS = 10
 
 def time(comm: Any, operation: Callable[[], None], iters: int, warmup: int, *, graph: bool) -> float:
     """Microseconds of one `operation`; its communicator must be ready to run it."""
-    if os.environ.get("PYNCCLX_DEVICE") == "host":
+    if comm.device == "host":
         return _on_host(comm, operation, iters, warmup)
     import cupy  # noqa: PLC0415  only where there is a GPU
 
