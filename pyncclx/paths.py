@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -34,13 +35,28 @@ def cache_directory() -> Path:
 
 
 @functools.cache
-def sources_digest() -> str:
-    """Return a digest over every CUDA source, headers included, so that an edit of any leads to new binaries.
+def sources_digest(file: str) -> str:
+    """Return a digest over a source and all it includes, so that an edit of any of them leads to new binaries.
 
     Read once per process: kernels compiled later in it belong to the same sources.
+
+    Parameters
+    ----------
+    file : str
+        Relative to the folder of the CUDA sources, or absolute.
     """
     digest = hashlib.sha256()
-    for path in sorted(p for p in CUDA_DIR.rglob("*") if p.suffix in {".cu", ".cuh", ".h"}):
-        digest.update(path.relative_to(CUDA_DIR).as_posix().encode() + b"\0")
+    for path in sorted(_with_includes(CUDA_DIR / file, set()), key=lambda path: path.name):
+        digest.update(path.name.encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _with_includes(path: Path, found: set[Path]) -> set[Path]:
+    """Add a source, and what it includes by name in quotes, to `found`."""
+    if path not in found:
+        found.add(path)
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
+            beside, above = (path.parent / name).resolve(), CUDA_DIR / name
+            _with_includes(beside if beside.exists() else above, found)
+    return found

@@ -49,7 +49,7 @@ def compiler() -> tuple[str, str]:
 
 def _key(source: Path, instantiations: Sequence[str]) -> str:
     """Digest all that decides what the library contains."""
-    parts = [paths.sources_digest(), str(source), *FLAGS, *compiler(), *instantiations]
+    parts = [paths.sources_digest(str(source)), source.name, *FLAGS, *compiler(), *instantiations]
     digest = hashlib.sha256("\0".join(parts).encode())
     digest.update(source.read_bytes())
     return digest.hexdigest()[:32]

@@ -33,7 +33,7 @@ class Binary:
 def compile_cached(file: str, instantiations: list[str], architecture: str) -> Binary:
     """As `compile_kernels`, from the cache on disk if it is there."""
     version = _checked(nvrtc.nvrtcVersion())
-    key = repr((sources_digest(), FLAGS[:-1], version, file, instantiations, architecture))
+    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture))
     path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
     if path.exists():
         return Binary(**pickle.loads(path.read_bytes()))

@@ -78,7 +78,8 @@ def batches(architecture: str) -> Iterator[Batch]:
 
 def compiled(batch: Batch) -> dict[str, Report]:
     """Compile; or take the report from the cache."""
-    key = repr((paths.sources_digest(), Path(__file__).read_bytes(), nvrtc.FLAGS, nvrtc.nvrtc.nvrtcVersion(), batch))
+    sources, version = paths.sources_digest(batch.file), nvrtc.nvrtc.nvrtcVersion()
+    key = repr((sources, Path(__file__).read_bytes(), nvrtc.FLAGS, version, batch))
     path = paths.cache_directory() / f"report-{sha256(key.encode()).hexdigest()[:24]}"
     if path.exists():
         return {name: Report(*values) for name, values in json.loads(path.read_text()).items()}

@@ -75,7 +75,7 @@ def test_cache_is_used_and_notices_changes(source: Path, monkeypatch: pytest.Mon
     device.compile(str(source), ["fill<4>"])
     source.write_text(SOURCE + "// edited\n")
     device.compile(str(source), ["fill<2>"])
-    monkeypatch.setattr(paths, "sources_digest", lambda: "a header was edited")
+    monkeypatch.setattr(paths, "sources_digest", lambda file: "a header was edited")
     device.compile(str(source), ["fill<2>"])
     assert len(set(built) - {Path(os.fsdecode(first))}) == 3
 
