@@ -45,7 +45,13 @@ struct alignas(128) ChannelControl {
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied the ring this rank has in r's lease
 };
 
-// What never changes between two calls on a communicator; the first member of every kernel's arguments.
+// Where a buffer lies, if all ranks have mapped it: in this rank's part of a window.
+struct Place {
+    u64 window;  // its number + 1; 0: the buffer is in no window
+    char* begin;
+};
+
+// What a kernel is told of its communicator, and of this call's buffers; the first member of every kernel's arguments.
 struct Team {
     int rank, size;
     u32 operation;     // for the error record
@@ -55,7 +61,9 @@ struct Team {
     u64 packets_offset, rings_offset;  // bytes from the start of a lease
     u64 timeout_ns;
     Watch* watch;
+    char* const* windows;   // [number of a window][kMaxRanks]: every rank's part, as mapped in this process
     char* base[kMaxRanks];  // every rank's lease, as mapped in this process
+    Place send, recv;       // the only words here that may differ between two calls
 };
 
 struct ReduceArgs {  // Allreduce, Reduce, Reduce_scatter_block

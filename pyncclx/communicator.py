@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, cast
 
+import numpy as np
 from mpi4py import MPI
 
 import mpi_bootstrap
@@ -133,10 +135,34 @@ class Intracomm(MPI.Intracomm):
         -------
         dict
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            "this communicator": its lease. All 0 before the first operation on device arrays.
+            "this communicator": its lease; "windows": what `Alloc` has given. All 0 before the first operation on
+            device arrays.
         """
         team = _state_of(self).team
-        return memory_held() | {"this communicator": team.lease.nbytes if team else 0}
+        windows = sum(window.memory.nbytes for window in team.windows) if team else 0
+        return memory_held() | {"this communicator": team.lease.nbytes if team else 0, "windows": windows}
+
+    def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
+        """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
+
+        What matters is where an operation writes, and for reductions where it reads, too; any part of the array will
+        do. Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : NumPy dtype, default float32
+
+        Returns
+        -------
+        array
+            CuPy's, zeroed; NumPy's on the host device. The memory lives as long as the array or a view of it; after
+            `Free` it is an ordinary array.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        team = self.team
+        return team.device.array(team.add_window(self, nbytes).memory, shape, dtype)
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
         """Say in a sentence how an operation on device arrays would run. Collective at the first use.

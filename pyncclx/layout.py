@@ -14,7 +14,8 @@ DEPTH = 2  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 
-TEAM = struct.Struct(f"=iiIIIIQQQQ{MAX_RANKS}Q")  # Team
+TEAM = struct.Struct(f"=iiIIIIQQQQQ{MAX_RANKS}Q")  # Team without its places
+PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
     *("overflow", "source", "wanted", "capacity"),
@@ -82,8 +83,20 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
 
 
+def pack_windows(windows: list[tuple[int, ...]]) -> bytes:
+    """The table that `Team::windows` points to: of each window every rank's address."""
+    padded = [address for bases in windows for address in (*bases, *[0] * (MAX_RANKS - len(bases)))]
+    return struct.pack(f"={len(padded)}Q", *padded)
+
+
 def pack_team(
-    layout: Layout, rank: int, operation: int, timeout_ns: int, watch_address: int, bases: list[int]
+    layout: Layout,
+    rank: int,
+    operation: int,
+    timeout_ns: int,
+    watch_address: int,
+    windows_address: int,
+    bases: list[int],
 ) -> bytes:
     """The bytes of a `Team`: what every kernel of a communicator is told."""
     padded = bases + [0] * (MAX_RANKS - len(bases))
@@ -98,5 +111,6 @@ def pack_team(
         layout.rings_offset,
         timeout_ns,
         watch_address,
+        windows_address,
         *padded,
     )

@@ -15,9 +15,11 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from . import layout
-from .devices import Device, Function, Watch
+from .buffers import Buffer
+from .devices import Device, Function, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
 from .heap import Heap, Lease, process_heap
+from .symmetric import Window, allocate_window
 
 OPERATIONS = (
     "Barrier",
@@ -30,6 +32,7 @@ OPERATIONS = (
     "Alltoallv",
 )
 DEFAULT_TIMEOUT_S = 300.0
+NO_PLACES = bytes(layout.PLACES.size)
 TIMED_OUT, ABORTED = 1, 2  # Watch::failure
 BAD_COUNTS, TRUNCATED = 2, 3  # Watch::overflow; 1: cut
 
@@ -62,12 +65,10 @@ class Team:
         self.layout, self.lease = self._take_lease(comm)
         offsets = comm.allgather(self.lease.offset)
         self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
-        bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
-        timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
-        self.packed = [
-            layout.pack_team(self.layout, self.rank, number, timeout_ns, self.watch.address, bases)
-            for number in range(len(OPERATIONS))
-        ]
+        self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
+        self.windows: list[Window] = []
+        self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
+        self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self._stream: Any = None
 
@@ -109,7 +110,44 @@ class Team:
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
-    def launch(self, operation: int, function: Function, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
+    def _pack(self) -> list[bytes]:
+        """What kernels are told of the team, for each operation."""
+        timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
+        table = self._tables[-1].address if self._tables else 0
+        return [
+            layout.pack_team(self.layout, self.rank, number, timeout_ns, self.watch.address, table, self.bases)
+            for number in range(len(OPERATIONS))
+        ]
+
+    def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
+        """Allocate memory that all ranks map. Collective."""
+        window = allocate_window(comm, self.device, len(self.windows), nbytes)
+        self.windows.append(window)
+        self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
+        self.packed = self._pack()
+        return window
+
+    def window(self, address: int) -> Window | None:
+        """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
+        return next((window for window in self.windows if window.holds(address)), None)
+
+    def places(self, buffers: tuple[Buffer, ...]) -> bytes:
+        """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
+        if not self.windows:
+            return NO_PLACES
+        found = [self.window(buffer.address) for buffer in (buffers[0], buffers[-1])]
+        words = [word for w in found for word in ((w.number + 1, w.memory.address) if w else (0, 0))]
+        return layout.PLACES.pack(*words)
+
+    def launch(
+        self,
+        operation: int,
+        function: Function,
+        shape: tuple[int, int],
+        buffers: tuple[Buffer, ...],
+        arguments: bytes,
+        stream: Any,
+    ) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
 
         `shape`: blocks, and threads of each. `arguments`: the bytes after the Team in the kernel's only parameter.
@@ -118,7 +156,7 @@ class Team:
             if self._stream is not None and self._stream != stream:
                 self.device.order(self._stream, stream)
             self._stream = stream
-        self.device.launch(function, *shape, self.packed[operation] + arguments, stream)
+        self.device.launch(function, *shape, self.packed[operation] + self.places(buffers) + arguments, stream)
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""
@@ -174,6 +212,8 @@ class Team:
         """Give the lease back. Local: the ranks have met since their last kernel ended."""
         self.heap.release(self.lease)
         self.watch.close()
+        for window in self.windows:
+            window.close()
 
 
 def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:

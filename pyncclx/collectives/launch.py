@@ -107,7 +107,7 @@ def run(
     function = kernels.get(comm, team, f"{operation.lower()}.cu", choice.kernel, *template)
     stream = stream_for(team.device, buffers)
     threads = min(choice.threads or team.threads, team.threads)
-    team.launch(_NUMBERS[operation], function, (choice.grid, threads), arguments, stream)
+    team.launch(_NUMBERS[operation], function, (choice.grid, threads), buffers, arguments, stream)
     if comm.blocking == "host":
         team.drain()
 

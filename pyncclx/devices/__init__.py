@@ -24,6 +24,9 @@ class Shared(Protocol):
     fd: int
     ipc_handle: bytes  # empty: it travels as a descriptor
 
+    def close_fd(self) -> None:
+        """Close the descriptor: every process that wants the memory has mapped it."""
+
     def close(self) -> None:
         """Unmap the memory and close its descriptor. Peers that mapped it keep their mapping."""
 
@@ -35,6 +38,12 @@ class Peer(Protocol):
 
     def close(self) -> None:
         """Unmap the memory."""
+
+
+class Upload(Protocol):
+    """Constant bytes in device memory."""
+
+    address: int
 
 
 class Watch(Protocol):
@@ -82,6 +91,12 @@ class Device(Protocol):
 
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
+
+    def array(self, memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return shared memory of this process as an array, CuPy's or NumPy's; it lives as long as the array."""
+
+    def upload(self, data: bytes) -> Upload:
+        """Copy bytes to device memory for kernels to read; the memory lives as long as what is returned."""
 
     def fill_zero(self, address: int, nbytes: int) -> None:
         """Zero memory, at once."""

@@ -6,7 +6,7 @@ import ctypes
 import os
 import pickle
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import cupy
 import numpy as np
@@ -68,8 +68,14 @@ class SharedMemory(MappedMemory):
         super().__init__(handle, nbytes, ordinal)
         self.fd = int(_checked(driver.cuMemExportToShareableHandle(handle, _POSIX_FD, 0)))
 
+    def close_fd(self) -> None:
+        """Close the descriptor: all who want the memory have mapped it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
     def close(self) -> None:
-        os.close(self.fd)
+        self.close_fd()
         super().close()
 
 
@@ -82,6 +88,9 @@ class LegacySharedMemory:
         self.nbytes = nbytes
         self.address = cupy.cuda.runtime.malloc(nbytes)
         self.ipc_handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(self.address)
+
+    def close_fd(self) -> None:
+        """There is none."""
 
     def close(self) -> None:
         cupy.cuda.runtime.free(self.address)
@@ -96,6 +105,27 @@ class LegacyPeerMemory:
 
     def close(self) -> None:
         cupy.cuda.runtime.ipcCloseMemHandle(self.address)
+
+
+class Upload:
+    """Constant bytes in device memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._array = cupy.asarray(np.frombuffer(data, np.uint8))
+        cupy.cuda.get_current_stream().synchronize()
+        self.address = int(self._array.data.ptr)
+
+
+class _Owner:
+    """Held by the arrays over shared memory: the last that goes leaves the memory to be unmapped."""
+
+    idle: ClassVar[list[Any]] = []
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+    def __del__(self) -> None:
+        self.idle.append(self.memory)  # not unmapped here: kernels may still use it, a stream may be capturing
 
 
 class PinnedWords:
@@ -162,6 +192,7 @@ class Device:
 
     def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
         """Memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
+        self._unmap_idle()
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         virtual = _checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
         if virtual and os.environ.get("PYNCCLX_IPC") != "legacy":
@@ -182,6 +213,21 @@ class Device:
                 "comm.select_device(), not by CUDA_VISIBLE_DEVICES), and the GPUs must have peer access; where file "
                 "descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
             ) from error
+
+    def array(self, memory: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        """Shared memory of this process as a CuPy array; unmapped some time after the last such array has gone."""
+        owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, _Owner(memory), self.ordinal)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
+
+    def upload(self, data: bytes) -> Upload:
+        """Copy bytes to the GPU; there when it returns."""
+        return Upload(data)
+
+    def _unmap_idle(self) -> None:
+        if _Owner.idle:
+            self.synchronize()
+        while _Owner.idle:
+            _Owner.idle.pop().close()
 
     def allocate_watch(self, nbytes: int) -> PinnedWords:
         """Words that the host reads without asking the GPU."""

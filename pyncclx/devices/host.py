@@ -7,10 +7,12 @@ Environment: ``PYNCCLX_SEED`` (not 0: resume the threads of a block in random or
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +33,29 @@ class Memory:
         self._map = mmap.mmap(fd, nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def close(self) -> None:
-        """Unmap it; a second call does nothing."""
-        self._map.close()
+    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """It as an array, which keeps the mapping."""
+        count = math.prod(shape)
+        return np.frombuffer(self._map, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
+
+    def close_fd(self) -> None:
+        """Close the descriptor; a second call does nothing."""
         if self._owns_fd:
             os.close(self.fd)
             self._owns_fd = False
+
+    def close(self) -> None:
+        """Unmap it; a second call does nothing."""
+        self._map.close()
+        self.close_fd()
+
+
+class Upload:
+    """Bytes that kernels read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._array = np.frombuffer(data, np.uint8)
+        self.address = self._array.ctypes.data
 
 
 class Watch:
@@ -126,6 +145,14 @@ class Device:
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory for abort requests and error records."""
         return Watch(nbytes)
+
+    def array(self, memory: Memory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return memory of this process as a NumPy array."""
+        return memory.array(shape, dtype)
+
+    def upload(self, data: bytes) -> Upload:
+        """Keep a copy of some bytes."""
+        return Upload(data)
 
     def fill_zero(self, address: int, nbytes: int) -> None:
         """Zero memory."""

@@ -20,7 +20,9 @@ PROGRAM = r"""
 static void print(const Team& t) {
     printf("team %d %d %u %u %u %u %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels, t.slot_packets,
            t.chunk_nbytes, t.packets_offset, t.rings_offset, t.timeout_ns, u64(t.watch));
+    printf(" %llu", u64(t.windows));
     for (char* base : t.base) printf(" %llu", u64(base));
+    for (const Place& place : {t.send, t.recv}) printf(" %llu %llu", place.window, u64(place.begin));
     printf("\n");
 }
 
@@ -105,14 +107,17 @@ def test_kernels_read_what_python_packs(tmp_path):
     number = itertools.count(1 << 40)
     chosen = layout.plan(1 << 20, 7, 4)
     bases = [next(number) for _ in range(7)]
-    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), bases)
+    places = [next(number) for _ in range(4)]
+    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases)
+    packed += layout.PLACES.pack(*places)
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     rows = [next(number) for _ in range(11)] + [2] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
     said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*rows))
 
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.packets_offset)
-    numbers += (chosen.rings_offset, bases[-1] + 1, bases[-1] + 2, *bases, *[0] * (layout.MAX_RANKS - 7))
+    numbers += (chosen.rings_offset, places[-1] + 1, places[-1] + 2, places[-1] + 3)
+    numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places)
     assert said["team"] == [[str(value) for value in numbers]] * 3
     assert said["args"] == [[str(value) for value in args] for args in (*vector, rows)]
     assert said["left"] == [["over", "0"]]
