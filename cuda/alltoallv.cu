@@ -69,7 +69,7 @@ __device__ void write_outputs(const AlltoallvArgs& args, const i64* received, in
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
-    __shared__ Span out[kMaxRanks], in[kMaxRanks];
+    __shared__ Spans spans;
     __shared__ i64 received[kMaxRanks];
     const Team& team = args.team;
     Channel channel(team);
@@ -78,21 +78,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     bool ok = packets.await_free();
     if (rank < team.size) {
         const Row row = row_to(args, rank);
-        out[rank] = span_of(args, args.send, row);
+        spans.out[rank] = span_of(args, args.send, row);
         received[rank] = row.count;  // right for this rank itself, and what the peer is told
-        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), 0, u64(row.count));
+        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, u64(row.count));
     }
     __syncthreads();
-    Exchange exchange{channel, packets, out, in, 2};
+    Exchange exchange{channel, packets, spans};
     if (ok) exchange.send();
     if (ok && channel.is_peer(rank)) {
         u64 count = 0;
-        ok = packets.receive_word(rank, 0, count);
+        ok = packets.receive_word(rank, kCountPacket, count);
         received[rank] = i64(count);
     }
     ok = channel.everyone(ok);
     if (ok && rank < team.size) {
-        in[rank] = span_of(args, args.recv, row_from(args, received, rank));
+        spans.in[rank] = span_of(args, args.recv, row_from(args, received, rank));
         if (blockIdx.x == 0) write_outputs(args, received, rank);
     }
     __syncthreads();

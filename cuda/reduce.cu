@@ -4,7 +4,7 @@
 //   reduce_two_shot  large: every rank folds a shard of each tile and sends it to root
 //
 // In place at root: send == recv. Elsewhere recv is not used.
-#include "reduce.cuh"
+#include "zero_copy.cuh"
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_constant__ ReduceArgs args) {
@@ -29,7 +29,6 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
-    Chunks chunks(channel);
-    TwoShot<T, Op, VectorTiling> two_shot{channel, chunks, VectorTiling(args, chunks), args.root};
-    channel.leave(two_shot.run() && two_shot.has(0));
+    const auto tiling_of = [&](u64 most) { return VectorTiling(args, most); };
+    channel.leave(reduce_long<T, Op>(channel, args, args.root, tiling_of));
 }

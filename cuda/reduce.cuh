@@ -28,7 +28,24 @@ __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 n
     return true;
 }
 
-constexpr int kChunksAtOnce = 4;  // ranks whose packs of a chunk are loaded before the first is used
+constexpr int kChunksAtOnce = 4;  // ranks whose packs are loaded before the first is used
+
+// One pack folded over all ranks; `load(rank)` gives that of a rank.
+template <class T, class Op, class Load>
+__device__ Pack fold_loaded(int size, Load load) {
+    Fold<T, Op> fold;
+#pragma unroll 1
+    for (int first = 0; first < size; first += kChunksAtOnce) {
+        Pack packs[kChunksAtOnce];
+#pragma unroll
+        for (int s = 0; s < kChunksAtOnce; ++s)  // all loads are on their way before the first is used
+            if (first + s < size) packs[s] = load(first + s);
+#pragma unroll
+        for (int s = 0; s < kChunksAtOnce; ++s)
+            if (first + s < size) fold.add(first + s, packs[s]);
+    }
+    return fold.result(size);
+}
 
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
 constexpr int kToNone = -2;  // only the rank that folded it, or the rank given
@@ -116,22 +133,9 @@ struct TwoShot {
 
     // Pack `i` of this rank's shard, folded over all ranks.
     __device__ Pack folded_pack(u64 tile, const Shard& shard, u64 i) const {
-        Fold<T, Op> fold;
-#pragma unroll 1
-        for (int first = 0; first < channel.team.size; first += kChunksAtOnce) {
-            Pack packs[kChunksAtOnce];
-#pragma unroll
-            for (int s = 0; s < kChunksAtOnce; ++s) {  // all loads are on their way before the first is used
-                const int source = first + s;
-                if (source < channel.team.size && source != me())
-                    packs[s] = get_pack(chunks.place(0, me(), source, tile) + i);
-            }
-            const Pack own = load_pack(shard.send, i, shard.nbytes);
-#pragma unroll
-            for (int s = 0; s < kChunksAtOnce; ++s)
-                if (first + s < channel.team.size) fold.add(first + s, first + s == me() ? own : packs[s]);
-        }
-        return fold.result(channel.team.size);
+        return fold_loaded<T, Op>(channel.team.size, [&](int rank) {
+            return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
+        });
     }
 
     __device__ void collect(const Crew& crew, u64 tile, int peer) const {
@@ -152,12 +156,12 @@ struct VectorTiling {
     u64 nbytes, shard_nbytes;
     int size;
 
-    __device__ VectorTiling(const ReduceArgs& args, const Chunks& chunks) : size(args.team.size) {
+    __device__ VectorTiling(const ReduceArgs& args, u64 most) : size(args.team.size) {
         const Part part(args.nbytes, gridDim.x, blockIdx.x);
         send = args.send + part.begin;
         recv = args.recv + part.begin;
         nbytes = part.nbytes;
-        shard_nbytes = share_of(nbytes, size, chunks.nbytes);
+        shard_nbytes = share_of(nbytes, size, most);
     }
     __device__ u64 tiles() const { return (nbytes + shard_nbytes * size - 1) / (shard_nbytes * size); }
     __device__ Shard shard(u64 tile, int rank) const {

@@ -4,7 +4,7 @@
 //   reduce_scatter_block_two_shot  large: the same in chunks; the second shot has no receiver
 //
 // In place: send == recv, the whole vector; the result then stands at its beginning.
-#include "reduce.cuh"
+#include "zero_copy.cuh"
 
 // Every rank's block of the vector is cut alike: this grid block's part, in shards of one chunk.
 struct BlockTiling {
@@ -12,14 +12,14 @@ struct BlockTiling {
     char* recv;
     u64 block_nbytes, nbytes, shard_nbytes;
 
-    __device__ BlockTiling(const ReduceArgs& args, const Chunks& chunks)
-        : block_nbytes(args.nbytes), shard_nbytes(chunks.nbytes) {
+    __device__ BlockTiling(const ReduceArgs& args, u64 most) : block_nbytes(args.nbytes) {
         const Part part(args.nbytes, gridDim.x, blockIdx.x);
         send = args.send + part.begin;
         recv = args.recv + part.begin;
         nbytes = part.nbytes;
+        shard_nbytes = nbytes < most ? nbytes : most;
     }
-    __device__ u64 tiles() const { return (nbytes + shard_nbytes - 1) / shard_nbytes; }
+    __device__ u64 tiles() const { return nbytes == 0 ? 0 : (nbytes + shard_nbytes - 1) / shard_nbytes; }
     __device__ Shard shard(u64 tile, int rank) const {
         const u64 begin = tile * shard_nbytes;
         return Shard{send + rank * block_nbytes + begin, recv + begin, smaller(shard_nbytes, nbytes - begin)};
@@ -50,7 +50,6 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
-    Chunks chunks(channel);
-    TwoShot<T, Op, BlockTiling> two_shot{channel, chunks, BlockTiling(args, chunks), kToNone};
-    channel.leave(two_shot.run() && two_shot.has(0));
+    const auto tiling_of = [&](u64 most) { return BlockTiling(args, most); };
+    channel.leave(reduce_long<T, Op>(channel, args, kToNone, tiling_of));
 }

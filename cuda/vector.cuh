@@ -57,6 +57,21 @@ __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pac
     else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
+// The same in a peer's memory.
+__device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes) {
+    const char* from = message + i * kPackNbytes;
+    const u64 left = nbytes - i * kPackNbytes;
+    if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return get_pack(reinterpret_cast<const Pack*>(from));
+    return load_bytes(from, u32(smaller(left, kPackNbytes)));
+}
+
+__device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack pack) {
+    char* to = message + i * kPackNbytes;
+    const u64 left = nbytes - i * kPackNbytes;
+    if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) put_pack(reinterpret_cast<Pack*>(to), pack);
+    else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
+}
+
 // Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
 // which a store to a peer would otherwise hold back.
 template <class Load, class Store>

@@ -296,8 +296,8 @@ class Intracomm(MPI.Intracomm):
         sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
         recvbuf : array or buffer spec, same count and datatype
         op : MPI.Op or pyncclx.AVG
-        algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both, on all ranks and in every run.
+        algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
+            By length if left out. The result has the same bits in all, on all ranks and in every run.
         """
         if on_host(sendbuf, recvbuf):
             return super().Allreduce(sendbuf, recvbuf, op)

@@ -22,7 +22,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
     "alltoallv.cu": ("alltoallv",),
-    "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot"),
+    "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
     "reduce.cu": ("reduce_one_shot", "reduce_two_shot"),
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
 }

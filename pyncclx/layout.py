@@ -13,6 +13,7 @@ CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
 DEPTH = 2  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
+HEADER_PACKETS = 2  # kHeader of cuda/exchange.cuh
 
 TEAM = struct.Struct(f"=iiIIIIQQQQQ{MAX_RANKS}Q")  # Team without its places
 PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
@@ -55,8 +56,8 @@ class Layout:
 
     @property
     def slot_nbytes(self) -> int:
-        """Payload that one channel can send to one peer as packets."""
-        return self.slot_packets * PACK_NBYTES // 2
+        """Payload that one channel can send to one peer as packets; the first packets say other things."""
+        return (self.slot_packets - HEADER_PACKETS) * PACK_NBYTES // 2
 
     @property
     def packet_nbytes(self) -> int:

@@ -57,14 +57,17 @@ def memory_at(address: int, nbytes: int) -> Any:
 class Output:
     """A device array for an operation to write: poisoned, between guards that must stay as they are.
 
-    `array` has `shape`; it begins `offset` elements after an address that is a multiple of 16.
+    `array` has `shape`; it begins `offset` elements after an address that is a multiple of 16. It is new, or at the
+    beginning of `memory`, an array of bytes.
     """
 
-    def __init__(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> None:
+    def __init__(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, memory: Any = None) -> None:
         self.dtype = np.dtype(dtype)
         self._begin = GUARD + offset
         self._end = self._begin + int(np.prod(shape, dtype=np.int64))
-        self._bytes = xp.full((self._end + GUARD) * self.dtype.itemsize, POISON, np.uint8)
+        nbytes = (self._end + GUARD) * self.dtype.itemsize
+        self._bytes = xp.empty(nbytes, np.uint8) if memory is None else memory[:nbytes]
+        self.poison()
         self.array = self._bytes.view(self.dtype)[self._begin : self._end].reshape(shape)
 
     def fill(self, values: Any) -> "Output":

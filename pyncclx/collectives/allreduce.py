@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices, ops
 from ..buffers import resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, by_length, check_equal, is_in_place, run
+from .launch import Choice, Rung, check_equal, climb, is_in_place, pipeline, run
 
 if TYPE_CHECKING:
     from ..communicator import Intracomm
 
-# One shot sends the vector size - 1 times, two shots about twice: equal traffic at 2 or 3 ranks.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 512 << 10, 4: 256 << 10}
-ONE_SHOT_NBYTES_OF_MANY = 128 << 10
+# One shot sends the vector size - 1 times, two shots about twice, after one more trip.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
+ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, two shots when long."""
+    """One shot while short, then two shots of packets, a pipeline when long."""
     limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
-    return by_length(layout, nbytes, "allreduce_one_shot", "allreduce_two_shot", algorithm, limit)
+    # Two shots need room for a contribution and a result in each slot; what the parts are rounded up by is left free.
+    channel_most = max(0, layout.slot_nbytes // 2 - 32) * layout.size
+    two_shots = Rung("allreduce_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
+    one_shot = Rung("allreduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
+    return climb(layout, nbytes, (one_shot, two_shots, pipeline("allreduce_two_shot")), algorithm)
 
 
 def allreduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> None:

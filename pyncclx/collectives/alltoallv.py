@@ -31,8 +31,8 @@ class Rows(NamedTuple):
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: how much a pair of ranks moves is known on the device only."""
-    slot = layout.slot_nbytes - 16  # the first packet carries the count
-    why = f"packets for pairs of at most {slot * layout.channels} bytes, chunks for longer ones, decided on the device"
+    packets = f"packets for pairs of at most {layout.packet_nbytes} bytes"
+    why = f"{packets}, longer ones straight to a window or as chunks, decided on the device"
     return Choice("alltoallv", layout.channels, None, why)
 
 

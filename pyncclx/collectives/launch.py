@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,12 +34,21 @@ class Choice(NamedTuple):
     why: str
 
 
-def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> Choice:
+class Rung(NamedTuple):
+    """A kernel for messages up to some length: the shorter the message, the lower the rung."""
+
+    kernel: str
+    chosen: int  # for messages of at most so many bytes, unless a lower rung is
+    most: int  # the longest message that it can move, in bytes
+    channel_most: int  # and the longest part of one that a channel can; 0: a pipeline, which takes all channels
+
+
+def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_most: int | None = None) -> Choice:
     """Small: as few channels as hold the message, more where each still has something to do.
 
-    A rank has `messages` different messages of `nbytes` to move.
+    A rank has `messages` different messages of `nbytes` to move, a channel at most `channel_most` bytes of one.
     """
-    each = min(WORTH_A_CHANNEL, layout.slot_nbytes)
+    each = min(WORTH_A_CHANNEL, layout.slot_nbytes if channel_most is None else channel_most)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
     warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages + 1  # the last announces, while the others begin
     why = f"packets, since no message is longer than {layout.packet_nbytes} bytes"
@@ -47,40 +57,49 @@ def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> C
 
 def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
-    why = f"chunks of {layout.chunk_nbytes} bytes through the symmetric heap"
+    why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     return Choice(kernel, layout.channels, None, why)
 
 
 def by_length(layout: Layout, nbytes: int, small: str, large: str, algorithm: str | None, limit: int) -> Choice:
-    """`small` if a message of `nbytes` fits the packet slots and `limit`, else `large`; or as the caller wants.
+    """`small` if a message of `nbytes` fits the packet slots and `limit`, else `large`; or as the caller wants."""
+    rungs = (Rung(small, limit, layout.packet_nbytes, layout.slot_nbytes), pipeline(large))
+    return climb(layout, nbytes, rungs, algorithm)
+
+
+def pipeline(kernel: str) -> Rung:
+    """The highest rung: messages of any length."""
+    return Rung(kernel, sys.maxsize, sys.maxsize, 0)
+
+
+def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
+    """The lowest rung that is meant for a message of `nbytes`, and can move it; or as the caller wants.
 
     Raises
     ------
     ValueError
-        If `algorithm` is neither, or cannot carry the message.
+        If there is no such algorithm, or it cannot move the message.
     """
-    names = {_short(name): name for name in (small, large)}
-    fits = nbytes <= layout.packet_nbytes
+    operation = rungs[0].kernel.removesuffix(f"_{_short(rungs[0].kernel)}")
+    names = {rung.kernel.removeprefix(f"{operation}_"): rung for rung in rungs}
     if algorithm is not None and algorithm not in names:
         raise ValueError(
-            f"{_operation(small)}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
+            f"{operation.capitalize()}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
             "or None to let the size decide"
         )
-    kernel = names[algorithm] if algorithm else (small if nbytes <= min(limit, layout.packet_nbytes) else large)
-    if kernel == small and not fits:
+    rung = names[algorithm] if algorithm else next(r for r in rungs if nbytes <= min(r.chosen, r.most))
+    if nbytes > rung.most:
         raise ValueError(
-            f"{_operation(small)}: algorithm={algorithm!r} moves at most {layout.packet_nbytes} bytes here, "
+            f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {rung.most} bytes here, "
             f"not {nbytes}; leave the choice to the size"
         )
-    return as_packets(layout, small, nbytes) if kernel == small else as_chunks(layout, large)
-
-
-def _operation(kernel: str) -> str:
-    return kernel.removesuffix(f"_{_short(kernel)}").capitalize()
+    if rung.channel_most:
+        return as_packets(layout, rung.kernel, nbytes, channel_most=rung.channel_most)
+    return as_chunks(layout, rung.kernel)
 
 
 def _short(kernel: str) -> str:
-    return next(kernel[-len(end) :] for end in ("one_shot", "two_shot", "direct") if kernel.endswith(end))
+    return next(kernel[-len(end) :] for end in ("one_shot", "direct") if kernel.endswith(end))
 
 
 def run(

@@ -68,6 +68,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
     team.rings_offset = s.rings_offset;
     team.timeout_ns = u64(s.patience_s * 1e9);
     team.watch = watch;
+    team.windows = world.windows;
     std::copy(world.leases.begin(), world.leases.end(), team.base);
     return team;
 }

@@ -25,7 +25,7 @@ inline bool check(Call& call, const char* from, u64 nbytes, int source, int targ
 
 // The length of a message between two ranks: as packets (at most `slot` bytes a block), or several chunks.
 inline u64 message_nbytes(Call& call, u64 grid) {
-    const u64 slot = grid * call.team.slot_packets * kPacketNbytes, chunk = 2 * grid * call.team.chunk_nbytes;
+    const u64 slot = grid * (call.team.slot_packets - kHeader) * kPacketNbytes, chunk = 2 * grid * call.team.chunk_nbytes;
     switch (call.draw.below(5)) {
         case 0: return call.draw.below(3);
         case 1: return slot - call.draw.below(18);

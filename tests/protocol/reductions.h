@@ -92,16 +92,27 @@ u64 chunk_count(Call& call, u64 grid, u64 shards) {
 
 template <class T, class Op>
 void allreduce(Call& call) {
-    const bool one_shot = call.draw.one_in(2);
-    call.name = one_shot ? "allreduce_one_shot" : "allreduce_two_shot";
+    struct Kind {
+        const char* name;
+        void (*kernel)(ReduceArgs);
+        u64 each;  // bytes that a channel can move as packets; 0: chunks
+    };
+    const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
+    const Kind kinds[] = {{"allreduce_one_shot", allreduce_one_shot<T, Op>, slot},
+                          {"allreduce_two_shot_packets", allreduce_two_shot_packets<T, Op>, (slot / 2 - 32) * call.size()},
+                          {"allreduce_two_shot", allreduce_two_shot<T, Op>, 0}};
+    const Kind& kind = kinds[slot > 64 ? call.draw.below(3) : 2 * call.draw.below(2)];
+    call.name = kind.name;
     u64 grid = call.draw.between(1, call.team.channels);
-    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, call.size());
-    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    u64 count = chunk_count<T>(call, grid, call.size());
+    if (kind.each != 0) {
+        count = std::min(packet_count<T>(call), kind.each * call.team.channels / sizeof(T));
+        grid = call.grid(count * sizeof(T), kind.each);
+    }
     Reduction<T, Op> reduction(call, count, grid, 1, 1);
     const Buffer& send = call.draw.one_in(3) ? reduction.recv : reduction.send;
     reduction.fill(send, count);
-    call.run(one_shot ? allreduce_one_shot<T, Op> : allreduce_two_shot<T, Op>,
-             reduction.args(send, reduction.recv, 0), u32(grid));
+    call.run(kind.kernel, reduction.args(send, reduction.recv, 0), u32(grid));
     reduction.check(reduction.recv, 0);
 }
 

@@ -5,6 +5,7 @@ smallest edit that somebody in a hurry might make.
 """
 
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
-AWRY = {WRONG, STUCK, TIMEOUT}
+AWRY = {WRONG, STUCK, TIMEOUT, -signal.SIGSEGV}  # the last: a place that nobody gave
 SEEDS = 10
 
 
@@ -36,7 +37,30 @@ MUTATIONS = {
     # A chunk is announced, and nothing says that what it consists of comes first.
     "stored without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # A place is given free, and the reads of it may come later.
-    "read without release": Mutation("exchange.cuh", "fence_sys();", "if (!{} || sends(peer)) fence_sys();", "tsan"),
+    "read without release": Mutation(
+        "exchange.cuh",
+        "fence_sys();\n        if (sends",
+        "if (!{} || sends(peer)) fence_sys();\n        if (sends",
+        "tsan",
+    ),
+    # What went straight to its place is announced, and may come later.
+    "straight without release": Mutation(
+        "exchange.cuh", "fence_sys();\n            Chunks", "if (!{}) fence_sys();\n            Chunks", "tsan"
+    ),
+    # A peer's buffer is written while it may still be in use.
+    "not entered": Mutation(
+        "exchange.cuh",
+        "&& channel.wait_for_entered(peer, channel.epoch);",
+        "&& ({} || channel.wait_for_entered(peer, channel.epoch));",
+        "tsan",
+    ),
+    # A rank ends while its vector is still being read.
+    "no meeting": Mutation(
+        "zero_copy.cuh",
+        "return channel.everyone(!channel.is_peer(peer) ||",
+        "return channel.everyone({} || !channel.is_peer(peer) ||",
+        "tsan",
+    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "reduce.cuh", "__syncthreads();\n        if (channel", "if (!{}) __syncthreads();\n        if (channel", "tsan"
@@ -87,8 +111,8 @@ def write(folder: Path) -> Path:
         found = text.count(mutation.before)
         assert found == mutation.occurrences, f"{name!r}: {mutation.file} has {mutation.before!r} {found} times"
         path.write_text(text.replace(mutation.before, mutation.after.replace("{}", f"(mutation == {number(name)})")))
-    signal = kernels / "signal.cuh"
-    signal.write_text("extern int mutation;\n" + signal.read_text())
+    lowest = kernels / "signal.cuh"
+    lowest.write_text("extern int mutation;\n" + lowest.read_text())
     return kernels
 
 

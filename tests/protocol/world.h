@@ -74,6 +74,7 @@ class Buffer {
 struct World {
     const Settings& settings;
     std::vector<char*> leases;
+    char* windows[kMaxRanks] = {};  // one window, all of memory: an offset is an address
 
     explicit World(const Settings& settings) : settings(settings) {
         for (int rank = 0; rank < settings.ranks; ++rank) {
@@ -128,7 +129,11 @@ struct Call {
 
     Call(const World& world, Team& team, u64 number)
         : world(world), team(team), number(number), name(""), draw(mix(world.settings.seed, number)),
-          own(mix(draw.below(~0ull), team.rank)), threads(draw.of({32u, 64u, 96u})) {}
+          own(mix(draw.below(~0ull), team.rank)), threads(draw.of({32u, 64u, 96u})) {
+        // The buffers of all ranks are in a window, or of none, or each as it comes.
+        const u64 all = draw.below(3);
+        for (Place* place : {&team.send, &team.recv}) *place = Place{all < 2 ? all : own.below(2), nullptr};
+    }
 
     int size() const { return team.size; }
     u64 label() const { return mix(world.settings.seed, number); }  // what this call's data is made of

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import HOST, Output, put, xp
+from everywhere import raises_everywhere
 from lease import set_epochs
 from pyncclx import ops
 from pyncclx.datatypes import TABLE
@@ -22,14 +23,35 @@ if not HOST:  # each kernel is compiled by itself: every datatype and every oper
     LEGAL = sorted(chosen)
 
 
-@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", None])
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_packets", "two_shot", None])
 def test_sizes(comm, algorithm):
     with comparing() as compare:
         for call, count in enumerate(counts(comm.team.layout, 4)):
-            if algorithm == "one_shot" and count * 4 > comm.team.layout.packet_nbytes:
+            if algorithm and algorithm != "two_shot" and count * 4 > most(comm, algorithm):
+                with raises_everywhere(comm, ValueError, "moves at most"):
+                    comm.Allreduce(put(np.zeros(count, "f4")), xp.empty(count, "f4"), algorithm=algorithm)
                 continue
             vectors = contributions(comm.size, count, call=call)
             recv = Output(count, "f4")
+            comm.Allreduce(put(vectors[comm.rank]), recv.array, algorithm=algorithm)
+            compare(recv, fold(ops.SUM, vectors), f"count {count}")
+
+
+def most(comm, algorithm):
+    """The longest vector that goes as packets, in bytes."""
+    layout = comm.team.layout
+    if algorithm == "one_shot":
+        return layout.packet_nbytes
+    return max(0, layout.slot_nbytes // 2 - 32) * layout.size * layout.channels
+
+
+@pytest.mark.parametrize("algorithm", ["two_shot_packets", "two_shot"])
+def test_lengths_around_the_limits_of_packets(comm, algorithm):
+    """Every remainder of a pack and of a shard, up to the last vector that fits."""
+    with comparing() as compare:
+        for count in [*range(1, 70, 3), *range(max(1, most(comm, algorithm) - 40), most(comm, algorithm) + 1, 7)]:
+            vectors = contributions(comm.size, count, "int8")
+            recv = Output(count, "int8")
             comm.Allreduce(put(vectors[comm.rank]), recv.array, algorithm=algorithm)
             compare(recv, fold(ops.SUM, vectors), f"count {count}")
 

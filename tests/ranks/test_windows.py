@@ -1,0 +1,169 @@
+"""Arrays from comm.Alloc: the same results as with any other, whether all ranks have theirs in a window or some."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from arrays import HOST, Output, get, put, xp
+from everywhere import assert_everywhere
+from pyncclx import ops
+from reference import block_counts, comparing, contributions, counts, fold, labels
+
+# Which ranks have their buffers in a window.
+WHO = {"all": lambda rank: True, "odd": lambda rank: rank % 2 == 1, "first": lambda rank: rank == 0}
+who = pytest.mark.parametrize("who", WHO)
+pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+
+
+class Memory:
+    """Room for the arrays of a test: in two windows on some ranks, anywhere on the others."""
+
+    def __init__(self, comm, who, nbytes):
+        send, recv = (comm.Alloc(nbytes, "u1") for _ in range(2))
+        self.send, self.recv = (send, recv) if WHO[who](comm.rank) else (None, None)
+
+    def put(self, values, offset=0):
+        """An array to send; it begins some elements after an aligned address."""
+        if self.send is None:
+            return put(values, offset)
+        array = self.send[: (offset + values.size) * values.itemsize].view(values.dtype)[offset:]
+        array[...] = put(values.reshape(-1))
+        return array
+
+    def output(self, count, dtype, offset=0):
+        return Output(count, dtype, offset, self.recv)
+
+
+def room(comm, itemsize, blocks):
+    layout = comm.team.layout
+    return (max(*counts(layout, itemsize), *block_counts(layout, itemsize)) + 100) * itemsize * blocks
+
+
+@who
+@pytest.mark.parametrize("operation", ["Allreduce", "Reduce", "Reduce_scatter_block"])
+def test_reductions(comm, who, operation):
+    blocks = comm.size if operation == "Reduce_scatter_block" else 1
+    memory = Memory(comm, who, room(comm, 4, blocks))
+    with comparing() as compare:
+        for call, count in enumerate(counts(comm.team.layout, 4)[1:]):
+            vectors = contributions(comm.size, count * blocks, call=call)
+            for offset in (0, comm.rank % 4):  # not the same on all ranks
+                recv = memory.output(count, "f4", offset)
+                getattr(comm, operation)(memory.put(vectors[comm.rank], offset), recv.array)
+                expected = fold(ops.SUM, vectors).reshape(blocks, count)[comm.rank if blocks > 1 else 0]
+                if operation != "Reduce" or comm.rank == 0:
+                    compare(recv, expected, f"count {count} offset {offset}")
+
+
+@who
+@pytest.mark.parametrize("operation", ["Allreduce", "Reduce", "Reduce_scatter_block"])
+def test_reductions_in_place(comm, who, operation):
+    blocks = comm.size if operation == "Reduce_scatter_block" else 1
+    memory = Memory(comm, who, room(comm, 4, blocks))
+    with comparing() as compare:
+        for call, count in enumerate(counts(comm.team.layout, 4)[1:]):
+            vectors = contributions(comm.size, count * blocks, call=call)
+            recv = memory.output(count * blocks, "f4").fill(vectors[comm.rank])
+            in_place = operation != "Reduce" or comm.rank == 0
+            getattr(comm, operation)(MPI.IN_PLACE if in_place else recv.array, recv.array if in_place else None)
+            result = fold(ops.SUM, vectors)
+            kept = vectors[comm.rank].copy()
+            if blocks > 1:
+                kept[:count] = result[comm.rank * count : (comm.rank + 1) * count]
+                result = get(recv.array)
+                compare(recv, np.concatenate([kept[:count], result[count:]]), f"count {count}")
+            elif in_place:
+                compare(recv, result, f"count {count}")
+            else:
+                compare(recv, kept, f"count {count}, not root")
+
+
+@who
+@pytest.mark.parametrize("in_place", [False, True])
+def test_allgather(comm, who, in_place):
+    memory = Memory(comm, who, room(comm, 8, comm.size))
+    with comparing() as compare:
+        for call, count in enumerate(block_counts(comm.team.layout, 8)[1:]):
+            mine = labels(comm.rank, count, call)
+            recv = memory.output(count * comm.size, "i8", offset=call % 2)
+            if in_place:
+                recv.array[comm.rank * count : (comm.rank + 1) * count] = put(mine)
+            comm.Allgather(MPI.IN_PLACE if in_place else put(mine), recv.array)
+            compare(recv, np.concatenate([labels(rank, count, call) for rank in range(comm.size)]), f"count {count}")
+
+
+@who
+@pytest.mark.parametrize("in_place", [False, True])
+def test_alltoall(comm, who, in_place):
+    memory, size = Memory(comm, who, room(comm, 8, comm.size)), comm.size
+    with comparing() as compare:
+        for call, count in enumerate(block_counts(comm.team.layout, 8)[1:]):
+            mine = labels(comm.rank, count * size, call)
+            recv = memory.output(count * size, "i8", offset=call % 2)
+            if in_place:
+                recv.fill(mine)
+            comm.Alltoall(MPI.IN_PLACE if in_place else put(mine), recv.array)
+            blocks = [labels(rank, count * size, call).reshape(size, count)[comm.rank] for rank in range(size)]
+            compare(recv, np.concatenate(blocks), f"count {count}")
+
+
+@who
+@pytest.mark.parametrize("layout", ["packed", "slots"])
+def test_alltoallv_with_counts_on_the_device(comm, who, layout):
+    """Rows that do not fit are dropped, in a window too."""
+    size, me = comm.size, comm.rank
+    chunk = comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8
+    random = np.random.default_rng(size)
+    memory = Memory(comm, who, (size * size * 5 * chunk + 64) * 8)
+    with comparing() as compare:
+        for call in range(4):
+            matrix = random.choice([0, 3, chunk, 5 * chunk], (size, size))
+            capacity = int(matrix.max()) - (call % 2)
+            recv = memory.output(size * capacity, "i8")
+            got, lost = xp.zeros(size, "i8"), xp.zeros(size, "i8")
+            send = put(labels(me, max(1, matrix[me].sum()), call))
+            comm.Alltoallv([send, put(matrix[me])], [recv.array, got], layout=layout, status=lost)
+            expected = recv.read()
+            for source in range(size):
+                kept = min(matrix[source, me], capacity) if layout == "slots" else matrix[source, me]
+                first = source * capacity if layout == "slots" else int(matrix[:source, me].sum())
+                kept = max(0, min(kept, size * capacity - first))
+                begin = matrix[source, :me].sum()
+                expected[first : first + kept] = labels(source, matrix[source].sum(), call)[begin : begin + kept]
+            compare(recv, expected, f"call {call}")
+
+
+def test_bcast(comm):
+    memory = Memory(comm, "all", room(comm, 8, 1))
+    with comparing() as compare:
+        for call, count in enumerate(counts(comm.team.layout, 8)[1:]):
+            buffer = memory.output(count, "i8").fill(labels(comm.rank, count, call))
+            comm.Bcast(buffer.array, root=comm.size - 1)
+            compare(buffer, labels(comm.size - 1, count, call), f"count {count}")
+
+
+def test_shapes_may_differ(comm):
+    array = comm.Alloc((comm.rank + 1, 3), "i2")
+    assert_everywhere(comm, array.shape == (comm.rank + 1, 3) and array.dtype == np.int16 and not get(array).any())
+    assert_everywhere(comm, comm.Alloc(0).size == 0)
+
+
+def test_memory_outlives_the_communicator(comm):
+    duplicate = comm.Dup()
+    array = duplicate.Alloc(1000, "i8")
+    before = duplicate.memory_report()["windows"]
+    duplicate.Free()
+    array[...] = put(labels(comm.rank, 1000))
+    assert_everywhere(comm, before >= 8000)
+    assert_everywhere(comm, (get(array) == labels(comm.rank, 1000)).all())
+
+
+@pytest.mark.skipif(not HOST, reason="many windows of a GPU are many pages of 2 MiB")
+def test_many_windows(comm):
+    duplicate = comm.Dup()
+    arrays = [duplicate.Alloc(comm.team.layout.packet_nbytes + 40, "u1") for _ in range(50)]
+    recv = arrays[-1][: comm.team.layout.packet_nbytes // comm.size * comm.size]
+    with comparing() as compare:
+        duplicate.Allgather(put(np.full(recv.size // comm.size, comm.rank, "u1")), recv)
+        compare(recv, np.repeat(np.arange(comm.size, dtype="u1"), recv.size // comm.size), "the last of 50 windows")
+    duplicate.Free()
