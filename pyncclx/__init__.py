@@ -1,6 +1,15 @@
 """pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators."""
 
-from .communicator import Communicator, Intracomm
+from .communicator import (
+    Cartcomm,
+    Comm,
+    Communicator,
+    Distgraphcomm,
+    Graphcomm,
+    Intercomm,
+    Intracomm,
+    Topocomm,
+)
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .ops import AVG
 
@@ -8,10 +17,16 @@ __all__ = [
     "AVG",
     "Aborted",
     "CapacityExceeded",
+    "Cartcomm",
     "CollectiveMismatch",
+    "Comm",
     "Communicator",
+    "Distgraphcomm",
+    "Graphcomm",
+    "Intercomm",
     "Intracomm",
     "NotSupported",
     "PeerTimeout",
+    "Topocomm",
 ]
 __version__ = "0.1.0"

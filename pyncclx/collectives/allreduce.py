@@ -12,7 +12,7 @@ from ..layout import REDUCE, Layout
 from .launch import Choice, Rung, check_equal, climb, is_in_place, pipeline, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 # One shot sends the vector size - 1 times, two shots about twice, after one more trip.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}

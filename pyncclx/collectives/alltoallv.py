@@ -15,7 +15,7 @@ from ..layout import ALLTOALLV, MAX_RANKS, Layout
 from .launch import Choice, is_in_place, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 PACKED, SLOTS, FIXED = 0, 1, 2  # enum Placement of cuda/layout.cuh
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS}

@@ -9,7 +9,7 @@ from ..layout import Layout
 from .launch import Choice, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

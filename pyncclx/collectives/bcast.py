@@ -11,7 +11,7 @@ from ..layout import REDUCE, Layout
 from .launch import Choice, as_chunks, by_length, check_root, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 # root sends the message size - 1 times: worth it for the trip it saves while it is short.
 DIRECT_NBYTES = 32 << 10

@@ -16,7 +16,7 @@ from ..layout import PACK_NBYTES, Layout
 from ..team import OPERATIONS
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 # Bytes a channel should have to move before one more channel pays.
 WORTH_A_CHANNEL = 1024

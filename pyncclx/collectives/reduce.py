@@ -14,7 +14,7 @@ from ..layout import REDUCE, Layout
 from .launch import Choice, by_length, check_equal, check_root, is_in_place, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 # root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 ONE_SHOT_NBYTES = 32 << 10

@@ -11,7 +11,7 @@ from ..layout import REDUCE, Layout
 from .launch import Choice, by_length, is_in_place, run
 
 if TYPE_CHECKING:
-    from ..communicator import Intracomm
+    from ..base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

@@ -203,14 +203,6 @@ def test_settings(comm):
         pyncclx.Communicator("world")
 
 
-@pytest.mark.ranks(2)
-def test_intercommunicator(comm):
-    inter = comm.Split(comm.rank % 2).Create_intercomm(0, comm, 1 - comm.rank % 2)
-    with pytest.raises(NotSupported, match="Merge"):
-        pyncclx.Communicator(inter)
-    inter.Free()
-
-
 def test_freed_communicator(a):
     gone = pyncclx.Communicator().Dup()
     gone.Allreduce(a.f4, xp.empty_like(a.f4))

@@ -1,5 +1,7 @@
 """Communicators: every way to make one gives ours, leases come and go, and many work side by side."""
 
+import pickle
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -35,6 +37,10 @@ def heap(monkeypatch):
     own.memory.close()
 
 
+def ring(comm):
+    return [(rank + 1) % comm.size for rank in range(comm.size)]
+
+
 def idup(comm):
     duplicate, request = comm.Idup()
     request.Wait()
@@ -50,17 +56,97 @@ MAKERS = {
     "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
     "Create": lambda comm: comm.Create(comm.Get_group()),
     "Create_group": lambda comm: comm.Create_group(comm.Get_group()),
+    "fromhandle": lambda comm: type(comm).fromhandle(MPI.Comm.Dup(comm).handle),
+    "Create_cart": lambda comm: comm.Create_cart([comm.size]),
+    "Sub": lambda comm: comm.Create_cart([comm.size, 1]).Sub([True, False]),
+    "Create_graph": lambda comm: comm.Create_graph(range(1, comm.size + 1), ring(comm)),
+    "Create_dist_graph": lambda comm: comm.Create_dist_graph([comm.rank], [1], [(comm.rank + 1) % comm.size]),
+    "Create_dist_graph_adjacent": lambda comm: comm.Create_dist_graph_adjacent(
+        [(comm.rank - 1) % comm.size], [(comm.rank + 1) % comm.size]
+    ),
+}
+KINDS = {
+    "Create_cart": pyncclx.Cartcomm,
+    "Sub": pyncclx.Cartcomm,
+    "Create_graph": pyncclx.Graphcomm,
+    "Create_dist_graph": pyncclx.Distgraphcomm,
+    "Create_dist_graph_adjacent": pyncclx.Distgraphcomm,
 }
 
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_way_to_make_one(maker):
     with MAKERS[maker](pyncclx.Communicator()) as comm, comparing() as compare:
-        assert type(comm) is pyncclx.Intracomm
-        assert isinstance(comm, MPI.Intracomm)
+        assert type(comm) is KINDS.get(maker, pyncclx.Intracomm)
+        assert isinstance(comm, pyncclx.Intracomm)
+        with comm.Dup() as duplicate:
+            assert type(duplicate) is type(comm)
         assert comm.blocking == "stream"
         allreduce(comm, compare)
     assert comm == MPI.COMM_NULL
+
+
+def test_settings_are_inherited(comm):
+    with comm.Dup() as parent:
+        parent.blocking = "host"
+        for make in MAKERS.values():
+            with make(parent) as child:
+                assert child.blocking == "host"
+
+
+@pytest.mark.ranks(2)
+def test_intercommunicator():
+    """Made, duplicated and divided it is ours; what it merges to has kernels."""
+    comm = pyncclx.Communicator()
+    with comm.Split(comm.rank % 2) as half, half.Create_intercomm(0, comm, 1 - comm.rank % 2) as inter:
+        assert type(inter) is pyncclx.Intercomm
+        assert type(pyncclx.Communicator(MPI.Intercomm(inter))) is pyncclx.Intercomm
+        with inter.Dup() as duplicate, inter.Split(0) as part:
+            assert {type(duplicate), type(part)} == {pyncclx.Intercomm}
+        with pytest.raises(pyncclx.NotSupported, match="Merge"):
+            _ = inter.team
+        with inter.Merge() as merged, comparing() as compare:
+            assert type(merged) is pyncclx.Intracomm
+            allreduce(merged, compare)
+
+
+def test_null():
+    for kind in (pyncclx.Comm, pyncclx.Intracomm, pyncclx.Intercomm, pyncclx.Cartcomm):
+        null = kind(MPI.COMM_NULL)
+        assert null == MPI.COMM_NULL
+        null.free()
+        assert pickle.loads(pickle.dumps(null)) == MPI.COMM_NULL
+
+
+def test_predefined_survive():
+    for predefined in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm = pyncclx.Communicator(predefined)
+        comm.free()
+        comm.Free()
+        again = pickle.loads(pickle.dumps(comm))
+        assert type(again) is pyncclx.Intracomm
+        assert again == comm == predefined
+
+
+def test_callbacks_are_given_ours():
+    """Attributes and error handlers of communicators."""
+    seen = []
+    keyval = pyncclx.Comm.Create_keyval(
+        copy_fn=lambda comm, keyval, value: seen.append(type(comm)) or value + 1,
+        delete_fn=lambda comm, keyval, value: seen.append(value),
+    )
+    comm = pyncclx.Communicator().Dup()
+    comm.Set_attr(keyval, 5)
+    duplicate = comm.Dup()
+    assert duplicate.Get_attr(keyval) == 6
+    duplicate.Free()
+    handler = pyncclx.Comm.Create_errhandler(lambda comm, code: seen.append((type(comm), code)))
+    comm.Set_errhandler(handler)
+    comm.Call_errhandler(MPI.ERR_OTHER)
+    comm.Free()
+    handler.Free()
+    pyncclx.Comm.Free_keyval(keyval)
+    assert seen == [pyncclx.Intracomm, 6, (pyncclx.Intracomm, MPI.ERR_OTHER), 5]
 
 
 def test_no_member():

@@ -1,0 +1,181 @@
+"""What all our communicators have beyond MPI's: a state on the handle, and the device side that hangs on it."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from . import devices
+from .collectives import MODULES
+from .errors import NotSupported
+from .heap import memory_held
+from .team import Team
+
+_BLOCKING = ("stream", "host")
+
+
+class State:
+    """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
+
+    def __init__(self, parent: State | None = None) -> None:
+        self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
+        self.team: Team | None = None
+
+    def close(self) -> None:
+        """Release what the communicator holds on the device."""
+        team, self.team = self.team, None
+        if team is not None:
+            team.device.synchronize()
+            team.close()
+
+
+def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:
+    return State(state)
+
+
+def _close_state(comm: MPI.Comm, keyval: int, state: State) -> None:
+    state.close()
+
+
+# Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
+_keyval = MPI.KEYVAL_INVALID
+
+
+def state_of(comm: MPI.Comm, parent: MPI.Comm | None = None) -> State:
+    """The state of a communicator, made at the first use with the settings of the communicator it was made from.
+
+    MPI itself copies it to duplicates.
+    """
+    global _keyval
+    if _keyval == MPI.KEYVAL_INVALID:
+        _keyval = MPI.Comm.Create_keyval(_copy_state, _close_state)
+    state: Any = comm.Get_attr(_keyval)
+    if state is None:
+        state = State(None if parent is None else state_of(parent))
+        comm.Set_attr(_keyval, state)
+    return cast(State, state)
+
+
+# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
+# Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
+if TYPE_CHECKING:
+    _Comm = MPI.Comm
+else:
+    _Comm = object
+
+
+class Base(_Comm):
+    """What all our communicators have beyond MPI's; the base of every family of methods."""
+
+    @property
+    def team(self) -> Team:
+        """The device side of this communicator, made at the first use. Collective then."""
+        state = state_of(self)
+        if state.team is None:
+            if self.is_inter:
+                raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+            mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+            state.team = Team(cast(MPI.Intracomm, self), devices.select())
+        else:
+            state.team.check()
+        return state.team
+
+    @property
+    def blocking(self) -> str:
+        """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
+
+        The environment variable PYNCCLX_BLOCKING sets what new communicators begin with.
+        """
+        return state_of(self).blocking
+
+    @blocking.setter
+    def blocking(self, value: str) -> None:
+        if value not in _BLOCKING:
+            raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
+        state_of(self).blocking = value
+
+    @property
+    def device(self) -> str:
+        """Where operations on device arrays run: "gpu", or "host" under PYNCCLX_DEVICE=host."""
+        return devices.select().name
+
+    def select_device(self) -> int:
+        """Make the GPU with this rank's local rank current and return its number; call it before the first array.
+
+        On the host device there is nothing to choose; it returns 0. Collective.
+        """
+        return devices.make_current(mpi_bootstrap.topology(cast(MPI.Intracomm, self)).local_rank)
+
+    def synchronize(self) -> None:
+        """Wait on the host until every operation on device arrays so far is over, and raise what went wrong in them."""
+        team = state_of(self).team
+        if team is not None:
+            team.drain()
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes of device memory that this process holds for communication, by holder.
+
+        Returns
+        -------
+        dict
+            "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
+            "this communicator": its lease; "windows": what `Alloc` has given. All 0 before the first operation on
+            device arrays.
+        """
+        team = state_of(self).team
+        windows = sum(window.memory.nbytes for window in team.windows) if team else 0
+        return memory_held() | {"this communicator": team.lease.nbytes if team else 0, "windows": windows}
+
+    def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
+        """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
+
+        What matters is where an operation writes, and for reductions where it reads, too; any part of the array will
+        do. Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : NumPy dtype, default float32
+
+        Returns
+        -------
+        array
+            CuPy's, zeroed; NumPy's on the host device. The memory lives as long as the array or a view of it; after
+            `Free` it is an ordinary array.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        team = self.team
+        return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).memory, shape, dtype)
+
+    def explain(self, operation: str, nbytes: int = 0) -> str:
+        """Say in a sentence how an operation on device arrays would run. Collective at the first use.
+
+        Parameters
+        ----------
+        operation : str
+            Name of the method, such as "Allreduce".
+        nbytes : int
+            Of the message; for Allgather, Alltoall and Reduce_scatter_block of one rank's block.
+        """
+        if operation not in MODULES:
+            raise ValueError(f"operation is {operation!r}; it can be {', '.join(MODULES)}")
+        team = self.team
+        choice = MODULES[operation].choose(team.layout, nbytes)
+        place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
+        how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
+        return f"{operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+
+if TYPE_CHECKING:
+
+    class IntraBase(MPI.Intracomm, Base):
+        """`Base` of families that belong to intracommunicators."""
+else:
+    IntraBase = Base

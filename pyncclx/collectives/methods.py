@@ -1,0 +1,167 @@
+"""The blocking collectives of a communicator: one thin method for each, on device arrays a kernel, else mpi4py's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..base import IntraBase
+from ..buffers import where
+from .allgather import allgather
+from .allreduce import allreduce
+from .alltoall import alltoall
+from .alltoallv import alltoallv, alltoallv_dynamic
+from .barrier import barrier
+from .bcast import bcast
+from .reduce import reduce
+from .reduce_scatter_block import reduce_scatter_block
+
+
+class Collectives(IntraBase):
+    """Collectives that have kernels."""
+
+    def Barrier(self, *, device: bool = False) -> None:
+        """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams."""
+        if device:
+            barrier(self)
+        else:
+            super().Barrier()
+
+    def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
+        """Give every rank root's data.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype, as many bytes on every rank
+        root : int
+        algorithm : {"direct", "two_shot"}, optional
+            By length if left out.
+        """
+        if on_host(buf):
+            return super().Bcast(buf, root)
+        return bcast(self, buf, root, algorithm)
+
+    def Reduce(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+    ) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root reads recvbuf
+        recvbuf : the same at root; not used elsewhere
+        op : MPI.Op or pyncclx.AVG
+        root : int
+        algorithm : {"one_shot", "two_shot"}, optional
+            By length if left out. The result has the same bits in both.
+        """
+        if on_host(sendbuf, recvbuf if self.rank == root or where(sendbuf) is None else None):
+            return super().Reduce(sendbuf, recvbuf, op, root)
+        return reduce(self, sendbuf, recvbuf, op, root, algorithm)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
+        recvbuf : array or buffer spec, same count and datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
+            By length if left out. The result has the same bits in all, on all ranks and in every run.
+        """
+        if on_host(sendbuf, recvbuf):
+            return super().Allreduce(sendbuf, recvbuf, op)
+        return allreduce(self, sendbuf, recvbuf, op, algorithm)
+
+    def Reduce_scatter_block(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+    ) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets block r of the result.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, then of that shape
+        recvbuf : array or buffer spec, shape (count,), same datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot"}, optional
+            By length if left out. The result has the same bits in both.
+        """
+        if on_host(sendbuf, recvbuf):
+            return super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        return reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Give every rank all ranks' data, in rank order.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
+        recvbuf : array or buffer spec, shape (size * count,)
+        """
+        if on_host(sendbuf, recvbuf):
+            return super().Allgather(sendbuf, recvbuf)
+        return allgather(self, sendbuf, recvbuf)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
+        recvbuf : array or buffer spec, shape (size * count,)
+        """
+        if on_host(sendbuf, recvbuf):
+            return super().Alltoall(sendbuf, recvbuf)
+        return alltoall(self, sendbuf, recvbuf)
+
+    def Alltoallv(
+        self, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
+    ) -> None:
+        """Send each rank some rows; as MPI's when the counts are on the host, dynamic when they are on the device.
+
+        MPI's form takes ``[array, counts]``, ``[array, (counts, displs)]`` and so on, in elements.
+
+        The dynamic form reads counts when the kernel runs, and tells the receivers what they got:
+        ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is meant when counts are device arrays, or
+        `layout` is given (on the host device, where NumPy arrays could be either, give it). Collective: a rank
+        with nothing to send takes part all the same.
+
+        Parameters
+        ----------
+        sendbuf : ``[array, counts]`` or ``[array, (counts, displs)]``
+            A row is what one index of the array's first dimension holds. counts and displs: device arrays, shape
+            (size,), int64, in rows; without displs the rows for rank 0, 1, … follow each other.
+        recvbuf : array, ``[array, counts]`` or ``[array, (counts, displs)]``
+            Its rows are the capacity; nothing is written past it, and the rows that do not fit are dropped. counts
+            and displs are outputs: how many rows of each rank were stored, and where they begin.
+        layout : {"packed", "slots"}, default "packed"
+            "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
+            the rows of rank s begin at recvbuf[s].
+        total : device array, shape (1,), int64, optional
+            Output: how many rows were stored.
+        status : device array, shape (size,), int64, optional
+            Output: how many rows of each rank were dropped. Whoever passes it looks after it; without it
+            the next call on this communicator raises CapacityExceeded.
+        """
+        if layout is not None or total is not None or status is not None or counts_on_device(sendbuf):
+            return alltoallv_dynamic(self, sendbuf, recvbuf, layout or "packed", total, status)
+        if on_host(sendbuf, recvbuf):
+            return super().Alltoallv(sendbuf, recvbuf)
+        return alltoallv(self, sendbuf, recvbuf)
+
+
+def on_host(*buffers: Any) -> bool:
+    """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
+    return "device" not in map(where, buffers)
+
+
+def counts_on_device(spec: Any) -> bool:
+    """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
+    if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
+        return False
+    counts = spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1]
+    return hasattr(counts, "__cuda_array_interface__") or (
+        not hasattr(counts, "__array_interface__") and where(counts) == "device"
+    )
