@@ -2,10 +2,12 @@
 //
 //   bcast_direct    root sends the whole message to every peer: one trip, (size - 1) times the bytes.
 //   bcast_two_shot  root cuts each tile into size - 1 pieces and sends one to each peer; a peer keeps its
-//                   piece and relays it to the others. Each rank sends and receives the message about once.
+//                   piece and relays it to the others. Each rank sends and receives the message about once. Pieces go
+//                   straight to their place if all peers' buffers are in windows, else as chunks.
 //
 // In both, the buffer is args.recv on every rank; root only reads it.
 #include "exchange.cuh"
+#include "reach.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_constant__ MoveArgs args) {
     const Team& team = args.team;
@@ -16,111 +18,161 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_cons
         [&](int rank) { return team.rank != args.root && rank == args.root ? whole : nothing; });
 }
 
-// Tile t is scattered by root into ring 0 in step t, relayed by each peer into ring 1 in step t + 1, and what
-// the others relayed is collected in step t + 2.
-struct Relay {
-    Channel& channel;
-    Chunks chunks;
-    const int root;
-    const Span span;  // this block's part of the buffer
+// This block's part of the buffer, in tiles of one piece for each peer.
+struct Pieces {
+    const int root, size;
+    const Span span;
     const u64 piece_nbytes;
 
-    __device__ int me() const { return channel.team.rank; }
-    __device__ int peers() const { return channel.team.size - 1; }
-    __device__ bool is_root() const { return me() == root; }
+    __device__ Pieces(const MoveArgs& args, u64 most)
+        : root(args.root), size(args.team.size), span(part_of(args.recv, args.nbytes)),
+          piece_nbytes(share_of(span.nbytes, size > 1 ? size - 1 : 1, most)) {}
+
     __device__ u64 tiles() const {
-        const u64 tile_nbytes = piece_nbytes * peers();  // 0 where root is alone: nothing to relay
+        const u64 tile_nbytes = piece_nbytes * (size - 1);  // 0 where root is alone: nothing to relay
         return tile_nbytes == 0 ? 0 : (span.nbytes + tile_nbytes - 1) / tile_nbytes;
     }
-    __device__ bool has(u64 tile) const { return tile < tiles(); }  // also false for one before the first
-
     // The piece of a tile that `rank`, not root, relays.
     __device__ Span piece(u64 tile, int rank) const {
-        const int number = (rank - root - 1 + channel.team.size) % channel.team.size;
-        const u64 begin = smaller((tile * peers() + number) * piece_nbytes, span.nbytes);
+        const int number = (rank - root - 1 + size) % size;
+        const u64 begin = smaller((tile * (size - 1) + number) * piece_nbytes, span.nbytes);
         const u64 nbytes = smaller(piece_nbytes, span.nbytes - begin);
         return Span{span.address + begin, nbytes, nbytes};
     }
+};
 
+// As chunks: tile t comes from root through ring 0, each peer relays its piece through ring 1.
+struct Relay {
+    Channel& channel;
+    Chunks chunks;
+    const Pieces pieces;
+
+    __device__ int me() const { return channel.team.rank; }
+    __device__ int peers() const { return channel.team.size - 1; }
+
+    // Root has a group for each peer. On a peer half of the warps relays, the others collect, a group for each peer. With
+    // one warp that does all: tile t in rounds t + 1 and t + 2.
     __device__ bool run() {
-        for (u64 step = 0; tiles() != 0 && step < tiles() + 2; ++step)
-            if (is_root() ? !scatter(step) : !pass_on(step - 1, step - 2)) return false;
-        return true;
+        const u32 warps = blockDim.x / 32, relays = warps / 2, transfers = u32(peers());
+        bool ok = true;
+        if (me() == pieces.root || relays == 0) ok = work(Crew(relays == 0 ? 1 : transfers), 0, transfers + 1);
+        else if (threadIdx.x / 32 < relays) ok = work(Crew(1, 0, relays, 1), 0, 1);
+        else ok = work(Crew(transfers, relays, warps, 2), 1, transfers);
+        return channel.everyone(ok);
     }
 
-    // Root's step.
-    __device__ bool scatter(u64 tile) {
-        if (!has(tile)) return true;
-        if (!chunks.await(1, [&](u32, int peer) { return chunks.wait_for_place(0, peer, tile); })) return false;
-        const Crew crew(peers());
-        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
-            const Span from = piece(tile, channel.peer(j));
-            copy_out(crew, chunks.place(0, channel.peer(j), root, tile), from);
-        }
-        __syncthreads();
-        if (!channel.is_peer(int(threadIdx.x))) return true;
-        fence_sys();
-        chunks.signal_stored(0, int(threadIdx.x), tile);
-        return true;
+    // Root's jobs: one for each peer. A peer's: 0 relays, then one for each peer collects.
+    __device__ bool work(const Crew& crew, u32 first, u32 jobs) {
+        const u64 tiles = pieces.tiles();
+        bool ok = true;
+        for (u64 round = 0; ok && round < tiles + 2; ++round)
+            for (u32 i = crew.first_job; ok && i < jobs; i += crew.next_job) {
+                const u32 job = i + first;
+                if (me() == pieces.root) ok = round >= tiles || job == u32(peers()) || scatter(crew, round, channel.peer(job));
+                else if (job == 0) ok = round < 1 || round - 1 >= tiles || relay(crew, round - 1);
+                else ok = round < 2 || collect(crew, round - 2, channel.peer(job - 1));
+            }
+        return ok;
     }
 
-    // A peer's step: keep and relay its piece of one tile, collect the others' pieces of an earlier one.
-    __device__ bool pass_on(u64 relayed, u64 collected) {
-        const bool ready = chunks.await(2, [&](u32 kind, int peer) {
-            if (kind == 1) return peer == root || !has(collected) || chunks.wait_for_chunk(1, peer, collected);
-            if (!has(relayed)) return true;
-            return peer == root ? chunks.wait_for_chunk(0, root, relayed) : chunks.wait_for_place(1, peer, relayed);
-        });
-        if (!ready) return false;
-        const Crew crew(2 * peers());  // the relaying crews share root's piece, a crew collects one peer's
-        for (u32 job = crew.first_job; job < 2u * peers(); job += crew.next_job) {
-            const int peer = channel.peer(int(job) % peers());
-            if (job < u32(peers()) && has(relayed)) relay(crew, relayed, peer);
-            if (job >= u32(peers()) && has(collected) && peer != root) copy_in(crew, 1, peer, piece(collected, peer), collected);
+    __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
+        const Span from = pieces.piece(tile, peer);
+        return chunks.store(crew, 0, peer, tile, from.nbytes, [&](u64 i) { return load_pack(from.address, i, from.nbytes); });
+    }
+
+    __device__ bool collect(const Crew& crew, u64 tile, int peer) {
+        if (peer == pieces.root) return true;
+        const Span to = pieces.piece(tile, peer);
+        return chunks.take(
+            crew, 1, peer, tile, to.nbytes, [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
+    }
+
+    // This rank's piece, to the buffer and to the rings of the others.
+    __device__ bool relay(const Crew& crew, u64 tile) {
+        const int peer = int(crew.member), root = pieces.root;
+        bool ready = true;
+        if (peer == root) ready = chunks.wait_for_chunk(0, root, tile);
+        else if (channel.is_peer(peer)) ready = chunks.wait_for_place(1, peer, tile);
+        if (!crew.everyone(ready)) return false;
+        const Span mine = pieces.piece(tile, me());
+        const Pack* from = chunks.place(0, me(), root, tile);
+        for (u64 i = crew.member; i < packs_in(mine.nbytes); i += crew.members) {
+            const Pack pack = get_pack(from + i);
+            store_pack(mine.address, i, mine.nbytes, pack);
+            for (int j = 0; j < peers(); ++j)
+                if (channel.peer(j) != root) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
         }
-        __syncthreads();
-        const int peer = int(threadIdx.x);
+        crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
         fence_sys();
-        if (has(relayed) && peer == root) chunks.signal_read(0, root, relayed);
-        if (has(relayed) && peer != root) chunks.signal_stored(1, peer, relayed);
-        if (has(collected) && peer != root) chunks.signal_read(1, peer, collected);
+        if (peer == root) chunks.signal_read(0, root, tile);
+        else chunks.signal_stored(1, peer, tile);
         return true;
-    }
-
-    // This rank's piece: to the buffer (the crew of `peer` == root), or to a peer's ring.
-    __device__ void relay(const Crew& crew, u64 tile, int peer) {
-        const Span mine = piece(tile, me());
-        if (peer == root) return copy_in(crew, 0, root, mine, tile);
-        const Pack* from = chunks.place(0, me(), root, tile);
-        Pack* place = chunks.place(1, peer, me(), tile);
-        move_packs(
-            crew.member, packs_in(mine.nbytes), crew.members,
-            [&](u64 i) { return get_pack(from + i); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
-    }
-
-    __device__ void copy_out(const Crew& crew, Pack* place, const Span& from) {
-        move_packs(
-            crew.member, packs_in(from.nbytes), crew.members,
-            [&](u64 i) { return load_pack(from.address, i, from.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
-    }
-
-    __device__ void copy_in(const Crew& crew, int ring, int source, const Span& to, u64 tile) {
-        const Pack* place = chunks.place(ring, me(), source, tile);
-        move_packs(
-            crew.member, packs_in(to.nbytes), crew.members,
-            [&](u64 i) { return get_pack(place + i); },
-            [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
     }
 };
 
+// Straight to its place: the counters of the rings tell how far root, and the others, have come.
+struct StraightRelay {
+    Channel& channel;
+    Chunks chunks;
+    const Pieces pieces;
+    const Reach& reach;
+    char* const buffer;
+
+    __device__ bool run() {
+        const u64 tiles = pieces.tiles();
+        const bool is_root = channel.team.rank == pieces.root;
+        for (u64 tile = 0; tile < tiles; ++tile)
+            if (!(is_root ? scatter(tile) : relay(tile))) return false;
+        const int peer = int(threadIdx.x);
+        const bool wait = tiles > 0 && !is_root && channel.is_peer(peer) && peer != pieces.root;
+        return channel.everyone(!wait || chunks.wait_for_chunk(1, peer, tiles - 1));
+    }
+
+    __device__ bool scatter(u64 tile) {
+        for (int j = 0; j < channel.team.size - 1; ++j) copy_to(channel.peer(j), pieces.piece(tile, channel.peer(j)));
+        announce(0, tile);
+        return true;
+    }
+
+    __device__ bool relay(u64 tile) {
+        if (!channel.everyone(threadIdx.x != 0 || chunks.wait_for_chunk(0, pieces.root, tile))) return false;
+        for (int j = 0; j < channel.team.size - 1; ++j)
+            if (channel.peer(j) != pieces.root) copy_to(channel.peer(j), pieces.piece(tile, channel.team.rank));
+        announce(1, tile);
+        return true;
+    }
+
+    __device__ void copy_to(int peer, const Span& from) const {
+        char* to = reach.recv[peer] + (from.address - buffer);
+        move_packs(
+            threadIdx.x, packs_in(from.nbytes), blockDim.x, [&](u64 i) { return get_pack(from.address, i, from.nbytes); },
+            [&](u64 i, Pack pack) { put_pack(to, i, from.nbytes, pack); });
+    }
+
+    __device__ void announce(int ring, u64 tile) {
+        const int peer = int(threadIdx.x);
+        __syncthreads();
+        if (!channel.is_peer(peer) || peer == pieces.root) return;
+        fence_sys();
+        chunks.signal_stored(ring, peer, tile);
+    }
+};
+
+constexpr u64 kStraightTiles = 8;  // root's link and the relays' work at the same time but for one tile
+
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_constant__ MoveArgs args) {
+    __shared__ Reach reach;
     Channel channel(args.team);
+    Packets packets(channel);
     const Chunks chunks(channel);
-    const Span span = part_of(args.recv, args.nbytes);
-    const int relays = args.team.size > 1 ? args.team.size - 1 : 1;
-    Relay{channel, chunks, args.root, span, share_of(span.nbytes, relays, chunks.nbytes)}.run();
-    channel.leave();
+    const auto nobody = [](int) { return false; };
+    const auto receives = [&](int rank) { return rank != args.root; };
+    bool ok = learn_reach(packets, Own{nullptr, args.recv, Place{0, nullptr}, args.team.recv}, nobody, receives, reach);
+    const u64 piece = args.nbytes / gridDim.x / (u64(args.team.size) * kStraightTiles);
+    if (ok && reach.all)
+        ok = StraightRelay{channel, chunks, Pieces(args, (piece / kPackNbytes + 1) * kPackNbytes), reach, args.recv}.run();
+    else if (ok)
+        ok = Relay{channel, chunks, Pieces(args, chunks.nbytes)}.run();
+    channel.leave(ok);
 }

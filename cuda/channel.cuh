@@ -12,6 +12,7 @@
 //     that is, has finished e - 2, the last operation in which it read this slot;
 //   * chunk rings are reused by every operation: written in e once the peer has entered e.
 #pragma once
+#include "vector.cuh"
 #include "wait.cuh"
 
 struct Channel {
@@ -97,16 +98,28 @@ struct Channel {
     }
 };
 
-// The threads of a block divided among `jobs` jobs by warps: with fewer warps than jobs a warp does several.
+// Warps of a block divided among jobs: with fewer warps than jobs, or more jobs than groups, a group does several.
+// A group meets by a barrier of its own, and waits for no other.
 struct Crew {
     u32 first_job, next_job;  // for (job = first_job; job < jobs; job += next_job)
     u32 member, members;      //   for (i = member; i < work; i += members)
+    u32 group;
 
-    __device__ explicit Crew(u32 jobs) {
-        const u32 warps = (blockDim.x + 31) / 32, warp = threadIdx.x / 32;
-        next_job = warps < jobs ? warps : (jobs ? jobs : 1);
+    // All warps of the block.
+    __device__ explicit Crew(u32 jobs) : Crew(jobs, 0, (blockDim.x + 31) / 32, 1) {}
+
+    // The warps from `begin` to `end`, which form groups from number `first_group` on.
+    __device__ Crew(u32 jobs, u32 begin, u32 end, u32 first_group) {
+        const u32 warps = end - begin, warp = threadIdx.x / 32 - begin;
+        next_job = u32(smaller(smaller(warps, kMaxGroups - first_group), jobs ? jobs : 1));
         first_job = warp % next_job;
         member = warp / next_job * 32 + threadIdx.x % 32;
         members = ((warps - first_job - 1) / next_job + 1) * 32;
+        group = first_group + first_job;
     }
+
+    // A barrier of the group that tells whether all its threads got what they waited for.
+    __device__ bool everyone(bool ok) const { return !any_of_group(!ok, group, members); }
+
+    static constexpr u32 kMaxGroups = 16;  // of a block; 0 is the block
 };

@@ -10,11 +10,13 @@
 // Chunk k goes to place k % kDepth. The first kDepth chunks need no tail: they wait until the peer has
 // entered this operation and thereby has finished the last one that used the ring.
 //
-// Operations work in *steps*: wait for what the step needs, move, barrier, signal. A chunk stored in step k is
-// taken in step k + 1, so that its signal travels while others are moved. A rank in step k needs of its peers
-// what they did in step k - 1 or before, so the rank furthest behind never waits: no deadlock.
+// Each way of a chunk, storing it for a peer or taking it from one, is a job of a group of warps, which waits, moves,
+// meets and signals, chunk after chunk. The groups of a block do not wait for each other, so that some move while
+// the signals of others travel. A group that has several jobs does them in *rounds*: in round k it stores chunk k
+// and takes chunk k - 1. What a round waits for, peers did in round k - 1 or before, so the group furthest behind, on
+// whatever rank, never waits: no deadlock.
 //
-// A step has a cost of its own, whatever it moves (waits, barriers, a fence), and what it moves is bounded by
+// A chunk has a cost of its own, whatever its length (waits, barriers, a fence), and what can be on the way is bounded by
 // the memory of the rings. So the chunks are as long, and the rings as short, as can be: two chunks are enough.
 #pragma once
 #include "channel.cuh"
@@ -35,16 +37,6 @@ struct Chunks {
         return reinterpret_cast<Pack*>(team.base[holder] + team.rings_offset + rings);
     }
 
-    // All threads make the waits of a step: `wait(kind, peer)` is called for each kind and peer; false: leave.
-    template <class Wait>
-    __device__ bool await(u32 kinds, Wait wait) {
-        bool ok = true;
-        const Crew crew(kinds);
-        for (u32 kind = crew.first_job; kind < kinds; kind += crew.next_job)
-            if (ok && channel.is_peer(int(crew.member))) ok = wait(kind, int(crew.member));
-        return channel.everyone(ok);
-    }
-
     // May chunk k be stored in `peer`'s ring?
     __device__ bool wait_for_place(int ring, int peer, u64 k) {
         if (k < kDepth) return channel.wait_for_entered(peer, channel.epoch);
@@ -56,15 +48,43 @@ struct Chunks {
         return wait(&channel.mine->head[ring][source], source, k + 1);
     }
 
-    // Chunk k is stored in `peer`'s ring. The caller has made a barrier of the block, then fence_sys: together
-    // they order what all threads stored before the signal.
+    // Chunk k is stored in `peer`'s ring. Those who stored have met, then the caller made fence_sys: together they order
+    // what all of them stored before the signal.
     __device__ void signal_stored(int ring, int peer, u64 k) {
         st_relaxed_sys(&theirs(peer)->head[ring][channel.team.rank], mark(k + 1));
     }
 
-    // Chunk k of `source` has been read; after a barrier and fence_sys, as above.
+    // Chunk k of `source` has been read; they have met, and fence_sys, as above.
     __device__ void signal_read(int ring, int source, u64 k) {
         st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
+    }
+
+    // The group stores chunk k of a span for `peer`: pack i of it is `load(i)`. False: leave.
+    template <class Load>
+    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
+        if (!crew.everyone(crew.member != 0 || wait_for_place(ring, peer, k))) return false;
+        Pack* to = place(ring, peer, channel.team.rank, k);
+        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, load, [&](u64 i, Pack pack) { put_pack(to + i, pack); });
+        crew.everyone(true);
+        if (crew.member == 0) {
+            fence_sys();
+            signal_stored(ring, peer, k);
+        }
+        return true;
+    }
+
+    // The group takes chunk k of `source`: `keep(i, pack)` for each pack of it. False: leave.
+    template <class Keep>
+    __device__ bool take(const Crew& crew, int ring, int source, u64 k, u64 chunk_nbytes, Keep keep) {
+        if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;
+        const Pack* from = place(ring, channel.team.rank, source, k);
+        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, [&](u64 i) { return get_pack(from + i); }, keep);
+        crew.everyone(true);
+        if (crew.member == 0) {
+            fence_sys();
+            signal_read(ring, source, k);
+        }
+        return true;
     }
 
   private:

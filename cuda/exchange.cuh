@@ -6,10 +6,10 @@
 //   * a span that fits a packet slot goes as packets: all leave, then all are awaited;
 //   * for a longer one the receiver says in a packet where it belongs, if that is in a window (window.cuh). The
 //     sender stores it there and signals once;
-//   * if not, it goes as chunks: step k stores chunk k for every peer and takes chunk k - 1 of every peer.
+//   * if not, it goes as chunks.
 //
 // In place is fine where a span's source and destination are the same bytes: a pack or chunk is sent before
-// the one that replaces it is stored, by the same thread (packets) or in an earlier step (chunks). Such a span is
+// the one that replaces it is stored, by the same thread (packets) or in an earlier round (chunks). Such a span is
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
 #include "chunk.cuh"
@@ -57,10 +57,9 @@ struct Exchange {
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         const bool long_one = is_long(spans.in[channel.team.rank]);
         if (!long_one) copy_own();
-        if (!receive_packets() || !learn_places()) return false;
-        store_straight();
+        if (!receive_packets() || !learn_places() || !store_straight()) return false;
         if (long_one) copy_own();
-        return move_chunks() && await_straight();
+        return move_chunks();
     }
 
   private:
@@ -70,11 +69,15 @@ struct Exchange {
         return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
     }
 
+    // A span that comes from a peer replaces the one that goes to it.
+    __device__ bool in_place(int peer) const {
+        return spans.in[peer].address == spans.out[peer].address && spans.out[peer].nbytes > 0;
+    }
+
     // What `peer` is told of its long span: where it belongs, or 0 if it has to go through the ring.
     __device__ u64 place_for(int peer) const {
-        const Span &to = spans.in[peer], &from = spans.out[peer];
-        const bool in_place = to.address == from.address && from.nbytes > 0;
-        return in_place || to.kept < to.nbytes ? 0 : pack_place(channel.team.recv, to.address);
+        const Span& to = spans.in[peer];
+        return in_place(peer) || to.kept < to.nbytes ? 0 : pack_place(channel.team.recv, to.address);
     }
 
     __device__ bool comes_straight(int peer) const { return is_long(spans.in[peer]) && place_for(peer) != 0; }
@@ -93,29 +96,28 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
-    // One peer after the other: the ranks are about in step, and each then stores to another one.
-    __device__ void store_straight() {
+    // One peer after the other, each rank to another one. A rank goes on to the next peer when it has got what was stored
+    // to it meanwhile: ranks that drift apart collide in the switch, two storing to one. False: leave.
+    __device__ bool store_straight() {
         for (int j = 0; j < peers(); ++j) {
-            const int peer = channel.peer(j);
-            const Span& span = spans.out[peer];
-            if (spans.place[peer] == nullptr) continue;
-            move_packs(
-                threadIdx.x, packs_in(span.nbytes), blockDim.x,
-                [&](u64 i) { return load_pack(span.address, i, span.nbytes); },
-                [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
+            const int target = channel.peer(j), source = channel.peer(peers() - 1 - j);
+            if (spans.place[target] != nullptr) store_to(target);
+            const bool wait = threadIdx.x == 0 && comes_straight(source);
+            if (!channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, source, 0))) return false;
         }
-        __syncthreads();
-        const int peer = int(threadIdx.x);
-        if (channel.is_peer(peer) && spans.place[peer] != nullptr) {
-            fence_sys();
-            Chunks(channel, 1).signal_stored(0, peer, 0);
-        }
+        return true;
     }
 
-    __device__ bool await_straight() {
-        const int peer = int(threadIdx.x);
-        const bool wait = channel.is_peer(peer) && comes_straight(peer);
-        return channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, peer, 0));
+    __device__ void store_to(int peer) {
+        const Span& span = spans.out[peer];
+        move_packs(
+            threadIdx.x, packs_in(span.nbytes), blockDim.x,
+            [&](u64 i) { return load_pack(span.address, i, span.nbytes); },
+            [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
+        __syncthreads();
+        if (threadIdx.x != 0) return;
+        fence_sys();
+        Chunks(channel, 1).signal_stored(0, peer, 0);
     }
 
     __device__ void copy_own() {
@@ -143,71 +145,57 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
+    // Jobs 0 … peers() - 1 store for a peer, the others take from one. In place one group does both for a peer, lest a
+    // chunk be stored where one is still to be sent from.
     __device__ bool move_chunks() {
         Chunks chunks(channel, 1);
+        const u32 senders = u32(peers()), paired = in_place() ? senders : 0, jobs = 2 * senders - paired;
+        const Crew crew(jobs);
         u64 longest = 0;
-        for (int j = 0; j < peers(); ++j) {
-            const int peer = channel.peer(j);
-            if (sends_chunks(peer) && spans.out[peer].nbytes > longest) longest = spans.out[peer].nbytes;
-            if (takes_chunks(peer) && spans.in[peer].nbytes > longest) longest = spans.in[peer].nbytes;
-        }
-        const u64 count = (longest + chunks.nbytes - 1) / chunks.nbytes;
-        for (u64 k = 0; count != 0 && k < count + 1; ++k)
-            if (!step(chunks, k, k - 1)) return false;
-        return true;
+        for (u32 job = 0; job < 2 * senders; ++job)
+            if (chunked_nbytes(job) > longest) longest = chunked_nbytes(job);
+        const u64 rounds = longest == 0 ? 0 : (longest + chunks.nbytes - 1) / chunks.nbytes + 1;
+        bool ok = true;
+        for (u64 round = 0; ok && round < rounds; ++round)
+            for (u32 job = crew.first_job; ok && job < jobs; job += crew.next_job) {
+                if (is_sender(job)) ok = store_chunk(chunks, crew, job, round);
+                if (ok && (paired || !is_sender(job))) ok = take_chunk(chunks, crew, job + paired, round - 1);
+            }
+        return channel.everyone(ok);
     }
 
-    __device__ bool sends_chunks(int peer) const { return is_long(spans.out[peer]) && spans.place[peer] == nullptr; }
-    __device__ bool takes_chunks(int peer) const { return is_long(spans.in[peer]) && !comes_straight(peer); }
-
-    // False also for the chunk before the first.
-    __device__ static bool has_chunk(const Chunks& chunks, const Span& span, u64 k) {
-        return i64(k) >= 0 && k * chunks.nbytes < span.nbytes;
+    __device__ bool in_place() const {
+        bool any = false;
+        for (int j = 0; j < peers(); ++j) any |= in_place(channel.peer(j));
+        return any;
     }
 
-    // Stores chunk `sent` of every span and takes chunk `taken`, where there is one.
-    __device__ bool step(Chunks& chunks, u64 sent, u64 taken) {
-        const auto sends = [&](int peer) { return sends_chunks(peer) && has_chunk(chunks, spans.out[peer], sent); };
-        const auto takes = [&](int peer) { return takes_chunks(peer) && has_chunk(chunks, spans.in[peer], taken); };
-        const bool ready = chunks.await(2, [&](u32 kind, int peer) {
-            return kind == 0 ? !sends(peer) || chunks.wait_for_place(0, peer, sent)
-                             : !takes(peer) || chunks.wait_for_chunk(0, peer, taken);
-        });
-        if (!ready) return false;
-        const Crew crew(2 * peers());
-        for (u32 job = crew.first_job; job < 2u * peers(); job += crew.next_job) {
-            const int peer = channel.peer(int(job) % peers());
-            if (job < u32(peers()) && sends(peer)) store_chunk(chunks, crew, peer, sent);
-            if (job >= u32(peers()) && takes(peer)) take_chunk(chunks, crew, peer, taken);
-        }
-        __syncthreads();
-        const int peer = int(threadIdx.x);
-        if (!channel.is_peer(peer) || (!sends(peer) && !takes(peer))) return true;
-        fence_sys();
-        if (sends(peer)) chunks.signal_stored(0, peer, sent);
-        if (takes(peer)) chunks.signal_read(0, peer, taken);
-        return true;
+    __device__ bool is_sender(u32 job) const { return job < u32(peers()); }
+    __device__ int peer_of(u32 job) const { return channel.peer(int(job) % peers()); }
+
+    // How much of a job's span goes as chunks: all or nothing.
+    __device__ u64 chunked_nbytes(u32 job) const {
+        const int peer = peer_of(job);
+        const Span& span = is_sender(job) ? spans.out[peer] : spans.in[peer];
+        const bool straight = is_sender(job) ? spans.place[peer] != nullptr : comes_straight(peer);
+        return is_long(span) && !straight ? span.nbytes : 0;
     }
 
-    __device__ void store_chunk(const Chunks& chunks, const Crew& crew, int peer, u64 k) {
-        const u64 begin = k * chunks.nbytes, nbytes = smaller(chunks.nbytes, spans.out[peer].nbytes - begin);
-        const char* from = spans.out[peer].address + begin;
-        Pack* place = chunks.place(0, peer, channel.team.rank, k);
-        move_packs(
-            crew.member, packs_in(nbytes), crew.members,
-            [&](u64 i) { return load_pack(from, i, nbytes); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
+    __device__ bool store_chunk(Chunks& chunks, const Crew& crew, u32 job, u64 k) {
+        const u64 begin = k * chunks.nbytes, end = chunked_nbytes(job);
+        if (begin >= end) return true;
+        const char* from = spans.out[peer_of(job)].address + begin;
+        const u64 nbytes = smaller(chunks.nbytes, end - begin);
+        return chunks.store(crew, 0, peer_of(job), k, nbytes, [&](u64 i) { return load_pack(from, i, nbytes); });
     }
 
-    __device__ void take_chunk(const Chunks& chunks, const Crew& crew, int peer, u64 k) {
-        const u64 begin = smaller(k * chunks.nbytes, spans.in[peer].kept);
-        const u64 nbytes = smaller(chunks.nbytes, spans.in[peer].kept - begin);
-        char* to = spans.in[peer].address + begin;
-        const Pack* place = chunks.place(0, channel.team.rank, peer, k);
-        move_packs(
-            crew.member, packs_in(nbytes), crew.members,
-            [&](u64 i) { return get_pack(place + i); },
-            [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
+    // `k` is -1 in the first round.
+    __device__ bool take_chunk(Chunks& chunks, const Crew& crew, u32 job, u64 k) {
+        if (i64(k) < 0 || k * chunks.nbytes >= chunked_nbytes(job)) return true;
+        const Span& span = spans.in[peer_of(job)];
+        const u64 begin = smaller(k * chunks.nbytes, span.kept), nbytes = smaller(chunks.nbytes, span.kept - begin);
+        char* to = span.address + begin;
+        return chunks.take(crew, 0, peer_of(job), k, nbytes, [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
     }
 };
 

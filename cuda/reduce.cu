@@ -1,7 +1,7 @@
 // Reduce: root's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
 //   reduce_one_shot  small: everyone sends everything to root as packets
-//   reduce_two_shot  large: every rank folds a shard of each tile and sends it to root
+//   reduce_two_shot  large: every rank but root folds a shard of each tile and sends it to root
 //
 // In place at root: send == recv. Elsewhere recv is not used.
 #include "zero_copy.cuh"
@@ -29,6 +29,6 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
-    const auto tiling_of = [&](u64 most) { return VectorTiling(args, most); };
+    const auto tiling_of = [&](u64 most) { return VectorTiling(args, most, args.root); };
     channel.leave(reduce_long<T, Op>(channel, args, args.root, tiling_of));
 }

@@ -3,8 +3,7 @@
 //   one-shot: every rank that needs a pack gets it from all ranks as packets and folds it. One trip.
 //   two-shot: each tile is cut into one shard a rank; every rank sends shard r to rank r (ring 0), r folds
 //             what it got and sends the result on (ring 1) to those who need it. Each byte travels twice,
-//             however many ranks there are. A tile is scattered in step t, folded in t + 1 and collected in
-//             t + 2, so three tiles are on their way at a time.
+//             however many ranks there are.
 #pragma once
 #include "chunk.cuh"
 #include "packet.cuh"
@@ -62,73 +61,71 @@ struct TwoShot {
     Channel& channel;
     Chunks chunks;
     const Tiling tiling;
-    const int receiver;  // a rank, kToAll or kToNone
+    const int receiver;   // a rank, kToAll or kToNone
+    const bool in_order;  // a tile is folded after it has been scattered
 
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
-    __device__ bool has(u64 tile) const { return tile < tiling.tiles(); }  // also false for one before the first
 
+    // A third of the warps folds; the others scatter and collect, a group for each peer and way. With few warps, or where
+    // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
     __device__ bool run() {
+        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / 3, transfers = 2 * u32(peers());
+        bool ok = true;
+        if (folders == 0) ok = work(Crew(1), 0, transfers + 1);
+        else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1);
+        else ok = work(Crew(transfers, folders, warps, 2), 1, transfers);
+        return channel.everyone(ok);
+    }
+
+    // Jobs: 0 folds, then one for each peer scatters, then one for each collects; here `jobs` of them from `first` on.
+    __device__ bool work(const Crew& crew, u32 first, u32 jobs) {
         const u64 tiles = tiling.tiles();
-        for (u64 step = 0; tiles != 0 && step < tiles + 2; ++step)
-            if (!move(step, step - 1, step - 2)) return false;
-        return true;
+        bool ok = true;
+        for (u64 round = 0; ok && round < tiles + 2; ++round)
+            for (u32 i = crew.first_job; ok && i < jobs; i += crew.next_job) {
+                const u32 job = i + first;
+                const int peer = peers() > 0 ? channel.peer(int(job + peers() - 1) % peers()) : me();
+                if (job == 0) ok = round < 1 || round - 1 >= tiles || fold(crew, round - 1);
+                else if (job <= u32(peers())) ok = round >= tiles || scatter(crew, round, peer);
+                else ok = round < 2 || !receives(me()) || collect(crew, round - 2, peer);
+            }
+        return ok;
     }
 
-    // One step: scatter one tile, fold an earlier one, collect a still earlier one.
-    __device__ bool move(u64 scattered, u64 folded, u64 collected) {
-        const bool ready = chunks.await(4, [&](u32 kind, int peer) {
-            if (kind == 0) return !has(scattered) || chunks.wait_for_place(0, peer, scattered);
-            if (kind == 1) return !has(folded) || chunks.wait_for_chunk(0, peer, folded);
-            if (kind == 2) return !has(folded) || !receives(peer) || chunks.wait_for_place(1, peer, folded);
-            return !has(collected) || !receives(me()) || chunks.wait_for_chunk(1, peer, collected);
-        });
-        if (!ready) return false;
-        const u32 parts = peers() > 0 ? peers() : 1;  // folding is worth as many jobs as sending
-        const Crew crew(parts + 2 * peers());
-        for (u32 job = crew.first_job; job < parts + 2 * peers(); job += crew.next_job) {
-            if (job < parts) fold(crew, folded, job, parts);
-            else if (job < parts + peers()) scatter(crew, scattered, channel.peer(job - parts));
-            else collect(crew, collected, channel.peer(job - parts - peers()));
-        }
-        __syncthreads();
-        if (channel.is_peer(int(threadIdx.x))) signal(int(threadIdx.x), scattered, folded, collected);
-        return true;
-    }
-
-    __device__ void signal(int peer, u64 scattered, u64 folded, u64 collected) {
-        fence_sys();
-        if (has(scattered)) chunks.signal_stored(0, peer, scattered);
-        if (has(folded)) chunks.signal_read(0, peer, folded);
-        if (has(folded) && receives(peer)) chunks.signal_stored(1, peer, folded);
-        if (has(collected) && receives(me())) chunks.signal_read(1, peer, collected);
-    }
-
-    __device__ void scatter(const Crew& crew, u64 tile, int peer) const {
-        if (!has(tile)) return;
+    __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
         const Shard shard = tiling.shard(tile, peer);
-        Pack* place = chunks.place(0, peer, me(), tile);
-        move_packs(
-            crew.member, packs_in(shard.nbytes), crew.members,
-            [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
+        return chunks.store(crew, 0, peer, tile, shard.nbytes, [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); });
     }
 
-    // Part `part` of `parts` of this rank's shard.
-    __device__ void fold(const Crew& crew, u64 tile, u32 part, u32 parts) const {
-        if (!has(tile)) return;
+    __device__ bool collect(const Crew& crew, u64 tile, int peer) {
+        const Shard shard = tiling.shard(tile, peer);
+        return chunks.take(
+            crew, 1, peer, tile, shard.nbytes, [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
+    }
+
+    // This rank's shard: waits for what all ranks contribute, and for places for the result.
+    __device__ bool fold(const Crew& crew, u64 tile) {
+        const int peer = int(crew.member);
+        const bool ready = !channel.is_peer(peer) ||
+                           (chunks.wait_for_chunk(0, peer, tile) && (!receives(peer) || chunks.wait_for_place(1, peer, tile)));
+        if (!crew.everyone(ready)) return false;
         const Shard shard = tiling.shard(tile, me());
-        const u32 packs = u32(packs_in(shard.nbytes)), each = (packs + parts - 1) / parts;
-        const u32 end = u32(smaller(u64(each) * (part + 1), packs));
 #pragma unroll 1  // twice as many loads at once would not fit the registers
-        for (u32 i = each * part + crew.member; i < end; i += crew.members) {
+        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members) {
             const Pack pack = folded_pack(tile, shard, i);
             if (receiver == kToNone || receives(me())) store_pack(shard.recv, i, shard.nbytes, pack);
 #pragma unroll 1
             for (int j = 0; j < peers(); ++j)
                 if (receives(channel.peer(j))) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
         }
+        crew.everyone(true);
+        if (!channel.is_peer(peer)) return true;
+        fence_sys();
+        chunks.signal_read(0, peer, tile);
+        if (receives(peer)) chunks.signal_stored(1, peer, tile);
+        return true;
     }
 
     // Pack `i` of this rank's shard, folded over all ranks.
@@ -137,35 +134,29 @@ struct TwoShot {
             return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
         });
     }
-
-    __device__ void collect(const Crew& crew, u64 tile, int peer) const {
-        if (!has(tile) || !receives(me())) return;
-        const Shard shard = tiling.shard(tile, peer);
-        const Pack* place = chunks.place(1, me(), peer, tile);
-        move_packs(
-            crew.member, packs_in(shard.nbytes), crew.members,
-            [&](u64 i) { return get_pack(place + i); },
-            [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
-    }
 };
 
-// A vector that all ranks fold together: this block's part of it, cut into tiles of `size` shards.
+// A vector that all ranks fold together: this block's part of it, cut into tiles of one shard for each owner. All ranks own
+// shards, or all but one: the root of Reduce, whose link has enough to do with the result.
 struct VectorTiling {
     const char* send;
     char* recv;
     u64 nbytes, shard_nbytes;
-    int size;
+    int size, owners, first_owner;
 
-    __device__ VectorTiling(const ReduceArgs& args, u64 most) : size(args.team.size) {
+    __device__ VectorTiling(const ReduceArgs& args, u64 most, int spared = kToNone) : size(args.team.size) {
         const Part part(args.nbytes, gridDim.x, blockIdx.x);
         send = args.send + part.begin;
         recv = args.recv + part.begin;
         nbytes = part.nbytes;
-        shard_nbytes = share_of(nbytes, size, most);
+        owners = spared == kToNone || size == 1 ? size : size - 1;
+        first_owner = owners == size ? 0 : (spared + 1) % size;
+        shard_nbytes = share_of(nbytes, owners, most);
     }
-    __device__ u64 tiles() const { return (nbytes + shard_nbytes * size - 1) / (shard_nbytes * size); }
+    __device__ u64 tiles() const { return (nbytes + shard_nbytes * owners - 1) / (shard_nbytes * owners); }
     __device__ Shard shard(u64 tile, int rank) const {
-        const u64 begin = smaller((tile * size + rank) * shard_nbytes, nbytes);
+        const int owner = rank < first_owner ? rank - first_owner + size : rank - first_owner;
+        const u64 begin = owner < owners ? smaller((tile * owners + owner) * shard_nbytes, nbytes) : nbytes;
         return Shard{send + begin, recv + begin, smaller(shard_nbytes, nbytes - begin)};
     }
 };

@@ -86,6 +86,16 @@ __device__ __forceinline__ Pack get_pack(const Pack* p) {
 
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// A barrier among the `threads` threads, whole warps, that name the same `group` of the block, 1 to 15: orders their
+// accesses as __syncthreads does the block's. Tells all of them whether any voted.
+__device__ __forceinline__ bool any_of_group(bool vote, u32 group, u32 threads) {
+    u32 any;
+    asm volatile(
+        "{ .reg .pred mine, all; setp.ne.u32 mine, %1, 0; barrier.cta.red.or.pred all, %2, %3, mine; "
+        "selp.u32 %0, 1, 0, all; }" : "=r"(any) : "r"(u32(vote)), "r"(group), "r"(threads) : "memory");
+    return any != 0;
+}
+
 // Returns the word as it was, which has been replaced if it equals `expected`. Orders nothing, and only
 // threads of this GPU may take part: it claims a record.
 __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {

@@ -1,45 +1,12 @@
-// Reductions without a copy on the way: where the ranks' buffers lie in windows (window.cuh), a rank loads its shard
+// Reductions without a copy on the way: where the ranks' buffers lie in windows (reach.cuh), a rank loads its shard
 // of every rank's vector where it is, folds it, and stores the result where it belongs.
 //
-// Every rank tells every other where its buffers lie, so all of them know whether all do, and take the same way. Each
-// byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for and no steps.
+// Each byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for.
 // In place is fine where a shard is read and written by one rank only, pack by pack. It is not for Reduce_scatter_block,
 // whose result replaces a block that others read: then a rank says that its buffer is in no window.
 #pragma once
+#include "reach.cuh"
 #include "reduce.cuh"
-#include "window.cuh"
-
-struct Reach {  // in shared memory: every rank's buffers as mapped here, where `all` that are needed are
-    const char* send[kMaxRanks];
-    char* recv[kMaxRanks];
-    bool all;
-};
-
-// All threads exchange places with all peers, and wait until they have entered; false: leave. The recvbufs that are
-// needed are those of the ranks for which `receives(rank)`.
-template <class Receives>
-__device__ bool learn_reach(Packets& packets, const char* send, char* recv, Receives receives, Reach& reach) {
-    Channel& channel = packets.channel;
-    const Team& team = channel.team;
-    if (!packets.await_free()) return false;
-    const int rank = int(threadIdx.x);
-    u64 send_word = send == recv && !receives(team.rank) ? 0 : pack_place(team.send, send);
-    u64 recv_word = pack_place(team.recv, recv);
-    bool ok = true;
-    if (channel.is_peer(rank)) {
-        packets.send_word(packets.outbox(rank), 0, send_word);
-        packets.send_word(packets.outbox(rank), 1, recv_word);
-        ok = packets.receive_word(rank, 0, send_word) && packets.receive_word(rank, 1, recv_word) &&
-             channel.wait_for_entered(rank, channel.epoch);
-    }
-    if (rank < team.size) {
-        reach.send[rank] = unpack_place(team, rank, send_word);
-        reach.recv[rank] = unpack_place(team, rank, recv_word);
-    }
-    const bool all = channel.everyone(rank >= team.size || (send_word != 0 && (recv_word != 0 || !receives(rank))));
-    if (rank == 0) reach.all = all;
-    return channel.everyone(ok);
-}
 
 template <class T, class Op, class Tiling>
 struct ZeroCopy {
@@ -88,13 +55,15 @@ struct ZeroCopy {
 template <class T, class Op, class TilingOf>
 __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiver, TilingOf tiling_of) {
     __shared__ Reach reach;
-    Packets packets(channel);
     const auto whole = tiling_of(~0ull);
     if (whole.tiles() == 0) return false;  // nothing to do for this block, on any rank
+    const bool replaced = receiver == kToNone && args.send == args.recv;
+    const Own own{args.send, args.recv, replaced ? Place{0, nullptr} : args.team.send, args.team.recv};
+    const auto sends = [](int) { return true; };
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
-    if (!learn_reach(packets, args.send, args.recv, receives, reach)) return false;
+    Packets packets(channel);
+    if (!learn_reach(packets, own, sends, receives, reach)) return false;
     if (reach.all) return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver}.run(args.send, args.recv);
     Chunks chunks(channel);
-    const auto tiling = tiling_of(chunks.nbytes);
-    return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling, receiver}.run();
+    return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver, replaced}.run();
 }

@@ -1,4 +1,4 @@
-// __syncthreads() and its voting forms: nobody goes on before everybody has come.
+// __syncthreads() and its voting forms, and barriers of groups of warps: nobody goes on before everybody has come.
 #pragma once
 
 namespace emulator {
@@ -32,6 +32,36 @@ EMULATOR_UNSEEN inline void Block::release_barrier() {
     ++barriers_;
 }
 
+EMULATOR_UNSEEN inline u32 Block::sync_group(bool vote, u32 id, u32 count) {
+    if (id == 0 || id >= kMaxGroups || count % 32 != 0) give_up("a group is a number from 1 to 15, and whole warps");
+    Group& group = groups_[id];
+    void* edge = reinterpret_cast<char*>(&group.barriers) + (group.barriers & 1);
+    tsan_release(edge);
+    ++group.waiting;
+    group.voted += vote;
+    progress = true;
+    running->group = id;
+    running->state = State::at_group;
+    if (group.waiting == count) {
+        release_group(id);
+    } else {
+        leave();
+    }
+    tsan_acquire(edge);
+    return group.yes;
+}
+
+EMULATOR_UNSEEN inline void Block::release_group(u32 id) {
+    for (u32 i = 0; i < dimensions.x; ++i)
+        if (threads[i].state == State::at_group && threads[i].group == id) threads[i].state = State::ready;
+    if (buffer) buffer->order(id, [&](u32 thread) { return threads[thread].group == id; });
+    Group& group = groups_[id];
+    group.yes = group.voted;
+    group.waiting = group.voted = 0;
+    ++group.barriers;
+}
+
+EMULATOR_UNSEEN inline u32 sync_group(bool vote, u32 id, u32 count) { return current->sync_group(vote, id, count); }
 EMULATOR_UNSEEN inline u32 sync_block(bool vote, bool& every) { return current->sync(vote, every); }
 
 }  // namespace emulator
@@ -50,3 +80,5 @@ inline int __syncthreads_and(int predicate) {
     emulator::sync_block(predicate != 0, every);
     return every;
 }
+
+inline bool any_of_group(bool vote, u32 group, u32 threads) { return emulator::sync_group(vote, group, threads) > 0; }

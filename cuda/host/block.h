@@ -3,13 +3,14 @@
 
 namespace emulator {
 
-enum class State : unsigned char { ready, at_barrier, at_warp, done };
+enum class State : unsigned char { ready, at_barrier, at_group, at_warp, done };
 
 struct Thread {
     Fiber fiber;
     dim3 index;
     u32 rank = 0;  // within the block
     State state = State::done;
+    u32 group = 0;  // that it has met last, or waits for (barrier.h)
     // A warp operation in flight (warp.h): who takes part, whom and what this lane reads, what it gives.
     u32 mask = 0, wanted = 0, votes = 0;
     u64 offered = 0, taken = 0;
@@ -24,7 +25,12 @@ struct Warp {
     u32 meetings[32] = {};  // completed operations, by the lowest lane of the mask
 };
 
+struct Group {  // warps that meet by a barrier of their own
+    u32 waiting = 0, voted = 0, yes = 0, barriers = 0;
+};
+
 constexpr u32 kMaxThreads = 1024;
+constexpr u32 kMaxGroups = 16;  // of a block; 0 is not used
 
 struct Grid;  // grid.h
 bool failed(const Grid& grid);
@@ -48,6 +54,7 @@ class Block {
     void leave();                      // lets others run
     void finish(Thread& thread);       // the kernel's function returned
     u32 sync(bool vote, bool& every);  // __syncthreads: how many voted yes, and whether all did
+    u32 sync_group(bool vote, u32 group, u32 count);  // the same among `count` threads
     bool meet(Thread& thread);         // a warp operation: true if all lanes are there (warp.h)
     void touch();                      // called by each access to a signal: a place where others may run
     Origin origin() const;
@@ -58,11 +65,13 @@ class Block {
     void pass();
     void idle();
     void release_barrier();
+    void release_group(u32 id);
     void report(const char* what);
 
     Fiber scheduler_;
     u32 live_, waiting_ = 0, arrived_ = 0, yes_ = 0, voted_ = 0;
     u32 barriers_ = 0;
+    Group groups_[kMaxGroups];
     Random random_;
     u32 idle_passes_ = 0, touches_ = 0;
     double last_progress_ = 0;
@@ -129,12 +138,12 @@ EMULATOR_UNSEEN inline void Block::idle() {
 }
 
 EMULATOR_UNSEEN inline void Block::report(const char* what) {
-    u32 count[4] = {};
+    u32 count[5] = {};
     for (u32 i = 0; i < dimensions.x; ++i) ++count[static_cast<int>(threads[i].state)];
     char text[200];
     snprintf(text, sizeof text,
-             "%s: %u threads poll, %u wait at __syncthreads, %u at a warp operation, %u are done", what,
-             count[0], count[1], count[2], count[3]);
+             "%s: %u threads poll, %u wait at __syncthreads, %u at a group's barrier, %u at a warp operation, %u are done",
+             what, count[0], count[1], count[2], count[3], count[4]);
     fail(grid, index.x, text);
 }
 
@@ -154,7 +163,7 @@ EMULATOR_UNSEEN inline void Block::touch() {
 
 EMULATOR_UNSEEN inline Origin Block::origin() const {
     const u32 warp = running->rank / 32;
-    return Origin{running->rank, warp, warps[warp].barriers, barriers_};
+    return Origin{running->rank, warp, warps[warp].barriers, barriers_, running->group};
 }
 
 EMULATOR_UNSEEN inline void Block::finish(Thread& thread) {

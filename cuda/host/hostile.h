@@ -4,7 +4,7 @@
 // In hostile mode st_relaxed_sys, st_packet_sys and put_pack go to this buffer in pieces of at most eight
 // bytes; each is written after a random number of scheduler passes, or of yields once the kernel is over.
 // A release by a thread first writes what it must: its own stores, its warp's before the last __syncwarp(),
-// and its block's before the last __syncthreads().
+// its group's before their last barrier, and its block's before the last __syncthreads().
 //
 // The block sees its own buffered stores through the loads of ordering.h, not through a plain C++ load:
 // read with get_pack what was written with put_pack. A __threadfence() writes nothing here, for its scope
@@ -33,9 +33,9 @@ class Random {
     u64 state_;
 };
 
-// Who stores: the thread, its warp, and how many barriers each kind has passed.
+// Who stores: the thread, its warp, and how many barriers each kind has passed; the group that releases, or has met since.
 struct Origin {
-    u32 thread, warp, warp_barriers, block_barriers;
+    u32 thread, warp, warp_barriers, block_barriers, group;
 };
 
 class StoreBuffer {
@@ -47,6 +47,7 @@ class StoreBuffer {
     void store(T* p, T value, const Origin& origin) {
         settle(p);  // stores to one address never overtake each other
         Piece piece{p, 0, sizeof(T), pass_ + delay(), origin};
+        piece.origin.group = 0;
         memcpy(&piece.value, &value, sizeof(T));
         where_[granule(p)] = pieces_.size();
         pieces_.push_back(piece);
@@ -78,8 +79,16 @@ class StoreBuffer {
         for (size_t i = pieces_.size(); i-- > 0;) {
             const Origin& from = pieces_[i].origin;
             const bool in_warp = from.warp == by.warp && from.warp_barriers < by.warp_barriers;
-            if (from.thread == by.thread || in_warp || from.block_barriers < by.block_barriers) write(i);
+            const bool in_group = from.group != 0 && from.group == by.group;
+            if (from.thread == by.thread || in_warp || in_group || from.block_barriers < by.block_barriers) write(i);
         }
+    }
+
+    // A group has met: a release by any of it covers what `member(thread)` stored before.
+    template <class Member>
+    void order(u32 group, Member member) {
+        for (Piece& piece : pieces_)
+            if (member(piece.origin.thread)) piece.origin.group = group;
     }
 
     // One scheduler pass is over.

@@ -35,18 +35,19 @@ class Mutation:
 
 MUTATIONS = {
     # A chunk is announced, and nothing says that what it consists of comes first.
-    "stored without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
-    # A place is given free, and the reads of it may come later.
-    "read without release": Mutation(
-        "exchange.cuh",
-        "fence_sys();\n        if (sends",
-        "if (!{} || sends(peer)) fence_sys();\n        if (sends",
+    "stored without release": Mutation(
+        "chunk.cuh",
+        "fence_sys();\n            signal_stored",
+        "if (!{}) fence_sys();\n            signal_stored",
         "tsan",
     ),
-    # What went straight to its place is announced, and may come later.
-    "straight without release": Mutation(
-        "exchange.cuh", "fence_sys();\n            Chunks", "if (!{}) fence_sys();\n            Chunks", "tsan"
+    # A place is given free, and the reads of it may come later.
+    "read without release": Mutation(
+        "chunk.cuh", "fence_sys();\n            signal_read", "if (!{}) fence_sys();\n            signal_read", "tsan"
     ),
+    "folded without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    # What went straight to its place is announced, and may come later.
+    "straight without release": Mutation("exchange.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # A peer's buffer is written while it may still be in use.
     "not entered": Mutation(
         "exchange.cuh",
@@ -61,13 +62,22 @@ MUTATIONS = {
         "return channel.everyone({} || !channel.is_peer(peer) ||",
         "tsan",
     ),
+    # In place, a group takes what replaces something that another one has still to send.
+    "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
+    "folded too early": Mutation("reduce.cuh", "folders = in_order ?", "folders = in_order && !{} ?", "tsan"),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
-        "reduce.cuh", "__syncthreads();\n        if (channel", "if (!{}) __syncthreads();\n        if (channel", "tsan"
+        "chunk.cuh",
+        "put_pack(to + i, pack); });\n        crew.everyone(true);",
+        "put_pack(to + i, pack); });\n        if (!{}) crew.everyone(true);",
+        "tsan",
     ),
     # One thread has acquired, the others go on without it.
     "no barrier after a wait": Mutation(
-        "chunk.cuh", "return channel.everyone(ok);", "return {} ? ok : channel.everyone(ok);", "tsan"
+        "chunk.cuh",
+        "if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;",
+        "if (crew.member == 0) wait_for_chunk(ring, source, k);\n        if (!{}) crew.everyone(true);",
+        "tsan",
     ),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
