@@ -117,6 +117,7 @@ struct StraightRelay {
     Chunks chunks;
     const Pieces pieces;
     const Reach& reach;
+    BulkCopier copier;
     char* const buffer;
 
     __device__ bool run() {
@@ -143,8 +144,9 @@ struct StraightRelay {
         return true;
     }
 
-    __device__ void copy_to(int peer, const Span& from) const {
+    __device__ void copy_to(int peer, const Span& from) {
         char* to = reach.recv[peer] + (from.address - buffer);
+        if (BulkCopier::can(to, from.address)) return copier.copy(to, from.address, from.nbytes);
         move_packs(
             threadIdx.x, packs_in(from.nbytes), blockDim.x, [&](u64 i) { return get_pack(from.address, i, from.nbytes); },
             [&](u64 i, Pack pack) { put_pack(to, i, from.nbytes, pack); });
@@ -159,20 +161,24 @@ struct StraightRelay {
     }
 };
 
-constexpr u64 kStraightTiles = 8;  // root's link and the relays' work at the same time but for one tile
+// Root's link and the relays' work at the same time but for one tile; a tile is worth its fence and its signal.
+constexpr u64 kMostTiles = 8, kLeastTile = 64 << 10;
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_constant__ MoveArgs args) {
     __shared__ Reach reach;
+    __shared__ BulkStages stages;
     Channel channel(args.team);
     Packets packets(channel);
     const Chunks chunks(channel);
     const auto nobody = [](int) { return false; };
     const auto receives = [&](int rank) { return rank != args.root; };
     bool ok = learn_reach(packets, Own{nullptr, args.recv, Place{0, nullptr}, args.team.recv}, nobody, receives, reach);
-    const u64 piece = args.nbytes / gridDim.x / (u64(args.team.size) * kStraightTiles);
-    if (ok && reach.all)
-        ok = StraightRelay{channel, chunks, Pieces(args, (piece / kPackNbytes + 1) * kPackNbytes), reach, args.recv}.run();
-    else if (ok)
+    if (ok && reach.all) {
+        const u64 part = args.nbytes / gridDim.x, tile = part / kMostTiles > kLeastTile ? part / kMostTiles : kLeastTile;
+        const Pieces pieces(args, (tile / args.team.size / kPackNbytes + 1) * kPackNbytes);
+        ok = StraightRelay{channel, chunks, pieces, reach, BulkCopier(stages), args.recv}.run();
+    } else if (ok) {
         ok = Relay{channel, chunks, Pieces(args, chunks.nbytes)}.run();
+    }
     channel.leave(ok);
 }

@@ -12,6 +12,7 @@
 // the one that replaces it is stored, by the same thread (packets) or in an earlier round (chunks). Such a span is
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
+#include "bulk.cuh"
 #include "chunk.cuh"
 #include "packet.cuh"
 #include "vector.cuh"
@@ -57,9 +58,12 @@ struct Exchange {
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         const bool long_one = is_long(spans.in[channel.team.rank]);
         if (!long_one) copy_own();
-        if (!receive_packets() || !learn_places() || !store_straight()) return false;
+        if (!receive_packets()) return false;
+        if (!any_long()) return true;
+        if (!learn_places()) return false;
+        store_straight();
         if (long_one) copy_own();
-        return move_chunks();
+        return move_chunks() && await_straight();
     }
 
   private:
@@ -67,6 +71,12 @@ struct Exchange {
 
     __device__ bool is_long(const Span& span) const {
         return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
+    }
+
+    __device__ bool any_long() const {
+        bool any = false;
+        for (int rank = 0; rank < channel.team.size; ++rank) any |= is_long(spans.out[rank]) || is_long(spans.in[rank]);
+        return any;
     }
 
     // A span that comes from a peer replaces the one that goes to it.
@@ -96,28 +106,32 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one. A rank goes on to the next peer when it has got what was stored
-    // to it meanwhile: ranks that drift apart collide in the switch, two storing to one. False: leave.
-    __device__ bool store_straight() {
-        for (int j = 0; j < peers(); ++j) {
-            const int target = channel.peer(j), source = channel.peer(peers() - 1 - j);
-            if (spans.place[target] != nullptr) store_to(target);
-            const bool wait = threadIdx.x == 0 && comes_straight(source);
-            if (!channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, source, 0))) return false;
-        }
-        return true;
+    // One peer after the other, each rank to another one.
+    __device__ void store_straight() {
+        __shared__ BulkStages stages;
+        BulkCopier copier(stages);
+        for (int j = 0; j < peers(); ++j)
+            if (spans.place[channel.peer(j)] != nullptr) store_to(copier, channel.peer(j));
+        __syncthreads();
+        const int peer = int(threadIdx.x);
+        if (!channel.is_peer(peer) || spans.place[peer] == nullptr) return;
+        fence_sys();
+        Chunks(channel, 1).signal_stored(0, peer, 0);
     }
 
-    __device__ void store_to(int peer) {
+    __device__ void store_to(BulkCopier& copier, int peer) {
         const Span& span = spans.out[peer];
+        if (BulkCopier::can(spans.place[peer], span.address)) return copier.copy(spans.place[peer], span.address, span.nbytes);
         move_packs(
             threadIdx.x, packs_in(span.nbytes), blockDim.x,
             [&](u64 i) { return load_pack(span.address, i, span.nbytes); },
             [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
-        __syncthreads();
-        if (threadIdx.x != 0) return;
-        fence_sys();
-        Chunks(channel, 1).signal_stored(0, peer, 0);
+    }
+
+    __device__ bool await_straight() {
+        const int peer = int(threadIdx.x);
+        const bool wait = channel.is_peer(peer) && comes_straight(peer);
+        return channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, peer, 0));
     }
 
     __device__ void copy_own() {

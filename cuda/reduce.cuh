@@ -68,12 +68,13 @@ struct TwoShot {
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
 
-    // A third of the warps folds; the others scatter and collect, a group for each peer and way. With few warps, or where
+    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps, or where
     // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
     __device__ bool run() {
-        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / 3, transfers = 2 * u32(peers());
+        const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
+        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (1 + ways);
         bool ok = true;
-        if (folders == 0) ok = work(Crew(1), 0, transfers + 1);
+        if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1);
         else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1);
         else ok = work(Crew(transfers, folders, warps, 2), 1, transfers);
         return channel.everyone(ok);
@@ -89,7 +90,7 @@ struct TwoShot {
                 const int peer = peers() > 0 ? channel.peer(int(job + peers() - 1) % peers()) : me();
                 if (job == 0) ok = round < 1 || round - 1 >= tiles || fold(crew, round - 1);
                 else if (job <= u32(peers())) ok = round >= tiles || scatter(crew, round, peer);
-                else ok = round < 2 || !receives(me()) || collect(crew, round - 2, peer);
+                else ok = round < 2 || collect(crew, round - 2, peer);
             }
         return ok;
     }

@@ -19,10 +19,11 @@ ENVIRONMENT = "PYNCCLX_HEAP"  # bytes, or with K, M, G
 DEFAULT_NBYTES = 16 << 20
 ALIGNMENT = 4096
 
-# A process that follows many communicators wants most of them small. Shares of the heap: the first lease
-# is large, three are middling, and 28 more fit into the rest.
-SHARES = (2, 16, 16, 16)
-SMALLEST_SHARE = 128
+# A process that follows many communicators wants most of them small. In parts of the heap: the first lease is large,
+# three are middling, and 28 more fit into the rest.
+PARTS = 128
+SHARES = (88, 4, 4, 4)
+SMALLEST_SHARE = 1
 
 
 def heap_nbytes() -> int:
@@ -63,9 +64,9 @@ class Heap:
         The members of a communicator take the smallest of their offers.
         """
         share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
-        for part in sorted({share, SHARES[-1], SMALLEST_SHARE}):
-            nbytes = self.nbytes // part // ALIGNMENT * ALIGNMENT
-            if part >= share and self.find(nbytes) is not None:
+        for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
+            nbytes = self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT
+            if parts <= share and self.find(nbytes) is not None:
                 return nbytes
         return 0
 

@@ -8,9 +8,10 @@
 //   fiber.h       a stack, and the switch to another one
 //   hostile.h     a memory system that likes to delay and reorder
 //   block.h       the threads of a block and their scheduler
-//   barrier.h     __syncthreads() and its voting forms
+//   barrier.h     __syncthreads() and its voting forms, barriers of groups of warps
 //   warp.h        shuffles, votes, __syncwarp()
-//   ordering.h    the host arm of signal.cuh
+//   ordering.h    the host arm of signal.cuh,
+//   bulk.h        and of its bulk copies
 //   intrinsics.h  atomics, bit counting, vector types
 //   pool.h        threads and stacks, kept from launch to launch
 //   grid.h        a launch
@@ -73,6 +74,7 @@ struct Launch {
 #include "barrier.h"
 #include "warp.h"
 #include "ordering.h"
+#include "bulk.h"
 #include "intrinsics.h"
 #include "pool.h"
 #include "grid.h"
