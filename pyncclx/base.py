@@ -13,7 +13,7 @@ import mpi_bootstrap
 
 from . import devices
 from .collectives import MODULES
-from .errors import NotSupported
+from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .team import Team
 
@@ -25,7 +25,9 @@ class State:
 
     def __init__(self, parent: State | None = None) -> None:
         self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
+        self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
         self.team: Team | None = None
+        self.current = True  # until MPI deletes it with its communicator
 
     def close(self) -> None:
         """Release what the communicator holds on the device."""
@@ -41,25 +43,31 @@ def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:
 
 def _close_state(comm: MPI.Comm, keyval: int, state: State) -> None:
     state.close()
+    state.current = False
 
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
 _keyval = MPI.KEYVAL_INVALID
 
 
-def state_of(comm: MPI.Comm, parent: MPI.Comm | None = None) -> State:
+def state_of(comm: Base, parent: Base | None = None) -> State:
     """The state of a communicator, made at the first use with the settings of the communicator it was made from.
 
-    MPI itself copies it to duplicates.
+    MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
     """
     global _keyval
+    if comm._state is not None:
+        if not comm._state.current:
+            raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
+        return comm._state
     if _keyval == MPI.KEYVAL_INVALID:
         _keyval = MPI.Comm.Create_keyval(_copy_state, _close_state)
     state: Any = comm.Get_attr(_keyval)
     if state is None:
         state = State(None if parent is None else state_of(parent))
         comm.Set_attr(_keyval, state)
-    return cast(State, state)
+    comm._state = cast(State, state)
+    return comm._state
 
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
@@ -72,6 +80,8 @@ else:
 
 class Base(_Comm):
     """What all our communicators have beyond MPI's; the base of every family of methods."""
+
+    _state: State | None = None
 
     @property
     def team(self) -> Team:
@@ -99,6 +109,11 @@ class Base(_Comm):
         if value not in _BLOCKING:
             raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
         state_of(self).blocking = value
+
+    @property
+    def checking(self) -> bool:
+        """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
+        return state_of(self).checking
 
     @property
     def device(self) -> str:

@@ -14,7 +14,7 @@ from .datatypes import TABLE, Datatype
 from .errors import MPIError, NotSupported
 from .memory import Device, in_host_memory
 
-__all__ = ["Buffer", "resolve", "resolve_dynamic", "resolve_vector", "where"]
+__all__ = ["Buffer", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "where"]
 
 _Parts = tuple[Any, Any, Any, Any]  # array, counts, displs, datatype; None for what the spec leaves out
 
@@ -74,6 +74,11 @@ def where(spec: Any) -> str | None:
     if read is not None:
         return place(spec, read)
     return None if _is_nothing(spec) or spec is MPI.IN_PLACE else "host"
+
+
+def on_host(*buffers: Any) -> bool:
+    """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
+    return "device" not in map(where, buffers)
 
 
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:

@@ -46,7 +46,7 @@ def _makes_ours(owner: type[MPI.Comm], *names: str) -> Callable[[_Class], _Class
 
 def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def make(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
+    def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         made = original(self, *args, **kwargs)
         if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
             return ours(made[0]), made[1]
@@ -178,7 +178,7 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
 )
 
 
-def ours(comm: MPI.Comm, parent: MPI.Comm | None = None) -> Comm:
+def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
     if not isinstance(comm, Comm):
         comm = next(cls for base, cls in _TREE if isinstance(comm, base))(comm)

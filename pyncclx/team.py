@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -53,6 +53,15 @@ class Member:
     timeout_s: float
 
 
+class Plan(NamedTuple):
+    """How calls of one kind run: with the same operation, elements, and size."""
+
+    number: int  # of the operation
+    function: Function
+    grid: int
+    threads: int  # of a block
+
+
 class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
@@ -65,11 +74,13 @@ class Team:
         self.layout, self.lease = self._take_lease(comm)
         offsets = comm.allgather(self.lease.offset)
         self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
+        self._words = self.watch.array.data  # indexing it costs a third
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.windows: list[Window] = []
         self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
+        self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self._stream: Any = None
 
     def _meet(self, comm: MPI.Intracomm) -> list[Member]:
@@ -133,30 +144,25 @@ class Team:
 
     def places(self, buffers: tuple[Buffer, ...]) -> bytes:
         """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
-        if not self.windows:
-            return NO_PLACES
         found = [self.window(buffer.address) for buffer in (buffers[0], buffers[-1])]
         words = [word for w in found for word in ((w.number + 1, w.memory.address) if w else (0, 0))]
         return layout.PLACES.pack(*words)
 
-    def launch(
-        self,
-        operation: int,
-        function: Function,
-        shape: tuple[int, int],
-        buffers: tuple[Buffer, ...],
-        arguments: bytes,
-        stream: Any,
-    ) -> None:
+    def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
 
-        `shape`: blocks, and threads of each. `arguments`: the bytes after the Team in the kernel's only parameter.
+        `arguments`: the bytes after the Team in the kernel's only parameter.
         """
         if stream is not self._stream:
-            if self._stream is not None and self._stream != stream:
-                self.device.order(self._stream, stream)
-            self._stream = stream
-        self.device.launch(function, *shape, self.packed[operation] + self.places(buffers) + arguments, stream)
+            self._follow(stream)
+        number, function, grid, threads = plan
+        places = self.places(buffers) if self.windows else NO_PLACES
+        self.device.launch(function, grid, threads, self.packed[number] + places + arguments, stream)
+
+    def _follow(self, stream: Any) -> None:
+        if self._stream is not None and self._stream != stream:
+            self.device.order(self._stream, stream)
+        self._stream = stream
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""
@@ -173,12 +179,11 @@ class Team:
         CapacityExceeded, ValueError, MPI.Exception
             Once; the communicator goes on.
         """
-        watch = self.watch.array
-        if watch[layout.FAILURE]:
+        if self._words[layout.FAILURE]:
             raise self._failure()
-        if watch[layout.OVERFLOW]:
+        if self._words[layout.OVERFLOW]:
             error = self._overflow()
-            watch[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
+            self._words[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
             lease = self.heap.memory.address + self.lease.offset
             self.device.fill_zero(lease + layout.LEASE_OVERFLOW_OFFSET, 4)
             raise error

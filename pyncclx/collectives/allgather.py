@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
-from ..buffers import resolve
+from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, as_chunks, as_packets, check_fits, is_in_place, run
+from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -21,8 +21,10 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "allgather", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgather")
 
 
-def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
+def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Allgather`."""
+    if on_host(sendbuf, recvbuf):
+        return None
     device = devices.select()
     recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
     if is_in_place(sendbuf):
@@ -31,14 +33,14 @@ def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
         send = resolve(sendbuf, "Allgather: sendbuf", writable=False, device=device)
         address = send.address
     check_fits("Allgather", send.nbytes, recv.nbytes)
-    arguments = REDUCE.pack(address, recv.address, recv.nbytes, 0)
-    run(
-        comm,
+    nbytes = recv.nbytes
+    return Call(
         "Allgather",
-        lambda layout: choose(layout, recv.nbytes),
+        choose,
+        (nbytes,),
         (),
-        arguments,
+        REDUCE.pack(address, recv.address, nbytes, 0),
         (send, recv),
-        (recv.nbytes,),
-        empty=recv.nbytes == 0,
+        (nbytes,),
+        nbytes == 0,
     )

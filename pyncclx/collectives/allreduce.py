@@ -6,10 +6,12 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mpi4py import MPI
+
 from .. import devices, ops
-from ..buffers import resolve
+from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, Rung, check_equal, climb, is_in_place, pipeline, run
+from .launch import Call, Choice, Rung, check_equal, climb, is_in_place, pipeline
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -30,21 +32,26 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return climb(layout, nbytes, (one_shot, two_shots, pipeline("allreduce_two_shot")), algorithm)
 
 
-def allreduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> None:
+def allreduce(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> Call | None:
     """See `Intracomm.Allreduce`."""
+    if on_host(sendbuf, recvbuf):
+        return None
     device = devices.select()
     recv = resolve(recvbuf, "Allreduce: recvbuf", writable=True, device=device)
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
     check_equal("Allreduce", send, recv)
     reduction = ops.of(op, "Allreduce")
     ops.check("Allreduce", reduction, recv.datatype)
-    run(
-        comm,
+    nbytes = recv.nbytes
+    return Call(
         "Allreduce",
-        lambda layout: choose(layout, recv.nbytes, algorithm),
+        choose,
+        (nbytes, algorithm),
         (recv.datatype.cxx, reduction.cxx),
-        REDUCE.pack(send.address, recv.address, recv.nbytes, 0),
+        REDUCE.pack(send.address, recv.address, nbytes, 0),
         (send, recv),
         (recv.count, recv.datatype.name, reduction.name, algorithm),
-        empty=recv.nbytes == 0,
+        nbytes == 0,
     )

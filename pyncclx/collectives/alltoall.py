@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
-from ..buffers import resolve
+from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, as_chunks, as_packets, check_fits, is_in_place, run
+from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -21,22 +21,24 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "alltoall", nbytes, layout.size - 1) if fits else as_chunks(layout, "alltoall")
 
 
-def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
+def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Alltoall`."""
+    if on_host(sendbuf, recvbuf):
+        return None
     device = devices.select()
     recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
     send = recv
     if not is_in_place(sendbuf):
         send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
-    arguments = REDUCE.pack(send.address, recv.address, recv.nbytes, 0)
-    run(
-        comm,
+    nbytes = recv.nbytes
+    return Call(
         "Alltoall",
-        lambda layout: choose(layout, recv.nbytes),
+        choose,
+        (nbytes,),
         (),
-        arguments,
+        REDUCE.pack(send.address, recv.address, nbytes, 0),
         (send, recv),
-        (recv.nbytes,),
-        empty=recv.nbytes == 0,
+        (nbytes,),
+        nbytes == 0,
     )

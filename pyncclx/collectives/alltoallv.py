@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from .. import devices
-from ..buffers import Buffer, resolve, resolve_dynamic, resolve_vector
+from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector, where
 from ..errors import MPIError
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
-from .launch import Choice, is_in_place, run
+from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -36,8 +36,27 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("alltoallv", layout.channels, None, why)
 
 
-def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
-    """MPI's form; see `Intracomm.Alltoallv`."""
+def alltoallv(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
+) -> Call | None:
+    """See `Intracomm.Alltoallv`."""
+    if layout is not None or total is not None or status is not None or counts_on_device(sendbuf):
+        return _dynamic(comm, sendbuf, recvbuf, layout or "packed", total, status)
+    return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
+
+
+def counts_on_device(spec: Any) -> bool:
+    """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
+    if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
+        return False
+    counts = spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1]
+    return hasattr(counts, "__cuda_array_interface__") or (
+        not hasattr(counts, "__array_interface__") and where(counts) == "device"
+    )
+
+
+def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
+    """MPI's form."""
     device, size = devices.select(), comm.size
     recv, counts, displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, counts, displs
@@ -58,11 +77,11 @@ def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> None:
         FIXED,
         *(number for row in fixed for number in row),
     )
-    _run(comm, arguments, (send, recv), ("static",))
+    return _call(arguments, (send, recv), ("static",))
 
 
-def alltoallv_dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, total: Any, status: Any) -> None:
-    """Counts on the device; see `Intracomm.Alltoallv`."""
+def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, total: Any, status: Any) -> Call:
+    """Counts on the device."""
     if layout not in PLACEMENTS:
         raise ValueError(f"Alltoallv: layout is {layout!r}; it can be 'packed' or 'slots'")
     device, size = devices.select(), comm.size
@@ -91,11 +110,11 @@ def alltoallv_dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, 
         PLACEMENTS[layout],
         *[0] * (4 * MAX_RANKS),
     )
-    _run(comm, arguments, (send, recv), (layout, sent.nbytes))
+    return _call(arguments, (send, recv), (layout, sent.nbytes))
 
 
-def _run(comm: Intracomm, arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> None:
-    run(comm, "Alltoallv", lambda layout: choose(layout, 0), (), arguments, buffers, signature)
+def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
+    return Call("Alltoallv", choose, (0,), (), arguments, buffers, signature)
 
 
 def _rows(buffer: Buffer, name: str, size: int, *, slots: bool) -> Rows:

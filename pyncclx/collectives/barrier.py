@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..layout import Layout
-from .launch import Choice, run
+from .launch import Call, Choice
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -18,6 +18,6 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("barrier", 1, 32, "one signal to every peer")
 
 
-def barrier(comm: Intracomm) -> None:
+def barrier(comm: Intracomm, *, device: bool = False) -> Call | None:
     """See `Intracomm.Barrier`."""
-    run(comm, "Barrier", lambda layout: choose(layout, 0), (), b"", (), ())
+    return Call("Barrier", choose, (0,), (), b"", (), ()) if device else None

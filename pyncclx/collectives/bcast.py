@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
-from ..buffers import resolve
+from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, as_chunks, by_length, check_root, run
+from .launch import Call, Choice, as_chunks, by_length, check_root
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -26,19 +26,20 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return by_length(layout, nbytes, "bcast_direct", "bcast_two_shot", algorithm, limit)
 
 
-def bcast(comm: Intracomm, buf: Any, root: int, algorithm: str | None) -> None:
+def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Bcast`."""
+    if on_host(buf):
+        return None
     check_root(comm, "Bcast", root)
     buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
-    arguments = REDUCE.pack(buffer.address, buffer.address, buffer.nbytes, root)
-    signature = (buffer.nbytes, root, algorithm)
-    run(
-        comm,
+    nbytes = buffer.nbytes
+    return Call(
         "Bcast",
-        lambda layout: choose(layout, buffer.nbytes, algorithm),
+        choose,
+        (nbytes, algorithm),
         (),
-        arguments,
+        REDUCE.pack(buffer.address, buffer.address, nbytes, root),
         (buffer,),
-        signature,
-        empty=buffer.nbytes == 0,
+        (nbytes, root, algorithm),
+        nbytes == 0,
     )

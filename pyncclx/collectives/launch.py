@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from .. import kernels
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
-from ..team import OPERATIONS
+from ..team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -23,6 +22,7 @@ WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
+MOST_PLANS = 1024  # of a communicator; a program with more different calls than that makes them anew
 
 
 class Choice(NamedTuple):
@@ -102,33 +102,51 @@ def _short(kernel: str) -> str:
     return next(kernel[-len(end) :] for end in ("one_shot", "direct") if kernel.endswith(end))
 
 
-def run(
-    comm: Intracomm,
-    operation: str,
-    choose: Callable[[Layout], Choice],
-    template: tuple[str, ...],
-    arguments: bytes,
-    buffers: tuple[Buffer, ...],
-    signature: tuple[Any, ...],
-    *,
-    empty: bool = False,
-) -> None:
-    """Launch the chosen kernel of `operation` on the current stream; none if it is `empty` on all ranks.
+class Call(NamedTuple):
+    """A call on device arrays whose arguments are checked: all that its launch needs.
 
-    `signature` is what must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
+    Every operation is a function that makes one of its arguments, or None if they are host arrays, for mpi4py.
     """
-    if os.environ.get("PYNCCLX_CHECK") == "1":
-        compare(comm, operation, signature)
-    if empty:
-        return
+
+    operation: str  # the method's name
+    choose: Callable[..., Choice]  # of the operation: chooses by the layout and `sized`
+    sized: tuple[Any, ...]  # bytes of the message, and what else the choice depends on
+    template: tuple[str, ...]  # of the kernel: element type and operator, if it has any
+    arguments: bytes  # the kernel's, after the Team
+    buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
+    signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
+    empty: bool = False  # on all ranks: nothing has to be launched
+
+
+def run(comm: Intracomm, call: Call) -> None:
+    """Launch a call's kernel on the current stream; wait for it if the communicator blocks."""
+    launched = enqueue(comm, call)
+    if launched is not None and comm.blocking == "host":
+        launched.drain()
+
+
+def enqueue(comm: Intracomm, call: Call) -> Team | None:
+    """Launch a call's kernel on the current stream; returns the team it runs in, None if there was nothing to do."""
+    if comm.checking:
+        compare(comm, call.operation, call.signature)
+    if call.empty:
+        return None
     team = comm.team
-    choice = choose(team.layout)
-    function = kernels.get(comm, team, f"{operation.lower()}.cu", choice.kernel, *template)
-    stream = stream_for(team.device, buffers)
+    plan = team.plans.get((call.operation, call.template, call.sized)) or prepare(comm, team, call)
+    team.launch(plan, call.buffers, call.arguments, stream_for(team.device, call.buffers))
+    return team
+
+
+def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
+    """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
+    choice = call.choose(team.layout, *call.sized)
+    function = kernels.get(comm, team, f"{call.operation.lower()}.cu", choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
-    team.launch(_NUMBERS[operation], function, (choice.grid, threads), buffers, arguments, stream)
-    if comm.blocking == "host":
-        team.drain()
+    plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)
+    if len(team.plans) >= MOST_PLANS:
+        team.plans.clear()
+    team.plans[call.operation, call.template, call.sized] = plan
+    return plan
 
 
 def stream_for(device: Any, buffers: tuple[Buffer, ...]) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 from mpi4py import MPI
 
 from ..base import IntraBase
-from ..buffers import where
 from .allgather import allgather
 from .allreduce import allreduce
 from .alltoall import alltoall
-from .alltoallv import alltoallv, alltoallv_dynamic
+from .alltoallv import alltoallv
 from .barrier import barrier
 from .bcast import bcast
+from .launch import run
 from .reduce import reduce
 from .reduce_scatter_block import reduce_scatter_block
 
@@ -23,10 +23,8 @@ class Collectives(IntraBase):
 
     def Barrier(self, *, device: bool = False) -> None:
         """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams."""
-        if device:
-            barrier(self)
-        else:
-            super().Barrier()
+        call = barrier(self, device=device)
+        return super().Barrier() if call is None else run(self, call)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
         """Give every rank root's data.
@@ -38,9 +36,8 @@ class Collectives(IntraBase):
         algorithm : {"direct", "two_shot"}, optional
             By length if left out.
         """
-        if on_host(buf):
-            return super().Bcast(buf, root)
-        return bcast(self, buf, root, algorithm)
+        call = bcast(self, buf, root, algorithm=algorithm)
+        return super().Bcast(buf, root) if call is None else run(self, call)
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
@@ -56,9 +53,8 @@ class Collectives(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        if on_host(sendbuf, recvbuf if self.rank == root or where(sendbuf) is None else None):
-            return super().Reduce(sendbuf, recvbuf, op, root)
-        return reduce(self, sendbuf, recvbuf, op, root, algorithm)
+        call = reduce(self, sendbuf, recvbuf, op, root, algorithm=algorithm)
+        return super().Reduce(sendbuf, recvbuf, op, root) if call is None else run(self, call)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
@@ -71,9 +67,8 @@ class Collectives(IntraBase):
         algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
             By length if left out. The result has the same bits in all, on all ranks and in every run.
         """
-        if on_host(sendbuf, recvbuf):
-            return super().Allreduce(sendbuf, recvbuf, op)
-        return allreduce(self, sendbuf, recvbuf, op, algorithm)
+        call = allreduce(self, sendbuf, recvbuf, op, algorithm=algorithm)
+        return super().Allreduce(sendbuf, recvbuf, op) if call is None else run(self, call)
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
@@ -88,9 +83,8 @@ class Collectives(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        if on_host(sendbuf, recvbuf):
-            return super().Reduce_scatter_block(sendbuf, recvbuf, op)
-        return reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm)
+        call = reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm=algorithm)
+        return super().Reduce_scatter_block(sendbuf, recvbuf, op) if call is None else run(self, call)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Give every rank all ranks' data, in rank order.
@@ -100,9 +94,8 @@ class Collectives(IntraBase):
         sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
         """
-        if on_host(sendbuf, recvbuf):
-            return super().Allgather(sendbuf, recvbuf)
-        return allgather(self, sendbuf, recvbuf)
+        call = allgather(self, sendbuf, recvbuf)
+        return super().Allgather(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
@@ -112,9 +105,8 @@ class Collectives(IntraBase):
         sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
         """
-        if on_host(sendbuf, recvbuf):
-            return super().Alltoall(sendbuf, recvbuf)
-        return alltoall(self, sendbuf, recvbuf)
+        call = alltoall(self, sendbuf, recvbuf)
+        return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Alltoallv(
         self, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
@@ -145,23 +137,5 @@ class Collectives(IntraBase):
             Output: how many rows of each rank were dropped. Whoever passes it looks after it; without it
             the next call on this communicator raises CapacityExceeded.
         """
-        if layout is not None or total is not None or status is not None or counts_on_device(sendbuf):
-            return alltoallv_dynamic(self, sendbuf, recvbuf, layout or "packed", total, status)
-        if on_host(sendbuf, recvbuf):
-            return super().Alltoallv(sendbuf, recvbuf)
-        return alltoallv(self, sendbuf, recvbuf)
-
-
-def on_host(*buffers: Any) -> bool:
-    """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
-    return "device" not in map(where, buffers)
-
-
-def counts_on_device(spec: Any) -> bool:
-    """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
-    if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
-        return False
-    counts = spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1]
-    return hasattr(counts, "__cuda_array_interface__") or (
-        not hasattr(counts, "__array_interface__") and where(counts) == "device"
-    )
+        call = alltoallv(self, sendbuf, recvbuf, layout=layout, total=total, status=status)
+        return super().Alltoallv(sendbuf, recvbuf) if call is None else run(self, call)

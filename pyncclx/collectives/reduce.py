@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import devices, ops
-from ..buffers import resolve
+from ..buffers import on_host, resolve, where
 from ..errors import MPIError
 from ..layout import REDUCE, Layout
-from .launch import Choice, by_length, check_equal, check_root, is_in_place, run
+from .launch import Call, Choice, by_length, check_equal, check_root, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -26,11 +26,16 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return by_length(layout, nbytes, "reduce_one_shot", "reduce_two_shot", algorithm, ONE_SHOT_NBYTES)
 
 
-def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algorithm: str | None) -> None:
+def reduce(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+) -> Call | None:
     """See `Intracomm.Reduce`."""
+    at_root = comm.rank == root
+    if on_host(sendbuf, recvbuf if at_root or where(sendbuf) is None else None):
+        return None
     check_root(comm, "Reduce", root)
     device = devices.select()
-    if comm.rank == root:
+    if at_root:
         recv = resolve(recvbuf, "Reduce: recvbuf", writable=True, device=device)
         send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
         check_equal("Reduce", send, recv)
@@ -41,13 +46,13 @@ def reduce(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, root: int, algo
         recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
     reduction = ops.of(op, "Reduce")
     ops.check("Reduce", reduction, send.datatype)
-    run(
-        comm,
+    return Call(
         "Reduce",
-        lambda layout: choose(layout, send.nbytes, algorithm),
+        choose,
+        (send.nbytes, algorithm),
         (send.datatype.cxx, reduction.cxx),
         REDUCE.pack(send.address, recv.address, send.nbytes, root),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, root, algorithm),
-        empty=send.nbytes == 0,
+        send.nbytes == 0,
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mpi4py import MPI
+
 from .. import devices, ops
-from ..buffers import Buffer, resolve
+from ..buffers import Buffer, on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Choice, by_length, is_in_place, run
+from .launch import Call, Choice, by_length, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -21,20 +23,24 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes)
 
 
-def reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> None:
+def reduce_scatter_block(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> Call | None:
     """See `Intracomm.Reduce_scatter_block`."""
+    if on_host(sendbuf, recvbuf):
+        return None
     send, recv = _buffers(comm, sendbuf, recvbuf)
     reduction = ops.of(op, "Reduce_scatter_block")
     ops.check("Reduce_scatter_block", reduction, recv.datatype)
-    run(
-        comm,
+    return Call(
         "Reduce_scatter_block",
-        lambda layout: choose(layout, send.nbytes, algorithm),
+        choose,
+        (send.nbytes, algorithm),
         (send.datatype.cxx, reduction.cxx),
         REDUCE.pack(send.address, recv.address, send.nbytes, 0),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, algorithm),
-        empty=send.nbytes == 0,
+        send.nbytes == 0,
     )
 
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import pickle
 import sys
+import threading
 from typing import Any, ClassVar
 
 import cupy
@@ -20,6 +21,7 @@ MAX_CHANNELS = 64
 THREADS = 512
 
 _POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_SUCCESS = driver.CUresult.CUDA_SUCCESS
 _CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
@@ -158,6 +160,22 @@ class _Foreign:
         return 0, self.pointer
 
 
+class Parameters:
+    """Room for a kernel's only parameter, as the driver takes it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = ctypes.create_string_buffer(nbytes)
+        self._addresses = (ctypes.c_void_p * 1)(ctypes.addressof(self._bytes))
+        self.view = memoryview(self._bytes).cast("B")
+        self.pointers = ctypes.addressof(self._addresses)
+
+
+def _enqueue(function: Any, grid: int, block: int, stream: Any, pointers: int) -> None:
+    (status,) = driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, pointers, 0)
+    if status is not _SUCCESS:
+        _checked((status,))
+
+
 def make_current(local_rank: int) -> int:
     """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its number."""
     ordinal: int = local_rank % cupy.cuda.runtime.getDeviceCount()
@@ -185,8 +203,8 @@ class Device:
         self._modules: list[Any] = []  # keep what was loaded alive
         self._streams: dict[int, Any] = {}
         self._event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-        self._parameters = ctypes.create_string_buffer(4096)
-        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+        self._parameters = Parameters(4096)
+        self._launching = threading.Lock()  # of whoever fills the parameters
 
     # Memory
 
@@ -264,11 +282,9 @@ class Device:
 
     def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any) -> None:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
-        ctypes.memmove(self._parameters, parameters, len(parameters))
-        pointers = ctypes.addressof(self._pointers)
-        (status,) = driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, self._stream(stream), pointers, 0)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            _checked((status,))
+        with self._launching:
+            self._parameters.view[: len(parameters)] = parameters
+            _enqueue(function, grid, block, self._stream(stream), self._parameters.pointers)
 
     # Streams
 

@@ -186,7 +186,7 @@ def test_world_gives_its_memory_back():
 
 
 def test_free_by_an_mpi4py_object():
-    """Free of the handle releases the lease too, whoever calls it."""
+    """Free of the handle releases the lease too, whoever calls it; our object notices."""
     comm = pyncclx.Communicator().Dup()
     comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
     heap, before = comm.team.heap, len(comm.team.heap.leases)
@@ -194,6 +194,8 @@ def test_free_by_an_mpi4py_object():
     WORLD.Barrier()
     MPI.Intracomm(comm).Free()
     assert len(heap.leases) == before - 1
+    with pytest.raises(MPI.Exception, match="freed"):
+        comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
 
 
 def test_interleaved_calls(comm):

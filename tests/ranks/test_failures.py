@@ -116,9 +116,10 @@ MISMATCHES = {
 @pytest.mark.parametrize("what", MISMATCHES)
 def test_checked_mismatch(what, monkeypatch):
     """With PYNCCLX_CHECK=1 all ranks are told who called what, nothing is launched, and the communicator goes on."""
-    comm, array = pyncclx.Communicator(), xp.zeros(8, "f4")
-    works(comm)
     monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    comm, array = pyncclx.Communicator(WORLD.Dup()), xp.zeros(8, "f4")
+    works(comm)
     with raises_everywhere(comm, CollectiveMismatch, match=r"rank 0: .*; rank 1: "):
         MISMATCHES[what](comm, array, int(comm.rank == 1))
     works(comm)
+    comm.Free()
