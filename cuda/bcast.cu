@@ -117,7 +117,6 @@ struct StraightRelay {
     Chunks chunks;
     const Pieces pieces;
     const Reach& reach;
-    BulkCopier copier;
     char* const buffer;
 
     __device__ bool run() {
@@ -144,9 +143,8 @@ struct StraightRelay {
         return true;
     }
 
-    __device__ void copy_to(int peer, const Span& from) {
+    __device__ void copy_to(int peer, const Span& from) const {
         char* to = reach.recv[peer] + (from.address - buffer);
-        if (BulkCopier::can(to, from.address)) return copier.copy(to, from.address, from.nbytes);
         move_packs(
             threadIdx.x, packs_in(from.nbytes), blockDim.x, [&](u64 i) { return get_pack(from.address, i, from.nbytes); },
             [&](u64 i, Pack pack) { put_pack(to, i, from.nbytes, pack); });
@@ -162,11 +160,10 @@ struct StraightRelay {
 };
 
 // Root's link and the relays' work at the same time but for one tile; a tile is worth its fence and its signal.
-constexpr u64 kMostTiles = 8, kLeastTile = 64 << 10;
+constexpr u64 kMostTiles = 16, kLeastTile = 64 << 10;
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_constant__ MoveArgs args) {
     __shared__ Reach reach;
-    __shared__ BulkStages stages;
     Channel channel(args.team);
     Packets packets(channel);
     const Chunks chunks(channel);
@@ -176,7 +173,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_co
     if (ok && reach.all) {
         const u64 part = args.nbytes / gridDim.x, tile = part / kMostTiles > kLeastTile ? part / kMostTiles : kLeastTile;
         const Pieces pieces(args, (tile / args.team.size / kPackNbytes + 1) * kPackNbytes);
-        ok = StraightRelay{channel, chunks, pieces, reach, BulkCopier(stages), args.recv}.run();
+        ok = StraightRelay{channel, chunks, pieces, reach, args.recv}.run();
     } else if (ok) {
         ok = Relay{channel, chunks, Pieces(args, chunks.nbytes)}.run();
     }

@@ -12,7 +12,6 @@
 // the one that replaces it is stored, by the same thread (packets) or in an earlier round (chunks). Such a span is
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
-#include "bulk.cuh"
 #include "chunk.cuh"
 #include "packet.cuh"
 #include "vector.cuh"
@@ -21,6 +20,8 @@
 constexpr u32 kHeader = 2;        // packets at the start of every slot that carry no payload:
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
+
+constexpr u32 kWarpsToCopier = 8;  // of so many warps one copies what stays on this rank
 
 struct Span {
     char* address;
@@ -56,13 +57,11 @@ struct Exchange {
         const int peer = int(threadIdx.x);
         if (channel.is_peer(peer) && is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
-        const bool long_one = is_long(spans.in[channel.team.rank]);
-        if (!long_one) copy_own();
+        if (!is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x, blockDim.x);
         if (!receive_packets()) return false;
         if (!any_long()) return true;
         if (!learn_places()) return false;
         store_straight();
-        if (long_one) copy_own();
         return move_chunks() && await_straight();
     }
 
@@ -106,12 +105,16 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one.
+    // One peer after the other, each rank to another one. Meanwhile a few warps copy this rank's own span.
     __device__ void store_straight() {
-        __shared__ BulkStages stages;
-        BulkCopier copier(stages);
-        for (int j = 0; j < peers(); ++j)
-            if (spans.place[channel.peer(j)] != nullptr) store_to(copier, channel.peer(j));
+        const u32 warps = blockDim.x / 32, copiers = warps / kWarpsToCopier, senders = (warps - copiers) * 32;
+        if (threadIdx.x >= senders) {
+            if (is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x - senders, copiers * 32);
+        } else {
+            for (int j = 0; j < peers(); ++j)
+                if (spans.place[channel.peer(j)] != nullptr) store_to(channel.peer(j), senders);
+            if (copiers == 0 && is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x, senders);
+        }
         __syncthreads();
         const int peer = int(threadIdx.x);
         if (!channel.is_peer(peer) || spans.place[peer] == nullptr) return;
@@ -119,11 +122,10 @@ struct Exchange {
         Chunks(channel, 1).signal_stored(0, peer, 0);
     }
 
-    __device__ void store_to(BulkCopier& copier, int peer) {
+    __device__ void store_to(int peer, u32 threads) {
         const Span& span = spans.out[peer];
-        if (BulkCopier::can(spans.place[peer], span.address)) return copier.copy(spans.place[peer], span.address, span.nbytes);
         move_packs(
-            threadIdx.x, packs_in(span.nbytes), blockDim.x,
+            threadIdx.x, packs_in(span.nbytes), threads,
             [&](u64 i) { return load_pack(span.address, i, span.nbytes); },
             [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
     }
@@ -134,11 +136,11 @@ struct Exchange {
         return channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, peer, 0));
     }
 
-    __device__ void copy_own() {
+    __device__ void copy_own(u32 thread, u32 threads) {
         const Span &from = spans.out[channel.team.rank], &to = spans.in[channel.team.rank];
         if (from.address == to.address) return;
         move_packs(
-            threadIdx.x, packs_in(to.kept), blockDim.x,
+            thread, packs_in(to.kept), threads,
             [&](u64 i) { return load_pack(from.address, i, from.nbytes); },
             [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
     }

@@ -105,54 +105,6 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     return seen;
 }
 
-// Bulk copies: one thread starts them, the hardware moves the bytes between shared memory and any global memory.
-// Addresses and lengths are multiples of 16.
-__device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
-
-// A barrier in shared memory that completes a phase when all bytes which its thread has said to expect have arrived.
-__device__ __forceinline__ void bulk_barrier_init(u64* barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ __forceinline__ void bulk_expect(u64* barrier, u32 nbytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(nbytes) : "memory");
-}
-
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 nbytes, u64* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(shared)), "l"(global), "r"(nbytes), "r"(shared_address(barrier)) : "memory");
-}
-
-// Any thread may wait, for phase 0, 1, 0 … in turn; what has arrived is visible then. No peer has to do anything for it,
-// so there is no deadline.
-__device__ __forceinline__ void bulk_await(u64* barrier, u32 phase) {
-    u32 done;
-    do asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done) : "r"(shared_address(barrier)), "r"(phase) : "memory");
-    while (!done);
-}
-
-__device__ __forceinline__ void bulk_store(void* global, const void* shared, u32 nbytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                 ::"l"(global), "r"(shared_address(shared)), "r"(nbytes) : "memory");
-}
-
-// The stores of this thread since the last commit form a group.
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// All groups of this thread but the last `kPending` have read shared memory, which may be used again.
-template <int kPending>
-__device__ __forceinline__ void bulk_await_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-// All stores of this thread have been made: a later release by it covers them.
-__device__ __forceinline__ void bulk_await_stored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// Bulk copies that are started afterwards, by others after the next barrier, see what this thread has written or acquired.
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
 __device__ __forceinline__ u64 clock_ns() {
     u64 t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");

@@ -144,6 +144,8 @@ class Team:
 
     def places(self, buffers: tuple[Buffer, ...]) -> bytes:
         """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
+        if not buffers:
+            return NO_PLACES
         found = [self.window(buffer.address) for buffer in (buffers[0], buffers[-1])]
         words = [word for w in found for word in ((w.number + 1, w.memory.address) if w else (0, 0))]
         return layout.PLACES.pack(*words)

@@ -10,8 +10,7 @@
 //   block.h       the threads of a block and their scheduler
 //   barrier.h     __syncthreads() and its voting forms, barriers of groups of warps
 //   warp.h        shuffles, votes, __syncwarp()
-//   ordering.h    the host arm of signal.cuh,
-//   bulk.h        and of its bulk copies
+//   ordering.h    the host arm of signal.cuh
 //   intrinsics.h  atomics, bit counting, vector types
 //   pool.h        threads and stacks, kept from launch to launch
 //   grid.h        a launch
@@ -74,7 +73,6 @@ struct Launch {
 #include "barrier.h"
 #include "warp.h"
 #include "ordering.h"
-#include "bulk.h"
 #include "intrinsics.h"
 #include "pool.h"
 #include "grid.h"
