@@ -30,33 +30,7 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_two_shot_packets(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     Packets packets(channel);
-    const VectorTiling tiling(args, ~0ull);
-    const u32 results = u32(packs_in(tiling.shard_nbytes)) * 2;  // the packets after the contributions
-    const Shard mine = tiling.shard(0, args.team.rank);
-    bool ok = packets.await_free();
-    const Crew crew(args.team.size - 1);
-    for (u32 j = crew.first_job; ok && j < u32(args.team.size - 1); j += crew.next_job) {
-        const Shard shard = tiling.shard(0, channel.peer(j));
-        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members)
-            packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, load_pack(shard.send, i, shard.nbytes));
-    }
-    for (u64 i = threadIdx.x; ok && i < packs_in(mine.nbytes); i += blockDim.x) {
-        Pack result;
-        ok = fold_packets<T, Op>(packets, mine.send, i, mine.nbytes, result);
-        if (!ok) break;
-        for (int j = 0; j < args.team.size - 1; ++j)
-            packets.send(packets.outbox(channel.peer(j)), results + u32(i) * 2, result);
-        store_pack(mine.recv, i, mine.nbytes, result);
-    }
-    for (u32 j = crew.first_job; j < u32(args.team.size - 1); j += crew.next_job) {
-        const Shard shard = tiling.shard(0, channel.peer(j));
-        for (u64 i = crew.member; ok && i < packs_in(shard.nbytes); i += crew.members) {
-            Pack pack;
-            ok = packets.receive(channel.peer(j), results + u32(i) * 2, pack);
-            if (ok) store_pack(shard.recv, i, shard.nbytes, pack);
-        }
-    }
-    channel.leave(ok && mine.nbytes > 0);
+    channel.leave(two_shot_packets<T, Op>(packets, VectorTiling(args, ~0ull), kToAll));
 }
 
 template <class T, class Op>

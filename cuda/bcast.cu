@@ -1,11 +1,12 @@
 // Bcast: every rank's buffer becomes root's.
 //
-//   bcast_direct    root sends the whole message to every peer: one trip, (size - 1) times the bytes.
-//   bcast_two_shot  root cuts each tile into size - 1 pieces and sends one to each peer; a peer keeps its
-//                   piece and relays it to the others. Each rank sends and receives the message about once. Pieces go
-//                   straight to their place if all peers' buffers are in windows, else as chunks.
+//   bcast_direct            root sends the whole message to every peer: one trip, (size - 1) times the bytes.
+//   bcast_two_shot_packets  root cuts it into size - 1 pieces and sends one to each peer; a peer keeps its piece and
+//                           relays it to the others. Each rank sends and receives the message about once.
+//   bcast_two_shot          large: the same, tile by tile. Pieces go straight to their place if all peers' buffers are
+//                           in windows, else as chunks.
 //
-// In both, the buffer is args.recv on every rank; root only reads it.
+// In all, the buffer is args.recv on every rank; root only reads it.
 #include "exchange.cuh"
 #include "reach.cuh"
 
@@ -40,6 +41,40 @@ struct Pieces {
         return Span{span.address + begin, nbytes, nbytes};
     }
 };
+
+// The peers pass their pieces on at once, pack by pack.
+__global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot_packets(const __grid_constant__ MoveArgs args) {
+    Channel channel(args.team);
+    Packets packets(channel);
+    const Pieces pieces(args, ~0ull);
+    const u32 peers = u32(args.team.size - 1);
+    const bool is_root = args.team.rank == args.root;
+    const Crew crew(peers);
+    bool ok = packets.await_free();
+    const Span mine = is_root ? Span{nullptr, 0, 0} : pieces.piece(0, args.team.rank);
+    for (u64 i = threadIdx.x; ok && i < packs_in(mine.nbytes); i += blockDim.x) {
+        Pack pack;
+        ok = packets.receive(args.root, u32(i) * 2, pack);
+        for (u32 j = 0; ok && j < peers; ++j)
+            if (channel.peer(j) != args.root) packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, pack);
+        if (ok) store_pack(mine.address, i, mine.nbytes, pack);
+    }
+    for (u32 j = crew.first_job; j < peers; j += crew.next_job) {
+        const int peer = channel.peer(j);
+        if (peer == args.root) continue;
+        const Span piece = pieces.piece(0, peer);
+        for (u64 i = crew.member; ok && i < packs_in(piece.nbytes); i += crew.members) {
+            if (is_root) {
+                packets.send(packets.outbox(peer), u32(i) * 2, load_pack(piece.address, i, piece.nbytes));
+                continue;
+            }
+            Pack pack;
+            ok = packets.receive(peer, u32(i) * 2, pack);
+            if (ok) store_pack(piece.address, i, piece.nbytes, pack);
+        }
+    }
+    channel.leave();
+}
 
 // As chunks: tile t comes from root through ring 0, each peer relays its piece through ring 1.
 struct Relay {
@@ -169,13 +204,15 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot(const __grid_co
     const Chunks chunks(channel);
     const auto nobody = [](int) { return false; };
     const auto receives = [&](int rank) { return rank != args.root; };
-    bool ok = learn_reach(packets, Own{nullptr, args.recv, Place{0, nullptr}, args.team.recv}, nobody, receives, reach);
-    if (ok && reach.all) {
+    const Own own{nullptr, args.recv, Place{0, nullptr}, args.team.recv};
+    const bool windows = args.team.windows != nullptr;  // on all ranks or on none
+    bool ok = !windows || learn_reach(packets, own, nobody, receives, reach);
+    if (ok && windows && reach.all) {
         const u64 part = args.nbytes / gridDim.x, tile = part / kMostTiles > kLeastTile ? part / kMostTiles : kLeastTile;
         const Pieces pieces(args, (tile / args.team.size / kPackNbytes + 1) * kPackNbytes);
         ok = StraightRelay{channel, chunks, pieces, reach, args.recv}.run();
     } else if (ok) {
         ok = Relay{channel, chunks, Pieces(args, chunks.nbytes)}.run();
     }
-    channel.leave(ok);
+    channel.leave(ok && windows);
 }

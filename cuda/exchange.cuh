@@ -21,8 +21,6 @@ constexpr u32 kHeader = 2;        // packets at the start of every slot that car
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
-constexpr u32 kWarpsToCopier = 8;  // of so many warps one copies what stays on this rank
-
 struct Span {
     char* address;
     u64 nbytes;  // that travel
@@ -55,13 +53,13 @@ struct Exchange {
     // All threads, after a barrier that made `in` visible; false: leave.
     __device__ bool receive() {
         const int peer = int(threadIdx.x);
-        if (channel.is_peer(peer) && is_long(spans.in[peer]))
+        if (has_windows() && channel.is_peer(peer) && is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         if (!is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x, blockDim.x);
         if (!receive_packets()) return false;
         if (!any_long()) return true;
         if (!learn_places()) return false;
-        store_straight();
+        if (any_straight()) store_straight();
         return move_chunks() && await_straight();
     }
 
@@ -75,6 +73,15 @@ struct Exchange {
     __device__ bool any_long() const {
         bool any = false;
         for (int rank = 0; rank < channel.team.size; ++rank) any |= is_long(spans.out[rank]) || is_long(spans.in[rank]);
+        return any;
+    }
+
+    // Windows are made by all ranks, so all have some or none has.
+    __device__ bool has_windows() const { return channel.team.windows != nullptr; }
+
+    __device__ bool any_straight() const {
+        bool any = false;
+        for (int j = 0; j < peers(); ++j) any |= spans.place[channel.peer(j)] != nullptr;
         return any;
     }
 
@@ -98,24 +105,23 @@ struct Exchange {
         bool ok = true;
         if (channel.is_peer(peer)) {
             u64 word = 0;
-            if (is_long(spans.out[peer]))
+            if (has_windows() && is_long(spans.out[peer]))
                 ok = packets.receive_word(peer, kPlacePacket, word) && channel.wait_for_entered(peer, channel.epoch);
             spans.place[peer] = unpack_place(channel.team, peer, word);
         }
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one. Meanwhile a few warps copy this rank's own span.
+    // One peer after the other, each rank to another one. Meanwhile half of the warps copy what stays: the link needs
+    // fewer threads than the memory.
     __device__ void store_straight() {
-        const u32 warps = blockDim.x / 32, copiers = warps / kWarpsToCopier, senders = (warps - copiers) * 32;
-        if (threadIdx.x >= senders) {
-            if (is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x - senders, copiers * 32);
-        } else {
+        const u32 copiers = copies_long() ? blockDim.x / 64 * 32 : 0, senders = blockDim.x - copiers;
+        if (threadIdx.x >= senders) copy_own(threadIdx.x - senders, copiers);
+        else
             for (int j = 0; j < peers(); ++j)
                 if (spans.place[channel.peer(j)] != nullptr) store_to(channel.peer(j), senders);
-            if (copiers == 0 && is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x, senders);
-        }
         __syncthreads();
+        if (copiers == 0 && copies_long()) copy_own(threadIdx.x, blockDim.x);
         const int peer = int(threadIdx.x);
         if (!channel.is_peer(peer) || spans.place[peer] == nullptr) return;
         fence_sys();
@@ -134,6 +140,12 @@ struct Exchange {
         const int peer = int(threadIdx.x);
         const bool wait = channel.is_peer(peer) && comes_straight(peer);
         return channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, peer, 0));
+    }
+
+    // Is there a long span that stays on this rank, and has to be copied?
+    __device__ bool copies_long() const {
+        const int me = channel.team.rank;
+        return is_long(spans.in[me]) && spans.in[me].address != spans.out[me].address;
     }
 
     __device__ void copy_own(u32 thread, u32 threads) {
@@ -162,18 +174,24 @@ struct Exchange {
     }
 
     // Jobs 0 … peers() - 1 store for a peer, the others take from one. In place one group does both for a peer, lest a
-    // chunk be stored where one is still to be sent from.
+    // chunk be stored where one is still to be sent from. The last job, if nothing went straight, copies what stays.
     __device__ bool move_chunks() {
         Chunks chunks(channel, 1);
-        const u32 senders = u32(peers()), paired = in_place() ? senders : 0, jobs = 2 * senders - paired;
+        const u32 senders = u32(peers()), paired = in_place() ? senders : 0, moves = 2 * senders - paired;
+        const bool copies = copies_long() && !any_straight();
+        const u32 jobs = moves + copies;
         const Crew crew(jobs);
         u64 longest = 0;
         for (u32 job = 0; job < 2 * senders; ++job)
             if (chunked_nbytes(job) > longest) longest = chunked_nbytes(job);
-        const u64 rounds = longest == 0 ? 0 : (longest + chunks.nbytes - 1) / chunks.nbytes + 1;
+        const u64 rounds = longest == 0 ? copies : (longest + chunks.nbytes - 1) / chunks.nbytes + 1;
         bool ok = true;
         for (u64 round = 0; ok && round < rounds; ++round)
             for (u32 job = crew.first_job; ok && job < jobs; job += crew.next_job) {
+                if (job == moves) {
+                    if (round == 0) copy_own(crew.member, crew.members);
+                    continue;
+                }
                 if (is_sender(job)) ok = store_chunk(chunks, crew, job, round);
                 if (ok && (paired || !is_sender(job))) ok = take_chunk(chunks, crew, job + paired, round - 1);
             }

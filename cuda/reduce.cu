@@ -1,7 +1,8 @@
 // Reduce: root's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
-//   reduce_one_shot  small: everyone sends everything to root as packets
-//   reduce_two_shot  large: every rank but root folds a shard of each tile and sends it to root
+//   reduce_one_shot          small: everyone sends everything to root as packets
+//   reduce_two_shot_packets  medium: every rank but root folds a shard, which comes and goes as packets
+//   reduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //
 // In place at root: send == recv. Elsewhere recv is not used.
 #include "zero_copy.cuh"
@@ -24,6 +25,13 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
         }
     }
     channel.leave();
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kFoldThreads, 1) reduce_two_shot_packets(const __grid_constant__ ReduceArgs args) {
+    Channel channel(args.team);
+    Packets packets(channel);
+    channel.leave(two_shot_packets<T, Op>(packets, VectorTiling(args, ~0ull, args.root), args.root));
 }
 
 template <class T, class Op>

@@ -137,6 +137,39 @@ struct TwoShot {
     }
 };
 
+// Two shots of packets: every rank folds its shard of this block's part, and sends it on at once, pack by pack. True if it
+// went well and every peer has been heard.
+template <class T, class Op, class Tiling>
+__device__ bool two_shot_packets(Packets& packets, const Tiling& tiling, int receiver) {
+    Channel& channel = packets.channel;
+    const u32 peers = u32(channel.team.size - 1), results = u32(packs_in(tiling.shard_nbytes)) * 2;  // after contributions
+    const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
+    const Shard mine = tiling.shard(0, channel.team.rank);
+    const Crew crew(peers);
+    bool ok = packets.await_free();
+    for (u32 j = crew.first_job; ok && j < peers; j += crew.next_job) {
+        const Shard shard = tiling.shard(0, channel.peer(j));
+        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members)
+            packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, load_pack(shard.send, i, shard.nbytes));
+    }
+    for (u64 i = threadIdx.x; ok && i < packs_in(mine.nbytes); i += blockDim.x) {
+        Pack result;
+        ok = fold_packets<T, Op>(packets, mine.send, i, mine.nbytes, result);
+        for (u32 j = 0; ok && j < peers; ++j)
+            if (receives(channel.peer(j))) packets.send(packets.outbox(channel.peer(j)), results + u32(i) * 2, result);
+        if (ok && receives(channel.team.rank)) store_pack(mine.recv, i, mine.nbytes, result);
+    }
+    for (u32 j = crew.first_job; receives(channel.team.rank) && j < peers; j += crew.next_job) {
+        const Shard shard = tiling.shard(0, channel.peer(j));
+        for (u64 i = crew.member; ok && i < packs_in(shard.nbytes); i += crew.members) {
+            Pack pack;
+            ok = packets.receive(channel.peer(j), results + u32(i) * 2, pack);
+            if (ok) store_pack(shard.recv, i, shard.nbytes, pack);
+        }
+    }
+    return ok && mine.nbytes > 0;
+}
+
 // A vector that all ranks fold together: this block's part of it, cut into tiles of one shard for each owner. All ranks own
 // shards, or all but one: the root of Reduce, whose link has enough to do with the result.
 struct VectorTiling {

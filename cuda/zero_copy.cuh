@@ -77,8 +77,9 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     const auto sends = [](int) { return true; };
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     Packets packets(channel);
-    if (!learn_reach(packets, own, sends, receives, reach)) return false;
-    if (reach.all) return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver}.run(args.send, args.recv);
+    const bool windows = args.team.windows != nullptr;  // on all ranks or on none
+    if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
+    if (windows && reach.all) return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver}.run(args.send, args.recv);
     Chunks chunks(channel);
     return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver, replaced}.run();
 }

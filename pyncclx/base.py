@@ -161,13 +161,13 @@ class Base(_Comm):
         Returns
         -------
         array
-            CuPy's, zeroed; NumPy's on the host device. The memory lives as long as the array or a view of it; after
-            `Free` it is an ordinary array.
+            CuPy's, zeroed; NumPy's on the host device. Its memory is given back when the communicator has been freed
+            and the last view of it has gone; between the two it is an ordinary array.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         team = self.team
-        return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).memory, shape, dtype)
+        return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
         """Say in a sentence how an operation on device arrays would run. Collective at the first use.

@@ -18,12 +18,12 @@ from .team import Team
 # The kernels of each file of cuda/; a reduction's are templates over <type, operator>.
 FILES: dict[str, tuple[str, ...]] = {
     "barrier.cu": ("barrier",),
-    "bcast.cu": ("bcast_direct", "bcast_two_shot"),
+    "bcast.cu": ("bcast_direct", "bcast_two_shot_packets", "bcast_two_shot"),
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
     "alltoallv.cu": ("alltoallv",),
     "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
-    "reduce.cu": ("reduce_one_shot", "reduce_two_shot"),
+    "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot"),
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
 }
 REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu")

@@ -66,7 +66,7 @@ class Layout:
 
 
 def plan(nbytes: int, size: int, max_channels: int) -> Layout:
-    """Divide a lease: a quarter for packets, the rest for chunks, as many channels as leave chunks long enough.
+    """Divide a lease: three eighths for packets, the rest for chunks, as many channels as leave chunks long enough.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
     channels, peers = max_channels, max(size - 1, 1)
     while channels >= 1:
         room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
-        slot_packets = room // 4 // (channels * 2 * peers * PACK_NBYTES) // 2 * 2
-        chunk_nbytes = (room - room // 4) // (RINGS * channels * peers * DEPTH) // 128 * 128
+        slot_packets = room * 3 // 8 // (channels * 2 * peers * PACK_NBYTES) // 2 * 2
+        chunk_nbytes = (room - room * 3 // 8) // (RINGS * channels * peers * DEPTH) // 128 * 128
         if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
             return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
         channels //= 2

@@ -22,6 +22,8 @@ class Window:
         The same on all ranks; counts the communicator's windows from 0, and is not used again.
     memory : Shared
         This rank's.
+    owner : object
+        What keeps that memory: the window until the communicator is freed, and each array over it.
     bases : tuple of int
         Every rank's address, as mapped in this process; this rank's own is `memory.address`.
     peers : tuple of Peer
@@ -30,6 +32,7 @@ class Window:
 
     number: int
     memory: Shared
+    owner: object
     bases: tuple[int, ...]
     peers: tuple[Peer, ...]
 
@@ -38,7 +41,7 @@ class Window:
         return self.memory.address <= address < self.memory.address + self.memory.nbytes
 
     def close(self) -> None:
-        """Unmap the peers' memory. This rank's own goes with the last array that shows it."""
+        """Unmap the peers' memory. This rank's own goes with the window and the last array over it."""
         _unmap(self.peers)
 
 
@@ -57,7 +60,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     )
     memory.close_fd()
     bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
-    return Window(number, memory, bases, tuple(peers.values()))
+    return Window(number, memory, device.owner(memory), bases, tuple(peers.values()))
 
 
 def _unmap(peers: Iterable[Peer]) -> None:

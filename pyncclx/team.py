@@ -221,6 +221,7 @@ class Team:
         self.watch.close()
         for window in self.windows:
             window.close()
+        self.windows.clear()
 
 
 def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:

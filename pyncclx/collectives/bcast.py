@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Call, Choice, as_chunks, by_length, check_root
+from .launch import Call, Choice, Rung, as_chunks, check_root, climb, pipeline
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 # root sends the message size - 1 times: worth it for the trip it saves while it is short.
-DIRECT_NBYTES = 32 << 10
+DIRECT_NBYTES = 384 << 10  # that leave root
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Directly while short; scattered and relayed by the peers when long. Two ranks have nobody to relay to."""
-    if layout.size <= 2 and nbytes > layout.packet_nbytes and algorithm is None:
+    """Directly while short; scattered and relayed by the peers when longer. Two ranks have nobody to relay to."""
+    peers = max(1, layout.size - 1)
+    if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
         return as_chunks(layout, "bcast_direct")
-    limit = DIRECT_NBYTES if layout.size > 2 else layout.packet_nbytes
-    return by_length(layout, nbytes, "bcast_direct", "bcast_two_shot", algorithm, limit)
+    limit = DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes
+    channel_most = max(0, layout.slot_nbytes - 32) * peers  # what the pieces are rounded up by is left free
+    direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
+    two_shots = Rung("bcast_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
+    return climb(layout, nbytes, (direct, two_shots, pipeline("bcast_two_shot")), algorithm)
 
 
 def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Call | None:

@@ -33,7 +33,7 @@ class Collectives(IntraBase):
         ----------
         buf : array or buffer spec, any datatype, as many bytes on every rank
         root : int
-        algorithm : {"direct", "two_shot"}, optional
+        algorithm : {"direct", "two_shot_packets", "two_shot"}, optional
             By length if left out.
         """
         call = bcast(self, buf, root, algorithm=algorithm)
@@ -50,8 +50,8 @@ class Collectives(IntraBase):
         recvbuf : the same at root; not used elsewhere
         op : MPI.Op or pyncclx.AVG
         root : int
-        algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both.
+        algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
+            By length if left out. The result has the same bits in all.
         """
         call = reduce(self, sendbuf, recvbuf, op, root, algorithm=algorithm)
         return super().Reduce(sendbuf, recvbuf, op, root) if call is None else run(self, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +12,24 @@ from .. import devices, ops
 from ..buffers import on_host, resolve, where
 from ..errors import MPIError
 from ..layout import REDUCE, Layout
-from .launch import Call, Choice, by_length, check_equal, check_root, is_in_place
+from .launch import Call, Choice, Rung, check_equal, check_root, climb, is_in_place, pipeline
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 # root receives the vector size - 1 times: worth it for the trip it saves while it is short.
-ONE_SHOT_NBYTES = 32 << 10
+ONE_SHOT_NBYTES = 600 << 10  # that reach root
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, two shots when long."""
-    return by_length(layout, nbytes, "reduce_one_shot", "reduce_two_shot", algorithm, ONE_SHOT_NBYTES)
+    """One shot while short, then two shots of packets, a pipeline when long."""
+    limit = ONE_SHOT_NBYTES // max(1, layout.size - 1)
+    # A slot holds a contribution and a result; what the parts are rounded up by is left free.
+    channel_most = max(0, layout.slot_nbytes // 2 - 32) * max(1, layout.size - 1)
+    one_shot = Rung("reduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
+    two_shots = Rung("reduce_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
+    return climb(layout, nbytes, (one_shot, two_shots, pipeline("reduce_two_shot")), algorithm)
 
 
 def reduce(

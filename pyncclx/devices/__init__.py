@@ -92,8 +92,11 @@ class Device(Protocol):
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
 
-    def array(self, memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return shared memory of this process as an array, CuPy's or NumPy's; it lives as long as the array."""
+    def owner(self, memory: Any) -> Any:
+        """Return what keeps shared memory of this process: when nobody holds it any more, the memory goes."""
+
+    def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return the memory of an owner as an array, CuPy's or NumPy's, which holds the owner."""
 
     def upload(self, data: bytes) -> Upload:
         """Copy bytes to device memory for kernels to read; the memory lives as long as what is returned."""

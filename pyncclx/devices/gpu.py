@@ -119,7 +119,7 @@ class Upload:
 
 
 class _Owner:
-    """Held by the arrays over shared memory: the last that goes leaves the memory to be unmapped."""
+    """Held by all who need shared memory: when the last has let go, it is left to be unmapped."""
 
     idle: ClassVar[list[Any]] = []
 
@@ -232,9 +232,14 @@ class Device:
                 "descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
             ) from error
 
-    def array(self, memory: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-        """Shared memory of this process as a CuPy array; unmapped some time after the last such array has gone."""
-        owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, _Owner(memory), self.ordinal)
+    def owner(self, memory: Any) -> _Owner:
+        """What keeps shared memory of this process; it is unmapped some time after its last holder has gone."""
+        return _Owner(memory)
+
+    def array(self, owner: _Owner, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        """The memory of an owner as a CuPy array."""
+        memory = owner.memory
+        owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, owner, self.ordinal)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
 
     def upload(self, data: bytes) -> Upload:

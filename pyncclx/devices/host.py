@@ -146,9 +146,13 @@ class Device:
         """Allocate zeroed memory for abort requests and error records."""
         return Watch(nbytes)
 
-    def array(self, memory: Memory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def owner(self, memory: Memory) -> Memory:
+        """Return the memory itself."""
+        return memory
+
+    def array(self, owner: Memory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return memory of this process as a NumPy array."""
-        return memory.array(shape, dtype)
+        return owner.array(shape, dtype)
 
     def upload(self, data: bytes) -> Upload:
         """Keep a copy of some bytes."""

@@ -43,14 +43,17 @@ inline void barrier(Call& call) {
 }
 
 inline void bcast(Call& call) {
-    const bool direct = call.draw.one_in(2);
-    call.name = direct ? "bcast_direct" : "bcast_two_shot";
+    void (*const kernels[])(MoveArgs) = {bcast_direct, bcast_two_shot_packets, bcast_two_shot};
+    const char* const names[] = {"bcast_direct", "bcast_two_shot_packets", "bcast_two_shot"};
+    const u64 room = u64(call.team.slot_packets - kHeader) * kPacketNbytes, kind = room > 64 ? call.draw.below(3) : 2;
+    call.name = names[kind];
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const int root = int(call.draw.below(call.size()));
-    const u64 nbytes = message_nbytes(call, grid) * (direct ? 1 : u64(call.draw.between(1, 2)));
+    u64 nbytes = message_nbytes(call, grid) * (kind == 2 ? u64(call.draw.between(1, 2)) : 1);
+    if (kind == 1) nbytes = call.draw.below((room - 32) * u64(call.size() - 1) * grid + 1);
     const Buffer buffer(nbytes, any_alignment(call));
     if (call.team.rank == root) fill(call, buffer.as(), nbytes, root, kAll);
-    call.run(direct ? bcast_direct : bcast_two_shot, MoveArgs{call.team, buffer.as(), buffer.as(), nbytes, root}, grid);
+    call.run(kernels[kind], MoveArgs{call.team, buffer.as(), buffer.as(), nbytes, root}, grid);
     check(call, buffer.as(), nbytes, root, kAll);
     if (!buffer.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
 }

@@ -90,18 +90,27 @@ u64 chunk_count(Call& call, u64 grid, u64 shards) {
     return call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
 }
 
+// What fits half a slot, but for what parts are rounded up by.
+inline u64 half(u64 slot) { return slot > 64 ? slot / 2 - 32 : 0; }
+
+struct Kind {
+    const char* name;
+    void (*kernel)(ReduceArgs);
+    u64 each;  // bytes that a channel can move as packets; 0: chunks
+};
+
+// One of three kinds, but the second only where slots are large enough for it.
+inline const Kind& any_of(Call& call, const Kind (&kinds)[3]) {
+    return kinds[kinds[1].each > 64 ? call.draw.below(3) : 2 * call.draw.below(2)];
+}
+
 template <class T, class Op>
 void allreduce(Call& call) {
-    struct Kind {
-        const char* name;
-        void (*kernel)(ReduceArgs);
-        u64 each;  // bytes that a channel can move as packets; 0: chunks
-    };
     const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
     const Kind kinds[] = {{"allreduce_one_shot", allreduce_one_shot<T, Op>, slot},
-                          {"allreduce_two_shot_packets", allreduce_two_shot_packets<T, Op>, (slot / 2 - 32) * call.size()},
+                          {"allreduce_two_shot_packets", allreduce_two_shot_packets<T, Op>, half(slot) * call.size()},
                           {"allreduce_two_shot", allreduce_two_shot<T, Op>, 0}};
-    const Kind& kind = kinds[slot > 64 ? call.draw.below(3) : 2 * call.draw.below(2)];
+    const Kind& kind = any_of(call, kinds);
     call.name = kind.name;
     u64 grid = call.draw.between(1, call.team.channels);
     u64 count = chunk_count<T>(call, grid, call.size());
@@ -118,18 +127,24 @@ void allreduce(Call& call) {
 
 template <class T, class Op>
 void reduce(Call& call) {
-    const bool one_shot = call.draw.one_in(2);
-    call.name = one_shot ? "reduce_one_shot" : "reduce_two_shot";
+    const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
+    const Kind kinds[] = {{"reduce_one_shot", reduce_one_shot<T, Op>, slot},
+                          {"reduce_two_shot_packets", reduce_two_shot_packets<T, Op>, half(slot) * (call.size() - 1)},
+                          {"reduce_two_shot", reduce_two_shot<T, Op>, 0}};
+    const Kind& kind = any_of(call, kinds);
+    call.name = kind.name;
     const int root = int(call.draw.below(call.size()));
     u64 grid = call.draw.between(1, call.team.channels);
-    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, call.size());
-    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    u64 count = chunk_count<T>(call, grid, call.size());
+    if (kind.each != 0) {
+        count = std::min(packet_count<T>(call), kind.each * call.team.channels / sizeof(T));
+        grid = call.grid(count * sizeof(T), kind.each);
+    }
     const bool is_root = call.team.rank == root, in_place = call.draw.one_in(3);
     Reduction<T, Op> reduction(call, count, grid, 1, 1);
     const Buffer& send = is_root && in_place ? reduction.recv : reduction.send;
     reduction.fill(send, count);
-    call.run(one_shot ? reduce_one_shot<T, Op> : reduce_two_shot<T, Op>,
-             reduction.args(send, reduction.recv, root), u32(grid));
+    call.run(kind.kernel, reduction.args(send, reduction.recv, root), u32(grid));
     if (is_root) reduction.check(reduction.recv, 0);
     else reduction.check_untouched(reduction.recv);
 }

@@ -1,5 +1,7 @@
 """Arrays from comm.Alloc: the same results as with any other, whether all ranks have theirs in a window or some."""
 
+import gc
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -156,6 +158,17 @@ def test_memory_outlives_the_communicator(comm):
     array[...] = put(labels(comm.rank, 1000))
     assert_everywhere(comm, before >= 8000)
     assert_everywhere(comm, (get(array) == labels(comm.rank, 1000)).all())
+
+
+def test_memory_is_not_used_again_while_peers_have_it(comm):
+    """An array that has gone stays mapped by the peers, so its address must not become another array's."""
+    count = comm.team.layout.packet_nbytes + 100
+    first = comm.Alloc(count, "u1")
+    address = first.data.ptr if not HOST else first.ctypes.data
+    del first
+    gc.collect()
+    others = [comm.Alloc(count, "u1") for _ in range(3)]
+    assert_everywhere(comm, address not in [a.data.ptr if not HOST else a.ctypes.data for a in others])
 
 
 @pytest.mark.skipif(not HOST, reason="many windows of a GPU are many pages of 2 MiB")
