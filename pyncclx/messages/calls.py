@@ -11,7 +11,7 @@ from ..collectives.launch import stream_for
 from ..errors import NotSupported
 from .receive import Incoming
 from .request import Request, request_of
-from .send import Outgoing
+from .send import SYNCHRONOUS, Outgoing
 
 if TYPE_CHECKING:
     from ..base import Base
@@ -139,7 +139,7 @@ def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: s
     if dest == MPI.PROC_NULL:
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
-    start = MPI.Comm.Issend if operation in ("Ssend", "Issend") else MPI.Comm.Isend
+    start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
 
     def begin(message: Any, dest: int, tag: int) -> MPI.Request:
         return start(comm, [message, MPI.BYTE], dest, tag)

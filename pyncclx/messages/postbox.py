@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
 from .. import kernels
@@ -43,6 +45,10 @@ _READY = _ARRIVED + 4 * STREAMS
 _DONE = _READY + 8 * PLACES
 _SLOTS = -(-(_DONE + 8 * PLACES) // 128) * 128
 SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
+SCRATCH_NBYTES = 1 << 20  # of host memory for what MPI receives
+
+
+Array = npt.NDArray[np.uint8]
 
 
 class Awaited(Protocol):
@@ -76,6 +82,8 @@ class Postbox:
         self.clock = 0
         self._streams: dict[tuple[int, int], int] = {}
         self._awaited: list[Awaited] = []
+        self._scratch: list[Array] = []
+        self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
         self._lock = threading.RLock()
         atexit.register(device.synchronize)  # before MPI is left, and with it the peers whose memory is being read
 
@@ -115,6 +123,34 @@ class Postbox:
             self.device.synchronize()
             self._streams.clear()
         return self.memory.address + _ARRIVED + 4 * self._streams.setdefault(key, len(self._streams))
+
+    def keep(self, request: MPI.Request, message: Any) -> None:
+        """Keep a message that nobody waits for until MPI has sent it."""
+        with self._lock:
+            if not request.Test():
+                self._sent.append((request, message))
+            while self._sent and self._sent[0][0].Test():
+                self._sent.popleft()
+
+    # Host memory
+
+    def scratch(self, nbytes: int) -> Array:
+        """Room for a message that may bring its data, and for a much longer one than it should be.
+
+        That one is then refused by us. Open MPI 5.0 writes all of it when it refuses it, past the end of the
+        receiver's buffer. What nobody writes takes no memory.
+        """
+        if 2 * nbytes > SCRATCH_NBYTES:
+            return np.empty(2 * nbytes, np.uint8)
+        try:
+            return self._scratch.pop()
+        except IndexError:
+            return np.empty(SCRATCH_NBYTES, np.uint8)
+
+    def give_back(self, scratch: Array) -> None:
+        """Use it for another message."""
+        if len(scratch) == SCRATCH_NBYTES:
+            self._scratch.append(scratch)
 
     # Receives whose messages have not come
 

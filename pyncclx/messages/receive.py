@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from ..buffers import Buffer
@@ -31,8 +30,7 @@ class Incoming:
         self, endpoint: Endpoint, operation: str, buffer: Buffer, source: int, tag: int, stream: Any, start: Start
     ) -> None:
         self._prepare(endpoint, operation, buffer, stream)
-        # Room for a message that brings its data. Memory that nobody writes costs nothing.
-        self._message = np.empty(ENVELOPE_NBYTES + buffer.nbytes, np.uint8)
+        self._message = self.postbox.scratch(ENVELOPE_NBYTES + buffer.nbytes)
         self._request = start(self._message, source, tag)
         self.postbox.post(self)
 
@@ -110,6 +108,7 @@ class Incoming:
             self._move()
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
+        self.postbox.give_back(self._message)
         del self._message
 
     def _move(self) -> None:

@@ -14,6 +14,7 @@ from .endpoint import OFFER, PUT, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope
 from .postbox import SLOT_NBYTES
 
+SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
 _WORTH_A_THREAD = 64  # bytes that a thread of `put_eager` copies: four packs, all on their way at once
 
 
@@ -103,7 +104,14 @@ class Outgoing:
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
-        self._request.Wait()
+        self._leave_to_mpi()
+
+    def _leave_to_mpi(self) -> None:
+        """Wait until MPI has the message; not for a short one, which nobody writes to, unless it must be matched."""
+        if self.buffer.nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
+            self.postbox.keep(self._request, self._keep)
+        else:
+            self.postbox.wait(self._request)
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
@@ -131,7 +139,7 @@ class Outgoing:
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)
             self._offered = None
-        self.postbox.wait(self._request)
+        self._leave_to_mpi()
 
     def is_over(self) -> bool:
         """Whether the buffer is free for everybody, the host included."""
