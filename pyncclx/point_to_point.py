@@ -70,7 +70,7 @@ class PointToPoint(Base):
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`; the data is there for what the stream does after the request was waited for."""
         if on_host(buf):
-            return super().Irecv(buf, source, tag)
+            return host_receive.ireceive(self, super().Irecv(buf, source, tag), buf)
         return calls.ireceive(self, buf, source, tag)
 
     def Sendrecv(

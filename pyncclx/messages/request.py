@@ -91,7 +91,13 @@ class Request(MPI.Request):
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """Wait for all; ours and mpi4py's."""
         errors = [error for request in requests if (error := _error_of(request)) is not None]
-        over = MPI.Request.Waitall(requests, statuses)
+        checks = [(index, each._check) for index, each in enumerate(requests) if each and isinstance(each, Checked)]
+        known = [] if statuses is None else statuses
+        if checks:
+            known += [MPI.Status() for _ in range(len(known), len(requests))]
+        over = MPI.Request.Waitall(requests, known if checks else statuses)
+        for index, check in checks:
+            check(known[index])
         if errors:
             raise errors[0]
         return over
@@ -134,6 +140,29 @@ class Request(MPI.Request):
         over = [index for index, request in enumerate(requests) if request and request.Get_status()]
         cls.Waitall([requests[index] for index in over], statuses)
         return over
+
+
+class Checked(MPI.Request):
+    """mpi4py's request of a receive of a host array, with a look at what has come."""
+
+    _check: Callable[[MPI.Status], None]
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait, and look."""
+        if self:
+            status = MPI.Status() if status is None else status
+            super().Wait(status)
+            self._check(status)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether it is over, and then look."""
+        if self:
+            status = MPI.Status() if status is None else status
+            if not super().Test(status):
+                return False
+            self._check(status)
+        return True
 
 
 def request_of(work: Work) -> Request:

@@ -10,10 +10,9 @@ from mpi4py import MPI
 import pyncclx
 from arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from everywhere import raises_everywhere
-from pyncclx import NotSupported, PeerTimeout
+from pyncclx import NotSupported, PeerTimeout, Request
 from pyncclx.messages import postbox
 from pyncclx.messages.envelope import ENVELOPE_NBYTES
-from pyncclx.messages.request import Request
 from reference import comparing
 
 WORLD = MPI.COMM_WORLD
@@ -533,6 +532,18 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 2, count)
     Request.Waitall(requests)
     assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
+    for wait in (lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])):
+        received = bytearray(nbytes + ENVELOPE_NBYTES)
+        request = own.Irecv(received, left, 3)
+        sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
+        wait(request)
+        sent.Wait()
+        assert (status.source, status.Get_count(MPI.BYTE)) == (left, nbytes)
+        assert bytes(received[:nbytes]) == told(left, 3, 0, count).tobytes()
+    own.Send(put(told(own.rank, 4, 0, 1)), right, 4)
+    with pytest.raises(MPI.Exception, match="device array") as raised:
+        own.Recv(bytearray(16), left, 4)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     with comparing() as compare:
         compare(recv, told(left, 2, 0, count), "a host array's message")
     own.Free()
