@@ -569,6 +569,25 @@ def test_blocking_on_the_host(comm):
         comm.blocking = "stream"
 
 
+@pytest.mark.ranks(2)
+def test_between_two_groups():
+    """On an intercommunicator ranks are those of the other group."""
+    world = pyncclx.Communicator()
+    group = world.Split(world.rank % 2)
+    inter = group.Create_intercomm(0, world, 1 - world.rank % 2, 5)
+    count = min(inter.size, inter.remote_size)
+    with comparing() as compare:
+        for index, length in enumerate((3, LARGE) if inter.rank < count else ()):
+            recv, status = Output(length, "i8"), MPI.Status()
+            inter.Sendrecv(
+                put(told(world.rank, 1, index, length)), inter.rank, 1, recv.array, MPI.ANY_SOURCE, 1, status
+            )
+            compare(recv, told(world.rank ^ 1, 1, index, length), f"message {index}")
+            assert status.source == inter.rank
+    inter.Free()
+    group.Free()
+
+
 def test_memory_is_reported():
     comm = pyncclx.Communicator()
     comm.Sendrecv(xp.zeros(1), comm.rank, 0, xp.ones(1), comm.rank, 0)
