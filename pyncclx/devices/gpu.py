@@ -384,7 +384,8 @@ class Device:
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy between addresses of GPUs or the host; memory of the host that is not pinned is free at return."""
-        _checked(driver.cuMemcpyAsync(to, source, nbytes, self._stream(stream)))
+        if nbytes:
+            _checked(driver.cuMemcpyAsync(to, source, nbytes, self._stream(stream)))
 
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read memory of this GPU on a stream of its own."""

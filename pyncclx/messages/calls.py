@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -9,6 +10,7 @@ from mpi4py import MPI
 from ..buffers import Buffer, resolve
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
+from .begin import begin
 from .receive import Incoming
 from .request import Request, request_of
 from .send import SYNCHRONOUS, Outgoing
@@ -140,11 +142,7 @@ def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: s
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-
-    def begin(message: Any, dest: int, tag: int) -> MPI.Request:
-        return start(comm, [message, MPI.BYTE], dest, tag)
-
-    return Outgoing(endpoint, operation, buffer, dest, tag, stream, begin)
+    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
 
 
 def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name: str = "buf") -> Incoming | None:
@@ -154,11 +152,7 @@ def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name:
     if source == MPI.PROC_NULL:
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=True)
-
-    def begin(message: Any, source: int, tag: int) -> MPI.Request:
-        return MPI.Comm.Irecv(comm, [message, MPI.BYTE], source, tag)
-
-    return Incoming(endpoint, operation, buffer, source, tag, stream, begin)
+    return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:
@@ -178,7 +172,7 @@ def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
         status.Set_source(known.source)
         status.Set_tag(known.tag)
         status.Set_error(MPI.SUCCESS)
-        status.Set_elements(MPI.BYTE, known.Get_count(MPI.BYTE))
+        status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
 
 
 def _no_source() -> MPI.Status:

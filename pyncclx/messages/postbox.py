@@ -16,7 +16,6 @@ other in a circle: data that was sent can only wait, on its sender's stream, for
 
 from __future__ import annotations
 
-import atexit
 import os
 import struct
 import threading
@@ -46,6 +45,7 @@ _DONE = _READY + 8 * PLACES
 _SLOTS = -(-(_DONE + 8 * PLACES) // 128) * 128
 SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
 SCRATCH_NBYTES = 1 << 20  # of host memory for what MPI receives
+MOST_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
 
 
 Array = npt.NDArray[np.uint8]
@@ -85,7 +85,6 @@ class Postbox:
         self._scratch: list[Array] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
         self._lock = threading.RLock()
-        atexit.register(device.synchronize)  # before MPI is left, and with it the peers whose memory is being read
 
     # Places
 
@@ -141,7 +140,7 @@ class Postbox:
         receiver's buffer. What nobody writes takes no memory.
         """
         if 2 * nbytes > SCRATCH_NBYTES:
-            return np.empty(2 * nbytes, np.uint8)
+            return np.empty(nbytes + min(nbytes, MOST_EXTRA_NBYTES), np.uint8)
         try:
             return self._scratch.pop()
         except IndexError:

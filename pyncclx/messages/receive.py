@@ -72,7 +72,7 @@ class Incoming:
             self.postbox.wait_until(lambda: self.launched)
 
     def _read(self) -> None:
-        received = self.status.Get_count(MPI.BYTE)
+        received = self.status.Get_elements(MPI.BYTE)
         self._found = unpack(self._message[: min(received, ENVELOPE_NBYTES)].tobytes())
         self._nbytes = received  # of a host array, if there is no envelope
         if self._found is not None:

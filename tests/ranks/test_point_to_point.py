@@ -172,6 +172,28 @@ def test_parts_of_arrays(comm):
     assert get(got).tolist() == told(left, 4, 1, 12).reshape(3, 4).tolist()
 
 
+def test_a_short_message_in_a_long_buffer(comm):
+    """Buffers of more bytes than MPI's int counts."""
+    recv, status = xp.empty((1 << 31) + 5, "u1"), MPI.Status()
+    request = comm.Irecv(recv, comm.rank, 1)
+    comm.Send(put(np.arange(5, dtype="u1")), comm.rank, 1)
+    request.Wait(status)
+    assert status.Get_count(MPI.BYTE) == 5
+    assert get(recv[:5]).tolist() == list(range(5))
+
+
+@gpu_only
+def test_a_message_of_more_than_2_gib(comm):
+    acquaint(comm)
+    right, left = neighbours(comm)
+    send = xp.arange((1 << 28) + 3, dtype="i8") + (comm.rank << 40)
+    recv, status = xp.empty_like(send), MPI.Status()
+    comm.Sendrecv(send, right, 1, recv, left, 1, status)
+    send += (left - comm.rank) << 40
+    assert bool((recv == send).all())
+    assert status.Get_count(MPI.INT64_T) == send.size
+
+
 # ---- matching ------------------------------------------------------------------------------------------
 
 
@@ -628,6 +650,7 @@ def test_streams(comm):
 
 @gpu_only
 def test_capture_is_refused(comm):
+    acquaint(comm)
     stream, array = xp.cuda.Stream(non_blocking=True), xp.zeros(4)
     with stream:
         stream.begin_capture()
