@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) pull(const __grid_constant__ P
     // A block that gave up is counted too, so that the next kernel finds 0; nobody hears then that the message is over.
     __threadfence();
     if (atomicAdd(args.arrived, 1u) + 1 != gridDim.x) return;
+    __threadfence();  // with the other blocks' before their counts: all have read
     *args.arrived = 0;
-    __threadfence();
     if (ok && ld_relaxed_sys(&lease_header(args.team)->failed) == 0u) st_release_sys(args.done, args.clock);
 }
