@@ -11,6 +11,7 @@ from .communicator import (
     Topocomm,
 )
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
+from .messages.request import Request
 from .ops import AVG
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Intracomm",
     "NotSupported",
     "PeerTimeout",
+    "Request",
     "Topocomm",
 ]
 __version__ = "0.1.0"

@@ -15,6 +15,8 @@ from . import devices
 from .collectives import MODULES
 from .errors import MPIError, NotSupported
 from .heap import memory_held
+from .messages import postbox
+from .messages.endpoint import Endpoint
 from .team import Team
 
 _BLOCKING = ("stream", "host")
@@ -28,6 +30,7 @@ class State:
         self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
         self.team: Team | None = None
         self.current = True  # until MPI deletes it with its communicator
+        self.endpoint: Endpoint | None = None
 
     def close(self) -> None:
         """Release what the communicator holds on the device."""
@@ -35,6 +38,9 @@ class State:
         if team is not None:
             team.device.synchronize()
             team.close()
+        endpoint, self.endpoint = self.endpoint, None
+        if endpoint is not None:
+            endpoint.close()
 
 
 def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:
@@ -97,6 +103,16 @@ class Base(_Comm):
         return state.team
 
     @property
+    def endpoint(self) -> Endpoint:
+        """This communicator's messages with device arrays, made at the first one. Not collective."""
+        state = state_of(self)
+        if state.endpoint is None:
+            mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+            state.endpoint = Endpoint(self, devices.select())
+        state.endpoint.team = state.team
+        return state.endpoint
+
+    @property
     def blocking(self) -> str:
         """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
 
@@ -129,9 +145,11 @@ class Base(_Comm):
 
     def synchronize(self) -> None:
         """Wait on the host until every operation on device arrays so far is over, and raise what went wrong in them."""
-        team = state_of(self).team
-        if team is not None:
-            team.drain()
+        state = state_of(self)
+        if state.endpoint is not None:
+            state.endpoint.drain()
+        if state.team is not None:
+            state.team.drain()
 
     def memory_report(self) -> dict[str, int]:
         """Bytes of device memory that this process holds for communication, by holder.
@@ -140,12 +158,13 @@ class Base(_Comm):
         -------
         dict
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            "this communicator": its lease; "windows": what `Alloc` has given. All 0 before the first operation on
-            device arrays.
+            "this communicator": its lease; "windows": what `Alloc` has given; "messages": what short messages
+            are copied to, shared by all communicators. All 0 before the first operation on device arrays.
         """
         team = state_of(self).team
         windows = sum(window.memory.nbytes for window in team.windows) if team else 0
-        return memory_held() | {"this communicator": team.lease.nbytes if team else 0, "windows": windows}
+        mine = {"this communicator": team.lease.nbytes if team else 0, "windows": windows}
+        return memory_held() | mine | {"messages": postbox.memory_held()}
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.

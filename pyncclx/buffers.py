@@ -14,7 +14,7 @@ from .datatypes import TABLE, Datatype
 from .errors import MPIError, NotSupported
 from .memory import Device, in_host_memory
 
-__all__ = ["Buffer", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "where"]
+__all__ = ["Buffer", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "spec_parts", "where"]
 
 _Parts = tuple[Any, Any, Any, Any]  # array, counts, displs, datatype; None for what the spec leaves out
 
@@ -79,6 +79,13 @@ def where(spec: Any) -> str | None:
 def on_host(*buffers: Any) -> bool:
     """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
     return "device" not in map(where, buffers)
+
+
+def spec_parts(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Take a plain buffer argument of host memory apart: array, count, displacement, datatype; None where left out."""
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None, None
+    return _parts(spec, "buf", lists=True)
 
 
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:

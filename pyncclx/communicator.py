@@ -13,8 +13,9 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from .base import Base, state_of
+from .base import state_of
 from .collectives.methods import Collectives
+from .point_to_point import PointToPoint
 
 __all__ = [
     "Cartcomm",
@@ -72,7 +73,7 @@ def _told_ours(callback: Any) -> Any:
 
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
-class Comm(Base, MPI.Comm):
+class Comm(PointToPoint, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -117,7 +118,7 @@ class Comm(Base, MPI.Comm):
         if state.team is not None:
             state.team.device.synchronize()
             MPI.Comm.Barrier(self)
-            state.close()
+        state.close()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -24,6 +24,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "alltoallv.cu": ("alltoallv",),
     "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
     "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot"),
+    "point_to_point.cu": ("put_eager", "offer", "pull"),
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
 }
 REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu")
@@ -68,6 +69,13 @@ def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: tuple[str, ..
         loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else team.device.load(image))
         _loaded.update(loaded)
     team.functions.update({(kernel, *template): _loaded[name] for kernel, name in names.items()})
+
+
+def load_alone(device: Device, file: str) -> dict[str, Function]:
+    """All kernels of a file that moves bytes, for operations that are not collective; compiled by this process."""
+    if not all(name in _loaded for name in FILES[file]):
+        _loaded.update(device.load(compile_image(device, file, ())))
+    return {name: _loaded[name] for name in FILES[file]}
 
 
 def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:

@@ -77,10 +77,11 @@ def measure(
     iters = arguments.iters if case.nbytes < 16 << 20 else max(3, arguments.iters // 5)
     row: dict[str, Any] = {"operation": operation, "nbytes": case.nbytes, "count": case.count}
     row |= {"datatype": arguments.datatype, "redop": case.redop, "bus_factor": case.bus_factor}
-    row["time_us"] = timing.time(comm, case.run, iters, arguments.warmup_iters, graph=arguments.graph)
+    graph = arguments.graph and case.capturable
+    row["time_us"] = timing.time(comm, case.run, iters, arguments.warmup_iters, graph=graph)
     row["wrong"] = int(comm.allreduce(case.wrong())) if arguments.check else None
     if peer:
-        row["nccl_us"] = peer.time(case, iters, arguments.warmup_iters, graph=arguments.graph)
+        row["nccl_us"] = peer.time(case, iters, arguments.warmup_iters, graph=graph)
     return row
 
 

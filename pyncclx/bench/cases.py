@@ -26,11 +26,14 @@ class Case:
         Size in the sense of nccl-tests, and its number of elements.
     bus_factor : float
         Bytes over the busiest link for each byte of size, so that busbw can be compared with the wire.
+    capturable : bool
+        Whether a graph can hold it; --graph times it without one otherwise.
     send, recv : arrays
         Element i of rank r is ``i % 61 + r``: every rank's part can be told from every other's.
     """
 
     redop = "none"
+    capturable = True
     send: Any
     recv: Any
 
@@ -133,9 +136,33 @@ class Alltoallv(Alltoall):
         self.comm.Alltoallv([self.send, self.counts], recv, layout="packed", total=self.total, status=self.status)
 
 
+class Sendrecv(Case):
+    """A ring: everybody sends to the next rank. Messages are matched on the host, so not in graphs."""
+
+    capturable = False
+
+    def parts(self, size: int) -> int:
+        return 1
+
+    @property
+    def bus_factor(self) -> float:
+        return 1.0
+
+    def allocate(self) -> None:
+        self.send, self.recv = self.pattern(self.count, self.comm.rank), self.empty(self.count)
+        self.next, self.previous = ((self.comm.rank + step) % self.comm.size for step in (1, -1))
+
+    def run(self) -> None:
+        self.comm.Sendrecv(self.send, self.next, 0, self.recv, self.previous, 0)
+
+    def expected(self) -> Any:
+        return self.pattern(self.count, self.previous)
+
+
 CASES: dict[str, type[Case]] = {
     "allreduce": Allreduce,
     "allgather": Allgather,
     "alltoall": Alltoall,
     "alltoallv": Alltoallv,
+    "sendrecv": Sendrecv,
 }

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from .cases import Allgather, Allreduce, Alltoallv, Case
+from .cases import Allgather, Allreduce, Alltoallv, Case, Sendrecv
 from .timing import REPLAYS, repeat, slowest
 
 
@@ -62,7 +62,16 @@ class Nccl:
         if isinstance(case, Alltoallv):
             counts = [case.count // self.comm.size] * self.comm.size
             return lambda: distributed.all_to_all_single(recv, send, counts, counts)
+        if isinstance(case, Sendrecv):
+            return lambda: self.ring(case, send, recv)
         return lambda: distributed.all_to_all_single(recv, send)
+
+    def ring(self, case: Sendrecv, send: Any, recv: Any) -> None:
+        """Both ways of a ring's exchange in one group, as nccl-tests do."""
+        d = self.distributed
+        pair = [d.P2POp(d.isend, send, case.next), d.P2POp(d.irecv, recv, case.previous)]
+        for request in d.batch_isend_irecv(pair):
+            request.wait()
 
     def close(self) -> None:
         """Leave NCCL in order."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import host
+from .exported import Exported
 
 #: A kernel that a device has loaded; only that device knows what it is.
 Function = Any
@@ -127,6 +128,37 @@ class Device(Protocol):
 
     def is_device_pointer(self, address: int) -> bool:
         """Tell whether kernels can use this address."""
+
+    # Messages between two processes
+
+    exports_are_copies: bool  #: whether what `export` gives is a copy, made for one message
+
+    def allocate_exported(self, nbytes: int) -> Exported:
+        """Allocate zeroed memory that any process can open, for the life of this process."""
+
+    def export(self, address: int, nbytes: int) -> Exported | None:
+        """Let other processes open the memory at an address; None if that memory cannot be opened."""
+
+    def open_exported(self, handle: bytes, nbytes: int) -> Peer:
+        """Map the allocation of another process that a handle names.
+
+        Raises
+        ------
+        OSError, RuntimeError
+            If it cannot be opened here.
+        """
+
+    def allocate_temporary(self, nbytes: int, stream: Any) -> Upload:
+        """Allocate memory for the use of a stream, until what is returned goes."""
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy between addresses of the device or the host, in the order of a stream."""
+
+    def peek(self, address: int, nbytes: int) -> bytes:
+        """Read device memory now, whatever streams are doing."""
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Tell whether a stream is being captured in a graph."""
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from cuda.bindings import driver
 
 from ..errors import NotSupported
 from . import nvrtc
+from .exported import Exported
 from .pointers import is_device_pointer
 
 MAX_CHANNELS = 64
@@ -130,6 +131,14 @@ class _Owner:
         self.idle.append(self.memory)  # not unmapped here: kernels may still use it, a stream may be capturing
 
 
+class Temporary:
+    """Memory of CuPy's pool. The pool gives it to the stream it was allocated for only, so in that stream's order."""
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+        self.address = int(memory.ptr)
+
+
 class PinnedWords:
     """64-bit words of host memory that this GPU reads and writes too."""
 
@@ -141,6 +150,15 @@ class PinnedWords:
 
     def close(self) -> None:
         del self.array, self._memory
+
+
+def _ipc_handle(address: int) -> bytes:
+    """The CUDA IPC handle of an allocation; empty where there is no CUDA IPC."""
+    try:
+        handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(address)
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return b""
+    return handle
 
 
 def _location(ordinal: int) -> Any:
@@ -202,6 +220,8 @@ class Device:
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._streams: dict[int, Any] = {}
+        self._handles: dict[int, tuple[int, bytes]] = {}  # of allocations: address -> identity, CUDA IPC handle
+        self._reader: Any = None  # the stream of `peek`
         self._event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._parameters = Parameters(4096)
         self._launching = threading.Lock()  # of whoever fills the parameters
@@ -335,3 +355,52 @@ class Device:
         if status != driver.CUresult.CUDA_SUCCESS or values[0] != _CAPTURING:
             return 0
         return int(values[1])
+
+    # Messages between two processes
+
+    exports_are_copies = False
+
+    def allocate_exported(self, nbytes: int) -> Exported:
+        """Allocate zeroed memory that other processes can open by its CUDA IPC handle."""
+        address = cupy.cuda.runtime.malloc(nbytes)
+        self.fill_zero(address, nbytes)
+        return Exported(address, nbytes, _ipc_handle(address))
+
+    def export(self, address: int, nbytes: int) -> Exported | None:
+        """Let other processes open the allocation that an address is in; None unless it came from cudaMalloc."""
+        capable = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        if not _checked(driver.cuPointerGetAttribute(capable, address)):
+            return None
+        number = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
+        identity = int(_checked(driver.cuPointerGetAttribute(number, address)))
+        base, whole = map(int, _checked(driver.cuMemGetAddressRange(address)))
+        if self._handles.get(base, (-1, b""))[0] != identity:
+            self._handles[base] = identity, _ipc_handle(base)
+        return Exported(base, whole, self._handles[base][1], identity, address - base)
+
+    def open_exported(self, handle: bytes, nbytes: int) -> LegacyPeerMemory:
+        """Map an allocation of another process."""
+        return LegacyPeerMemory(handle.ljust(64, b"\0"), nbytes)
+
+    def allocate_temporary(self, nbytes: int, stream: Any) -> Temporary:
+        """Allocate from CuPy's pool for `stream`."""
+        with stream:
+            return Temporary(cupy.cuda.alloc(nbytes))
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy between addresses of GPUs or the host; memory of the host that is not pinned is free at return."""
+        if nbytes:
+            _checked(driver.cuMemcpyAsync(to, source, nbytes, self._stream(stream)))
+
+    def peek(self, address: int, nbytes: int) -> bytes:
+        """Read memory of this GPU on a stream of its own."""
+        if self._reader is None:
+            self._reader = cupy.cuda.Stream(non_blocking=True)
+        words = np.empty(nbytes, np.uint8)
+        self.copy(words.ctypes.data, address, nbytes, self._reader)
+        self._reader.synchronize()
+        return words.tobytes()
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Whether a stream is being captured in a graph."""
+        return self._capture(self._stream(stream)) != 0

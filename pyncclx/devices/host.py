@@ -19,6 +19,7 @@ import numpy as np
 from .. import paths
 from ..errors import NotSupported
 from . import gxx
+from .exported import Exported
 
 
 class Memory:
@@ -55,6 +56,14 @@ class Upload:
 
     def __init__(self, data: bytes) -> None:
         self._array = np.frombuffer(data, np.uint8)
+        self.address = self._array.ctypes.data
+
+
+class Temporary:
+    """Memory for one operation."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._array = np.empty(nbytes, np.uint8)
         self.address = self._array.ctypes.data
 
 
@@ -227,3 +236,38 @@ class Device:
     def is_device_pointer(self, address: int) -> bool:
         """Return True: kernels use the process' own memory."""
         return True
+
+    # Messages between two processes
+
+    exports_are_copies = True
+
+    def allocate_exported(self, nbytes: int) -> Exported:
+        """Allocate zeroed memory that any process of this user can open, by a path in /proc."""
+        memory = self.allocate_shared(max(nbytes, 1))
+        return Exported(memory.address, nbytes, f"/proc/{os.getpid()}/fd/{memory.fd}".encode(), memory.fd, 0, memory)
+
+    def export(self, address: int, nbytes: int) -> Exported:
+        """Copy memory to where other processes can open it."""
+        exported = self.allocate_exported(nbytes)
+        ctypes.memmove(exported.address, address, nbytes)
+        return exported
+
+    def open_exported(self, handle: bytes, nbytes: int) -> Memory:
+        """Map what another process has exported."""
+        return Memory(os.open(handle, os.O_RDWR), nbytes, owns_fd=True)
+
+    def allocate_temporary(self, nbytes: int, stream: object) -> Temporary:
+        """Allocate memory."""
+        return Temporary(nbytes)
+
+    def copy(self, to: int, source: int, nbytes: int, stream: object) -> None:
+        """Copy memory."""
+        ctypes.memmove(to, source, nbytes)
+
+    def peek(self, address: int, nbytes: int) -> bytes:
+        """Read memory."""
+        return ctypes.string_at(address, nbytes)
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return False: there are no graphs."""
+        return False

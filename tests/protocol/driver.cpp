@@ -17,9 +17,11 @@
 #include "alltoallv.cu"
 #include "barrier.cu"
 #include "bcast.cu"
+#include "point_to_point.cu"
 #include "reduce.cu"
 #include "reduce_scatter_block.cu"
 
+#include "messages.h"
 #include "moves.h"
 #include "reductions.h"
 #include "rows.h"
@@ -76,6 +78,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
+    ring,
 };
 
 void run_rank(const World& world, int rank) {

@@ -65,6 +65,26 @@ MUTATIONS = {
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
     "folded too early": Mutation("reduce.cuh", "folders = in_order ?", "folders = in_order && !{} ?", "tsan"),
+    # A message's data may come after the word that says it is there.
+    "ready without release": Mutation(
+        "point_to_point.cu",
+        "if (threadIdx.x == 0) st_release_sys(args.ready, args.clock);",
+        "if (threadIdx.x == 0) {} ? st_relaxed_sys(args.ready, args.clock) : st_release_sys(args.ready, args.clock);",
+        "tsan",
+    ),
+    # A message is said to be over while threads, or other blocks, still read it.
+    "over before it is read": Mutation(
+        "point_to_point.cu",
+        "__syncthreads();\n    if (threadIdx.x != 0)",
+        "if (!{}) __syncthreads();\n    if (threadIdx.x != 0)",
+        "tsan",
+    ),
+    "over before all blocks": Mutation(
+        "point_to_point.cu",
+        "__threadfence();\n    if (atomicAdd",
+        "if (!{}) __threadfence();\n    if (atomicAdd",
+        "tsan",
+    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",

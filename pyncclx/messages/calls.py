@@ -1,0 +1,190 @@
+"""The calls of MPI's point-to-point chapter on device arrays, out of `Outgoing` and `Incoming`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..buffers import Buffer, resolve
+from ..collectives.launch import stream_for
+from ..errors import NotSupported
+from .begin import begin
+from .receive import Incoming
+from .request import Request, request_of
+from .send import SYNCHRONOUS, Outgoing
+
+if TYPE_CHECKING:
+    from ..base import Base
+
+
+def send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> None:
+    """Send and Ssend."""
+    outgoing = _outgoing(comm, operation, buf, dest, tag)
+    if outgoing is None:
+        return
+    if comm.endpoint.postbox.idle:
+        outgoing.say_ready_and_wait()
+    else:
+        outgoing.say_ready()
+        outgoing.finish(outgoing.stream)
+    _after(comm)
+
+
+def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
+    """Isend and Issend."""
+    outgoing = _outgoing(comm, operation, buf, dest, tag)
+    if outgoing is not None:
+        outgoing.say_ready()
+    return request_of(_Pending(comm, outgoing, _no_message()))
+
+
+def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
+    """Recv."""
+    incoming = _incoming(comm, "Recv", buf, source, tag)
+    if incoming is None:
+        return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
+    incoming.finish(incoming.stream)
+    _tell(status, incoming.status)
+    return _after(comm)
+
+
+def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
+    """Irecv."""
+    incoming = _incoming(comm, "Irecv", buf, source, tag)
+    return request_of(_Pending(comm, incoming, incoming.status if incoming else _no_source()))
+
+
+def exchange(
+    comm: Base,
+    sendbuf: Any,
+    dest: int,
+    sendtag: int,
+    recvbuf: Any,
+    source: int,
+    recvtag: int,
+    status: MPI.Status | None,
+    operation: str = "Sendrecv",
+) -> None:
+    """Sendrecv."""
+    endpoint = comm.endpoint
+    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
+    if dest != MPI.PROC_NULL:
+        _resolve(comm, f"{operation}: sendbuf", sendbuf, writable=False)
+    incoming = _incoming(comm, operation, recvbuf, source, recvtag, "recvbuf")
+    outgoing = _outgoing(comm, operation, sendbuf, dest, sendtag, "sendbuf")
+    if outgoing is not None:
+        outgoing.say_ready()
+    try:
+        if incoming is not None:
+            incoming.finish(incoming.stream)
+    finally:
+        if outgoing is not None:
+            outgoing.finish(outgoing.stream)
+    _tell(status, incoming.status if incoming else _no_source())
+    _after(comm)
+
+
+def exchange_in_place(
+    comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
+) -> None:
+    """Sendrecv_replace. What arrives may not overwrite what the receiver of ours has still to read: send a copy."""
+    buffer, stream = _resolve(comm, "Sendrecv_replace: buf", buf, writable=True)
+    device = comm.endpoint.device
+    copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
+    device.copy(copy.address, buffer.address, buffer.nbytes, stream)
+    own = Buffer(copy.address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, buffer.owner)
+    exchange(comm, own, dest, sendtag, buf, source, recvtag, status, "Sendrecv_replace")
+
+
+class _Pending:
+    """What a request of this module stands for."""
+
+    def __init__(self, comm: Base, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
+        self._comm, self._message, self._status = comm, message, status
+
+    def finish(self) -> None:
+        message, self._message = self._message, None
+        if message is not None:
+            message.finish(_stream_now(message))
+            _after(self._comm)
+
+    def is_over(self) -> bool:
+        if self._message is None:
+            return True
+        self._message.endpoint.check()
+        self._message.postbox.progress()
+        return self._message.is_over()
+
+    def fill(self, status: MPI.Status) -> None:
+        _tell(status, self._status)
+
+
+def _resolve(comm: Base, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
+    """The buffer, and the stream to work on."""
+    device = comm.endpoint.device
+    buffer = buf if isinstance(buf, Buffer) else resolve(buf, name, writable=writable, device=device)
+    stream = stream_for(device, (buffer,))
+    if device.is_capturing(stream):
+        raise NotSupported(
+            f"{name.partition(':')[0]}: messages are matched on the host, so a graph cannot hold them; send outside "
+            "of the capture, or exchange by a collective such as Alltoallv"
+        )
+    return buffer, stream
+
+
+def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: str = "buf") -> Outgoing | None:
+    """Begin to send; None to MPI.PROC_NULL."""
+    endpoint = comm.endpoint
+    endpoint.check_send(operation, dest, tag)
+    if dest == MPI.PROC_NULL:
+        return None
+    buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
+    start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
+    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
+
+
+def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name: str = "buf") -> Incoming | None:
+    """Begin to receive; None from MPI.PROC_NULL."""
+    endpoint = comm.endpoint
+    endpoint.check_receive(operation, source, tag)
+    if source == MPI.PROC_NULL:
+        return None
+    buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=True)
+    return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
+
+
+def _stream_now(message: Outgoing | Incoming) -> Any:
+    """The stream that goes on when a request was waited for; with PyTorch's tensors, theirs."""
+    of_torch = type(message.buffer.owner).__module__.startswith("torch")
+    return message.stream if of_torch else message.endpoint.device.current_stream()
+
+
+def _after(comm: Base) -> None:
+    if comm.blocking == "host":
+        comm.endpoint.drain()
+
+
+def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
+    """Copy what is known of a message."""
+    if status is not None:
+        status.Set_source(known.source)
+        status.Set_tag(known.tag)
+        status.Set_error(MPI.SUCCESS)
+        status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
+
+
+def _no_source() -> MPI.Status:
+    """What MPI tells of a message from MPI.PROC_NULL."""
+    status = _no_message()
+    status.Set_source(MPI.PROC_NULL)
+    return status
+
+
+def _no_message() -> MPI.Status:
+    status = MPI.Status()
+    status.Set_source(MPI.ANY_SOURCE)
+    status.Set_tag(MPI.ANY_TAG)
+    status.Set_elements(MPI.BYTE, 0)
+    return status

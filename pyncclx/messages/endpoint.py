@@ -1,0 +1,126 @@
+"""A communicator's end of its messages: what its kernels are told, and what they record when they give up."""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import cached_property
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import layout
+from ..devices import Device
+from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
+from ..team import ABORTED, DEFAULT_TIMEOUT_S, NO_PLACES, Team
+from .postbox import HEADER_NBYTES, HEADERS, process_postbox
+
+# In the error record; the names of the methods.
+OPERATIONS = ("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
+PUT = struct.Struct("=QQQQQ")  # PutArgs after its Team: from, slot, ready, nbytes, clock
+OFFER = struct.Struct("=QQQii")  # OfferArgs: ready, done, clock, peer, tag
+PULL = struct.Struct("=QQQQQQQii")  # PullArgs: ready, done, arrived, from, to, nbytes, clock, peer, tag
+_serial = 0
+
+
+class Endpoint:
+    """The messages of one communicator on one rank; made and closed by each rank alone.
+
+    Kernels take a `Team` of one: this rank's error record and patience are all they need of it.
+    """
+
+    def __init__(self, comm: MPI.Comm, device: Device) -> None:
+        global _serial
+        _serial += 1
+        self.serial = _serial
+        self.device, self.postbox = device, process_postbox(device)
+        self._world = _world_ranks(comm)
+        self.rank, self.size = comm.rank, len(self._world)  # those that can be addressed
+        self.team: Team | None = None  # of the communicator, once it has one
+        self.watch = device.allocate_watch(8 * len(layout.WATCH))
+        if not self.postbox.headers:
+            raise NotSupported(f"{HEADERS} communicators have sent or received device arrays: Free some")
+        self._header = self.postbox.headers.popleft()
+        header = self.postbox.memory.address + self._header * HEADER_NBYTES
+        device.fill_zero(header, HEADER_NBYTES)
+        timeout_ns = int(float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S)) * 1e9)
+        alone = layout.Layout(0, 1, 1, 0, 0)
+        self._teams = {
+            name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + NO_PLACES
+            for number, name in enumerate(OPERATIONS)
+        }
+        self._streams: dict[int, Any] = {}  # used since the last `drain`
+
+    @cached_property
+    def highest_tag(self) -> int:
+        """The largest tag that MPI takes."""
+        return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
+
+    def number_of(self, rank: int) -> int:
+        """What this process calls a rank on all its communicators; one that is not in its world, on this one."""
+        world = self._world[rank]
+        return world if world != MPI.UNDEFINED else (self.serial << 32) + rank
+
+    def launch(self, operation: str, kernel: str, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
+        """Launch a kernel for an operation, on `stream`."""
+        self._streams[getattr(stream, "ptr", 0)] = stream
+        self.device.launch(self.postbox.functions[kernel], *shape, self._teams[operation] + arguments, stream)
+
+    def drain(self) -> None:
+        """Wait on the host for everything launched so far, and check it."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self.device.synchronize(stream)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what a kernel of this communicator has recorded; from then on at every call."""
+        if not self.watch.array[layout.FAILURE]:
+            return
+        record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
+        operation = f"{OPERATIONS[record['operation']]} with tag {record['channel']}"
+        if record["failure"] == ABORTED:
+            raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record['peer']}")
+        raise PeerTimeout(operation, record["epoch"], self.rank, record["peer"], record["expected"], record["seen"])
+
+    def check_send(self, operation: str, dest: int, tag: int) -> None:
+        """Raise what MPI raises for a rank or a tag that there is not, and what went wrong before."""
+        self.check()
+        if not (0 <= dest < self.size or dest == MPI.PROC_NULL):
+            raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
+        if not 0 <= tag <= self.highest_tag:
+            raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
+
+    def check_receive(self, operation: str, source: int, tag: int) -> None:
+        """The same for a receive."""
+        self.check()
+        if not (0 <= source < self.size or source in (MPI.PROC_NULL, MPI.ANY_SOURCE)):
+            ranks = f"{self._ranks}, MPI.ANY_SOURCE or MPI.PROC_NULL"
+            raise MPIError(MPI.ERR_RANK, f"{operation}: source is {source}; {ranks}")
+        if not (0 <= tag <= self.highest_tag or tag == MPI.ANY_TAG):
+            text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}, or MPI.ANY_TAG"
+            raise MPIError(MPI.ERR_TAG, text)
+
+    @property
+    def _ranks(self) -> str:
+        return f"the communicator's ranks are 0 to {self.size - 1}"
+
+    def abort(self) -> None:
+        """Make every kernel of this endpoint leave its waits."""
+        self.watch.array[0] = 1
+
+    def close(self) -> None:
+        """Give the header back, once no kernel can use it."""
+        self.device.synchronize()
+        self.postbox.headers.append(self._header)
+        self.watch.close()
+
+
+def _world_ranks(comm: MPI.Comm) -> list[int]:
+    """For each rank that messages go to its rank in MPI.COMM_WORLD, or MPI.UNDEFINED."""
+    group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else comm.Get_group()
+    world = MPI.COMM_WORLD.Get_group()
+    ranks = group.Translate_ranks(None, world)
+    group.Free()
+    world.Free()
+    return list(ranks)

@@ -1,0 +1,65 @@
+"""The envelope: what a device array's message is for MPI. It is matched in the data's place, and says where that is."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+#: Begins every envelope; nobody's data begins so by accident.
+MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
+
+# How the data travels.
+EMPTY = 0  # there is none
+EAGER = 1  # it lies in a slot of the sender's bounce memory
+OFFERED = 2  # it lies in the sender's buffer, in an allocation that the receiver opens
+WINDOW = 3  # it lies in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
+INLINE = 4  # it follows the envelope in the same message of MPI
+
+HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
+_OWN = struct.Struct("=16s16s64sQ16s16s")
+_MESSAGE = struct.Struct("=16s9Q64s")
+ENVELOPE_NBYTES = _MESSAGE.size + _OWN.size
+
+
+class Sender(NamedTuple):
+    """The process that sends: the same in all its envelopes."""
+
+    uid: bytes  # names the process
+    node: bytes  # names the running operating system: memory can be shared below one only
+    bounce_handle: bytes  # opens its bounce memory,
+    bounce_nbytes: int
+    socket: bytes  # where it hears who has opened that,
+    token: bytes  # and how it knows that the answer is genuine
+
+    def pack(self) -> bytes:
+        """Pack it for `Envelope.pack`."""
+        return _OWN.pack(*self)
+
+
+class Envelope(NamedTuple):
+    """One message."""
+
+    transport: int
+    clock: int  # larger than that of every message that may have led to this one; never twice of one sender
+    nbytes: int
+    control: int  # which pair of words in the bounce memory belongs to it
+    answer: int  # not 0: tell the sender, with this number, that its bounce memory has been opened
+    offset: int  # EAGER: in the bounce memory; OFFERED: in the allocation; WINDOW: in the window
+    allocation: int = 0  # OFFERED: where it begins in the sender's process; WINDOW: its number
+    identity: int = 0  # OFFERED: tells it from what the sender had there earlier,
+    allocation_nbytes: int = 0
+    handle: bytes = b""  # and opens it
+
+    def pack(self, sender: bytes) -> bytes:
+        """Bytes of the envelope; `sender` is what `Sender.pack` gave."""
+        return _MESSAGE.pack(MAGIC, *self) + sender
+
+
+def unpack(message: bytes) -> tuple[Envelope, Sender] | None:
+    """Read an envelope; None if it is none."""
+    if len(message) < ENVELOPE_NBYTES or not message.startswith(MAGIC):
+        return None
+    _, *fields = _MESSAGE.unpack_from(message)
+    uid, node, bounce_handle, bounce_nbytes, socket, token = _OWN.unpack_from(message, _MESSAGE.size)
+    sender = Sender(uid, node, bounce_handle.rstrip(b"\0"), bounce_nbytes, socket.rstrip(b"\0"), token)
+    return Envelope._make(fields), sender

@@ -1,0 +1,76 @@
+"""Receives of host arrays, which are mpi4py's: what to do when the message turns out to be a device array's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import datatypes
+from ..buffers import Buffer, spec_parts
+from ..errors import MPIError
+from .envelope import ENVELOPE_NBYTES, MAGIC, unpack
+from .receive import Found
+from .request import Checked
+
+if TYPE_CHECKING:
+    from ..base import Base
+
+
+def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
+    """A receive of a host array: mpi4py's `call`. If it has got a device array's message, bring the data."""
+    known = MPI.Status() if status is None else status
+    try:
+        call(known)
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_TRUNCATE:
+            raise
+        text = (
+            f"a message longer than the buffer (if a device array was sent, of {ENVELOPE_NBYTES} bytes more, and its "
+        )
+        raise MPIError(MPI.ERR_TRUNCATE, f"{text}data may be lost: receive it into a device array)") from error
+    _check(comm, recvbuf, known)
+
+
+def ireceive(comm: Base, request: MPI.Request, buf: Any) -> Checked:
+    """An Irecv of a host array: mpi4py's request, but waiting for it does the same."""
+    checked = Checked(request)
+    checked._check = lambda status: _check(comm, buf, status)
+    return checked
+
+
+def _check(comm: Base, recvbuf: Any, status: MPI.Status) -> None:
+    received = status.Get_count(MPI.BYTE)
+    if received >= ENVELOPE_NBYTES:
+        memory = _host_memory(recvbuf)
+        if memory is not None and bytes(memory[: len(MAGIC)]) == MAGIC:
+            _unwrap(comm, memory, received, status)
+
+
+def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
+    """Replace a device array's message in host memory by its data."""
+    device, message = comm.endpoint.device, np.frombuffer(memory[:received], np.uint8).copy()
+    found = unpack(message[:ENVELOPE_NBYTES].tobytes())
+    stream = device.current_stream()
+    nbytes = min(found[0].nbytes if found else 0, len(memory))
+    copy = device.allocate_temporary(max(nbytes, 1), stream)
+    buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
+    incoming = Found(comm.endpoint, buffer, stream, message, status)
+    device.copy(MPI.Get_address(memory), copy.address, nbytes, stream)
+    device.synchronize(stream)
+    incoming.finish(stream)
+
+
+def _host_memory(spec: Any) -> Any:
+    """The bytes of a host buffer argument from its displacement on; None if it is of a kind unknown here."""
+    array, count, displ, key = spec_parts(spec)
+    try:
+        view = memoryview(array)
+        itemsize = key.Get_extent()[1] if isinstance(key, MPI.Datatype) else np.dtype(key or view.format).itemsize
+        whole = np.frombuffer(array.T if view.f_contiguous and not view.c_contiguous else array, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        return None
+    begin = (displ or 0) * itemsize
+    return whole[begin : begin + count * itemsize] if count is not None else whole[begin:]

@@ -1,0 +1,113 @@
+"""Which processes can read this one's memory, and whose memory this one has opened.
+
+Nobody meets to set this up. The first messages to a rank carry their data through MPI and ask for an answer; the
+receiver opens the sender's bounce memory and, if that works, says so by a datagram to the sender's socket. From then
+on the sender leaves data where it is. A rank on another node, or in a container that cannot open the memory, never
+answers, and its messages go on through MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import OrderedDict
+from pathlib import Path
+
+from ..devices import Device, Peer
+from .envelope import Envelope, Sender
+
+_ANSWER = struct.Struct("=16sQ")  # token, Envelope.answer
+_TOKEN_NBYTES = 16
+MOST_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
+
+
+def this_node() -> bytes:
+    """16 bytes that name the running operating system."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
+
+
+class Readers:
+    """The ranks that have opened this process's bounce memory, by numbers that the sender gives them."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(b"")  # the kernel picks a free abstract name
+        self.name: bytes = self._socket.getsockname()
+        self.token = os.urandom(_TOKEN_NBYTES)
+        self._known: set[int] = set()
+
+    def add(self, number: int) -> None:
+        """Count a rank in, this process itself for one."""
+        self._known.add(number)
+
+    def has(self, number: int) -> bool:
+        """Whether a rank is known to have opened it by now."""
+        return number in self._known or (self._read_answers() and number in self._known)
+
+    def _read_answers(self) -> bool:
+        before = len(self._known)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                answer = self._socket.recv(_ANSWER.size)
+                if len(answer) == _ANSWER.size and answer.startswith(self.token):
+                    self._known.add(_ANSWER.unpack(answer)[1])
+        return len(self._known) > before
+
+    def answer(self, sender: Sender, number: int) -> None:
+        """Tell a sender that this process has opened its bounce memory. It asks again if the answer is lost."""
+        with contextlib.suppress(OSError):
+            self._socket.sendto(_ANSWER.pack(sender.token, number), sender.socket)
+
+
+class Opened:
+    """Memory of other processes that this one has opened: each bounce memory, and some allocations."""
+
+    def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
+        self._device, self._uid, self._node = device, uid, this_node()
+        self._own_bounce = bounce
+        self._bounces: dict[bytes, Peer | None] = {}
+        self._allocations: OrderedDict[tuple[bytes, int], tuple[int, Peer]] = OrderedDict()
+
+    def bounce(self, sender: Sender) -> int | None:
+        """Address in this process of a sender's bounce memory; None if it cannot be opened, which is tried once."""
+        if sender.uid == self._uid:
+            return self._own_bounce
+        if sender.uid not in self._bounces:
+            self._bounces[sender.uid] = self._open_bounce(sender)
+        memory = self._bounces[sender.uid]
+        return None if memory is None else memory.address
+
+    def _open_bounce(self, sender: Sender) -> Peer | None:
+        if sender.node != self._node or not sender.bounce_handle:
+            return None
+        try:
+            return self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
+        except (OSError, RuntimeError):  # no such path, or the driver's refusal
+            return None
+
+    def data(self, envelope: Envelope, sender: Sender) -> int:
+        """Address in this process of data that was offered."""
+        if sender.uid == self._uid:
+            return envelope.allocation + envelope.offset
+        key = (sender.uid, envelope.allocation)
+        if key in self._allocations and self._allocations[key][0] != envelope.identity:
+            self._close(key)  # the sender has freed it, and has something else there
+        if key not in self._allocations:
+            if len(self._allocations) >= MOST_OPEN:
+                self._device.synchronize()
+                self._close(next(iter(self._allocations)))
+            memory = self._device.open_exported(envelope.handle.rstrip(b"\0"), envelope.allocation_nbytes)
+            self._allocations[key] = (envelope.identity, memory)
+        self._allocations.move_to_end(key)
+        return self._allocations[key][1].address + envelope.offset
+
+    def was_read(self, envelope: Envelope, sender: Sender) -> None:
+        """What was offered has been read, on a device whose exports are copies for one message."""
+        if sender.uid != self._uid:
+            self._close((sender.uid, envelope.allocation))
+
+    def _close(self, key: tuple[bytes, int]) -> None:
+        self._allocations.pop(key)[1].close()

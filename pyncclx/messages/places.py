@@ -1,0 +1,41 @@
+"""Which places of the bounce memory are free, and which messages hold the others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ..devices.exported import Exported
+
+SWEEP = 32  # messages that are offered between two looks at which are over: their exports may hold memory
+
+
+class Places:
+    """Some places, and the messages that hold them."""
+
+    def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
+        self._first, self._number, self._done_words = first, number, done_words
+        self._free = deque(range(first, first + number))
+        self._held: dict[int, tuple[int, Exported | None]] = {}  # place -> clock of its message, what was exported
+
+    def take(self) -> int | None:
+        """A free place; None if there is none."""
+        if not self._free:
+            self.sweep()
+        return self._free.popleft() if self._free else None
+
+    def hold(self, place: int, clock: int, exported: Exported | None = None) -> None:
+        """A message holds the place from now on."""
+        if len(self._held) % SWEEP == SWEEP - 1 and exported is not None:
+            self.sweep()
+        self._held[place] = clock, exported
+
+    def sweep(self) -> None:
+        """Free the places whose messages are over."""
+        done = self._done_words(self._first, self._number)
+        for place, (clock, exported) in list(self._held.items()):
+            if done[place - self._first] == clock:
+                del self._held[place]
+                if exported is not None:
+                    exported.close()
+                self._free.append(place)

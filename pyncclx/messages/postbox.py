@@ -1,0 +1,210 @@
+"""What a process has for messages: its bounce memory and who uses which part, its clock, the receives it awaits.
+
+The bounce memory, which the receivers of this process's messages open:
+
+    LeaseHeader x HEADERS | arrived | ready words | done words | slots of SLOT_NBYTES
+
+A message that moves by kernels holds one *place* from its send until its receiver has read it: a ready and a done
+word, and with the first SLOTS places a slot for the data. Places are given out by the host, and only those whose
+last message is known to be over. So no kernel ever waits for a place, and a nonblocking send never blocks a stream;
+where no place is free the data goes through MPI.
+
+Each message carries the sender's *clock*, a number above that of all messages the process has sent or seen arrive
+(Lamport 1978). Kernels that receive are launched in its order, which is what keeps streams from waiting for each
+other in a circle: data that was sent can only wait, on its sender's stream, for messages of smaller clock.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from .. import kernels
+from ..devices import Device
+from .envelope import Sender
+from .peers import Opened, Readers, this_node
+from .places import Places
+
+NBYTES = 2 << 20  # of the bounce memory
+HEADERS, HEADER_NBYTES = 128, 128  # communicators that have sent or received; sizeof(LeaseHeader)
+STREAMS = 1024  # that have received: each has a word to count the blocks of a kernel
+PLACES = 640
+SLOT_NBYTES = 32 << 10  # the longest message that is copied
+_ARRIVED = HEADERS * HEADER_NBYTES
+_READY = _ARRIVED + 4 * STREAMS
+_DONE = _READY + 8 * PLACES
+_SLOTS = -(-(_DONE + 8 * PLACES) // 128) * 128
+SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
+SCRATCH_NBYTES = 1 << 20  # of host memory for what MPI receives
+MOST_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
+
+
+Array = npt.NDArray[np.uint8]
+
+
+class Awaited(Protocol):
+    """A receive whose message has not come."""
+
+    clock: int
+
+    def arrived(self) -> bool:
+        """Look whether its envelope is here; True once."""
+
+    def launch(self) -> None:
+        """Move the data."""
+
+
+class Postbox:
+    """The process's end of all its messages."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.functions = kernels.load_alone(device, "point_to_point.cu")
+        self.memory = device.allocate_exported(NBYTES)
+        self.uid = uuid.uuid4().bytes
+        self.readers = Readers()
+        self.readers.add(MPI.COMM_WORLD.rank)
+        self.opened = Opened(device, self.uid, self.memory.address)
+        sender = Sender(self.uid, this_node(), self.memory.handle, NBYTES, self.readers.name, self.readers.token)
+        self.sender = sender.pack()
+        self.slots = Places(0, SLOTS, self.done_words)
+        self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
+        self.headers = deque(range(HEADERS))
+        self.clock = 0
+        self._streams: dict[tuple[int, int], int] = {}
+        self._awaited: list[Awaited] = []
+        self._scratch: list[Array] = []
+        self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
+        self._lock = threading.RLock()
+
+    # Places
+
+    def tick(self) -> int:
+        """The clock of a message that is sent now."""
+        with self._lock:
+            self.clock += 1
+            return self.clock
+
+    def see(self, clock: int) -> None:
+        """A message with this clock has come: what is sent from now on may follow from it."""
+        with self._lock:
+            self.clock = max(self.clock, clock)
+
+    @staticmethod
+    def ready_offset(place: int) -> int:
+        return _READY + 8 * place
+
+    @staticmethod
+    def done_offset(place: int) -> int:
+        return _DONE + 8 * place
+
+    @staticmethod
+    def slot_offset(place: int) -> int:
+        return _SLOTS + SLOT_NBYTES * place
+
+    def done_words(self, first: int, number: int) -> tuple[int, ...]:
+        """What receivers have written to the done words of some places by now."""
+        return struct.unpack(f"={number}Q", self.device.peek(self.memory.address + self.done_offset(first), 8 * number))
+
+    def arrived_word(self, stream: Any) -> int:
+        """Address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
+        key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
+        if key not in self._streams and len(self._streams) == STREAMS:
+            self.device.synchronize()
+            self._streams.clear()
+        return self.memory.address + _ARRIVED + 4 * self._streams.setdefault(key, len(self._streams))
+
+    def keep(self, request: MPI.Request, message: Any) -> None:
+        """Keep a message that nobody waits for until MPI has sent it."""
+        with self._lock:
+            if not request.Test():
+                self._sent.append((request, message))
+            while self._sent and self._sent[0][0].Test():
+                self._sent.popleft()
+
+    # Host memory
+
+    def scratch(self, nbytes: int) -> Array:
+        """Room for a message that may bring its data, and for a much longer one than it should be.
+
+        That one is then refused by us. Open MPI 5.0 writes all of it when it refuses it, past the end of the
+        receiver's buffer. What nobody writes takes no memory.
+        """
+        if 2 * nbytes > SCRATCH_NBYTES:
+            return np.empty(nbytes + min(nbytes, MOST_EXTRA_NBYTES), np.uint8)
+        try:
+            return self._scratch.pop()
+        except IndexError:
+            return np.empty(SCRATCH_NBYTES, np.uint8)
+
+    def give_back(self, scratch: Array) -> None:
+        """Use it for another message."""
+        if len(scratch) == SCRATCH_NBYTES:
+            self._scratch.append(scratch)
+
+    # Receives whose messages have not come
+
+    def post(self, receive: Awaited) -> None:
+        """Look for its message from now on, whatever this process waits for."""
+        with self._lock:
+            self._awaited.append(receive)
+
+    def alone(self, receive: Awaited) -> bool:
+        """Whether nothing else is awaited; then the caller may wait in MPI, and nobody else will look."""
+        with self._lock:
+            if self._awaited != [receive]:
+                return False
+            self._awaited.clear()
+            return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether every receive so far has its kernel launched."""
+        return not self._awaited
+
+    def progress(self) -> None:
+        """Launch the receives whose messages have come, those first that may have led to the others."""
+        with self._lock:
+            arrived: list[Awaited] = []
+            # What may have led to a message that was just seen is here by now, though it was not a moment ago.
+            while new := [receive for receive in self._awaited if receive.arrived()]:
+                arrived += new
+                self._awaited = [receive for receive in self._awaited if receive not in new]
+            for receive in sorted(arrived, key=lambda each: each.clock):
+                receive.launch()
+
+    def wait_until(self, over: Callable[[], bool]) -> None:
+        """Wait for something while receives go on."""
+        while not over():
+            self.progress()
+            os.sched_yield()
+
+    def wait(self, request: MPI.Request) -> None:
+        """Wait for a request of MPI while receives go on."""
+        self.wait_until(lambda: self.idle or request.Test())
+        request.Wait()
+
+
+_postbox: Postbox | None = None
+
+
+def process_postbox(device: Device) -> Postbox:
+    """The postbox of this process, made at the first message."""
+    global _postbox
+    if _postbox is None:
+        _postbox = Postbox(device)
+    return _postbox
+
+
+def memory_held() -> int:
+    """Bytes of bounce memory."""
+    return 0 if _postbox is None else NBYTES

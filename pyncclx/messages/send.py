@@ -1,0 +1,148 @@
+"""Sending: choose how the data travels, give MPI the envelope, launch what the sender's stream has to do."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..buffers import Buffer
+from ..devices.exported import Exported
+from .endpoint import OFFER, PUT, Endpoint
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope
+from .postbox import SLOT_NBYTES
+
+SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
+_WORTH_A_THREAD = 64  # bytes that a thread of `put_eager` copies: four packs, all on their way at once
+
+
+class Outgoing:
+    """A message that was sent.
+
+    A short one has been copied to a slot, or is in MPI's hands: it is over when MPI has its envelope. A long one is
+    offered: the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, operation: str, buffer: Buffer, dest: int, tag: int, stream: Any, start: Any
+    ) -> None:
+        self.endpoint, self.postbox = endpoint, endpoint.postbox
+        self.operation, self.dest, self.tag, self.stream = operation, dest, tag, stream
+        self.buffer = buffer  # keeps the memory
+        self.clock = self.postbox.tick()
+        self._offered: int | None = None  # the place of an offered message that is not known to be over
+        self._keep: Any = None  # what MPI reads
+        if buffer.nbytes == 0:
+            message = self._envelope(buffer, EMPTY, 0, 0)
+        elif not self.postbox.readers.has(endpoint.number_of(dest)):
+            message = self._inline(buffer, answer=endpoint.number_of(dest) + 1)
+        else:
+            message = self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
+        self._keep = message
+        self._request: MPI.Request = start(message, dest, tag)
+
+    # Each gives the message for MPI, or None if the data cannot travel so.
+
+    def _envelope(
+        self, buffer: Buffer, transport: int, control: int, offset: int, answer: int = 0, *more: Any
+    ) -> bytes:
+        envelope = Envelope(transport, self.clock, buffer.nbytes, control, answer, offset, *more)
+        return envelope.pack(self.postbox.sender)
+
+    def _eager(self, buffer: Buffer) -> bytes | None:
+        if buffer.nbytes > SLOT_NBYTES or (place := self.postbox.slots.take()) is None:
+            return None
+        base, offset = self.postbox.memory.address, self.postbox.slot_offset(place)
+        ready = base + self.postbox.ready_offset(place)
+        arguments = PUT.pack(buffer.address, base + offset, ready, buffer.nbytes, self.clock)
+        threads = min(-(-buffer.nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        self.postbox.slots.hold(place, self.clock)
+        self.endpoint.launch(self.operation, "put_eager", (1, threads), arguments, self.stream)
+        return self._envelope(buffer, EAGER, place, offset)
+
+    def _offer(self, buffer: Buffer) -> bytes | None:
+        team = self.endpoint.team
+        window = team.window(buffer.address) if team else None
+        if window is not None:
+            return self._hold(buffer, WINDOW, None, (buffer.address - window.memory.address, 0, window.number))
+        exported = self.endpoint.device.export(buffer.address, buffer.nbytes)
+        if exported is None:
+            return None
+        where = (exported.offset, 0, exported.address, exported.identity, exported.nbytes, exported.handle)
+        return self._hold(buffer, OFFERED, exported, where)
+
+    def _hold(self, buffer: Buffer, transport: int, exported: Exported | None, where: tuple[Any, ...]) -> bytes | None:
+        """The envelope of an offered message, from `offset` on as in `where`, which holds a place."""
+        place = self.postbox.tickets.take()
+        if place is None:
+            if exported is not None:
+                exported.close()
+            return None
+        self.postbox.tickets.hold(place, self.clock, exported)
+        self._offered = place
+        return self._envelope(buffer, transport, place, *where)
+
+    def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
+        message = np.empty(ENVELOPE_NBYTES + buffer.nbytes, np.uint8)
+        message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(buffer, INLINE, 0, 0, answer), np.uint8)
+        device, data = self.endpoint.device, message.ctypes.data + ENVELOPE_NBYTES
+        device.copy(data, buffer.address, buffer.nbytes, self.stream)
+        device.synchronize(self.stream)
+        return message
+
+    # What the stream has to do for an offered message
+
+    def say_ready(self) -> None:
+        """What the stream has done so far is what the receiver may read."""
+        if self._offered is not None:
+            self._launch_offer(self.stream, ready=True, wait=False)
+
+    def say_ready_and_wait(self) -> None:
+        """That, and the stream waits until it was read. Nothing may be awaited that the receiver could wait for."""
+        if self._offered is not None:
+            self._launch_offer(self.stream, ready=True, wait=True)
+            self._offered = None
+        self._leave_to_mpi()
+
+    def _leave_to_mpi(self) -> None:
+        """Wait until MPI has the message; not for a short one, which nobody writes to, unless it must be matched."""
+        if self.buffer.nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
+            self.postbox.keep(self._request, self._keep)
+        else:
+            self.postbox.wait(self._request)
+
+    def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
+        assert self._offered is not None
+        base = self.postbox.memory.address
+        arguments = OFFER.pack(
+            base + self.postbox.ready_offset(self._offered) if ready else 0,
+            base + self.postbox.done_offset(self._offered) if wait else 0,
+            self.clock,
+            self.dest,
+            self.tag,
+        )
+        self.endpoint.launch(self.operation, "offer", (1, 1), arguments, stream)
+
+    def finish(self, stream: Any) -> None:
+        """What is enqueued on `stream` from now on comes after the message.
+
+        A receive whose kernel is launched later on that stream would come after it too, and the peer may wait for
+        that one first. So the host stays here until no receive is open, or the message is over.
+        """
+        while self._offered is not None and not self.postbox.idle:
+            self.postbox.progress()
+            if not self.postbox.idle:
+                self.is_over()
+                os.sched_yield()
+        if self._offered is not None:
+            self._launch_offer(stream, ready=False, wait=True)
+            self._offered = None
+        self._leave_to_mpi()
+
+    def is_over(self) -> bool:
+        """Whether the buffer is free for everybody, the host included."""
+        if self._offered is not None and self.postbox.done_words(self._offered, 1)[0] == self.clock:
+            self._offered = None
+        return self._offered is None and bool(self._request.Test())
