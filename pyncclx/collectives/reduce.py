@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 # root receives the vector size - 1 times: worth it for the trip it saves while it is short.
-ONE_SHOT_NBYTES = 600 << 10  # that reach root
+ONE_SHOT_NBYTES = 1200 << 10  # that reach root
 
 
 @lru_cache  # the same few sizes come again and again
