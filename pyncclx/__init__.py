@@ -12,6 +12,7 @@ from .communicator import (
 )
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .ops import AVG
+from .user_op import Op
 
 __all__ = [
     "AVG",
@@ -26,6 +27,7 @@ __all__ = [
     "Intercomm",
     "Intracomm",
     "NotSupported",
+    "Op",
     "PeerTimeout",
     "Topocomm",
 ]
