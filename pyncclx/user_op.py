@@ -15,7 +15,7 @@ from .buffers import Buffer
 from .datatypes import Datatype
 from .devices import Device, Function
 from .errors import NotSupported
-from .layout import PACK_NBYTES, Layout
+from .layout import HEADER_PACKETS, PACK_NBYTES, Layout
 
 __all__ = ["Op", "Operator", "fitting", "named"]
 
@@ -141,7 +141,7 @@ class Operator:
     def compile(self, device: Device, file: str, kernels: tuple[str, ...]) -> bytes:
         """Compile a file's kernels with this operator; called by one rank."""
         source, names = self._sources(file, kernels)
-        return device.compile_linked(source, list(names.values()), self.fn, self.dtype)
+        return device.compile_linked(source, sorted(set(names.values())), self.fn, self.dtype)
 
     def load(self, device: Device, image: bytes, file: str, kernels: tuple[str, ...]) -> Mapping[str, Function]:
         """Load what `compile` gave; by the kernels' names."""
@@ -160,7 +160,9 @@ class Operator:
                 "use Allreduce, Reduce or Reduce_scatter_block"
             )
         stem = file.removesuffix(".cu")
-        names = {kernel: kernel.replace(stem, f"{stem}_records") for kernel in kernels}
+        # The pipeline takes messages of any length, those of medium length too.
+        pipelines = {kernel: kernel.removesuffix("_packets") for kernel in kernels}
+        names = {kernel: name.replace(stem, f"{stem}_records") for kernel, name in pipelines.items()}
         return "records.cu", {kernel: f"{name}<{self.cxx}, UserOp>" for kernel, name in names.items()}
 
 
@@ -188,11 +190,11 @@ def fitting(layout: Layout, template: tuple[str, ...]) -> Layout:
     operator = named(template)
     if operator is None or operator.group_nbytes == PACK_NBYTES:
         return layout
-    group = operator.group_nbytes
-    packets, chunk = group * 2 // PACK_NBYTES, layout.chunk_nbytes // group * group
+    group, chunk = operator.group_nbytes, layout.chunk_nbytes // operator.group_nbytes * operator.group_nbytes
     if chunk == 0:
         raise NotSupported(f"elements of {operator.dtype.itemsize} bytes need longer chunks; set PYNCCLX_HEAP higher")
-    return dataclasses.replace(layout, slot_packets=layout.slot_packets // packets * packets, chunk_nbytes=chunk)
+    packets = layout.slot_nbytes // group * group * 2 // PACK_NBYTES
+    return dataclasses.replace(layout, slot_packets=HEADER_PACKETS + packets, chunk_nbytes=chunk)
 
 
 def _operator(fn: Callable[..., Any], dtype: Datatype | np.dtype[Any]) -> Operator:

@@ -46,7 +46,7 @@ def linked(op, file="allreduce.cu", dtype=None):
     made = operator(op, dtype)
     source, names = made._sources(file, kernels.FILES[file])
     code = numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
-    lto = nvrtc.compile_kernels(source, list(names.values()), ARCHITECTURE, "-dlto")
+    lto = nvrtc.compile_kernels(source, sorted(set(names.values())), ARCHITECTURE, "-dlto")
     return nvrtc.link(lto, code, ARCHITECTURE, "-verbose")
 
 
@@ -75,7 +75,7 @@ needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cud
 def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
     row = TABLE[name]
     ours = linked(pyncclx.Op(lambda a, b: a + b), dtype=row)
-    names = [kernels.instantiation(kernel, row.cxx, "Sum") for kernel in kernels.FILES["allreduce.cu"]]
+    names = sorted(kernels.instantiation(kernel, row.cxx, "Sum") for kernel in kernels.FILES["allreduce.cu"])
     sums = nvrtc.compile_kernels("allreduce.cu", names, ARCHITECTURE)
     codes = [machine_code(binary, tmp_path).values() for binary in (ours, sums)]
     for code, reference in zip(*codes, strict=True):

@@ -76,8 +76,8 @@ everyone = pytest.mark.parametrize("check", list(gallery.CASES), indirect=True)
 def test_gallery(comm, check):
     for count in counts(comm, check.case.dtype.itemsize):
         expected = gallery.expected(check.name, comm.size, count)
-        for algorithm in ("two_shot", "one_shot", None):
-            if algorithm == "one_shot" and count > 37:
+        for algorithm in ("two_shot", "two_shot_packets", "one_shot", None):
+            if algorithm in ("one_shot", "two_shot_packets") and count > 37:
                 continue
             recv = check.output(count)
             comm.Allreduce(check.send(count), recv.array, check.case.op, algorithm=algorithm)
