@@ -50,9 +50,9 @@ struct GroupTiling {
     u64 shard_nbytes, stride;  // stride: of the ranks' blocks; 0: the ranks share one part
     int size;
 
-    __device__ GroupTiling(const ReduceArgs& args, const Chunks& chunks, u32 group_nbytes, bool scatters)
+    __device__ GroupTiling(const ReduceArgs& args, u64 most, u32 group_nbytes, bool scatters)
         : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size) {
-        const u64 longest = chunks.nbytes / group_nbytes * group_nbytes;
+        const u64 longest = most / group_nbytes * group_nbytes;
         const u64 share = (groups_in(part.nbytes, group_nbytes) + size - 1) / size * group_nbytes;
         shard_nbytes = scatters ? longest : smaller(share, longest);
     }
@@ -107,122 +107,79 @@ __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
 }
 
 template <class T, class Op>
-struct RecordsTwoShot {
+struct RecordsTwoShot : TwoShot<T, Op, GroupTiling> {
     using Folded = GroupFold<T, Op>;
-    Channel& channel;
-    Chunks chunks;
-    const GroupTiling tiling;
-    const int receiver;  // a rank, kToAll or kToNone
 
-    __device__ int me() const { return channel.team.rank; }
-    __device__ int peers() const { return channel.team.size - 1; }
-    __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
-    __device__ bool keeps() const { return receiver == kToNone || receives(me()); }  // what it has folded
-    __device__ bool has(u64 tile) const { return tile < tiling.tiles(); }  // also false for one before the first
-
-    __device__ bool run() {
-        const u64 tiles = tiling.tiles();
-        for (u64 step = 0; tiles != 0 && step < tiles + 2; ++step)
-            if (!move(step, step - 1, step - 2)) return false;
-        return true;
+    __device__ bool run_records() {
+        return this->run([&](const Crew& crew, u64 tile) { return fold_records(crew, tile); });
     }
 
-    // One step: scatter one tile, fold an earlier one and send it on, collect a still earlier one.
-    __device__ bool move(u64 scattered, u64 folded, u64 collected) {
-        const bool ready = chunks.await(4, [&](u32 kind, int peer) {
-            if (kind == 0) return !has(scattered) || chunks.wait_for_place(0, peer, scattered);
-            if (kind == 1) return !has(folded) || chunks.wait_for_chunk(0, peer, folded);
-            if (kind == 2) return !has(folded) || !receives(peer) || chunks.wait_for_place(1, peer, folded);
-            return !has(collected) || !receives(me()) || chunks.wait_for_chunk(1, peer, collected);
-        });
-        if (!ready) return false;
-        const u32 parts = peers() > 0 ? peers() : 1;
-        const Crew crew(parts + 2 * peers());
-        for (u32 job = crew.first_job; job < parts + 2 * peers(); job += crew.next_job) {
-            if (job < parts) fold(crew, folded, job, parts);
-            else if (job < parts + peers()) scatter(crew, scattered, channel.peer(job - parts));
-            else collect(crew, collected, channel.peer(job - parts - peers()));
-        }
-        __syncthreads();
-        forward(folded);
-        __syncthreads();
-        if (channel.is_peer(int(threadIdx.x))) signal(int(threadIdx.x), scattered, folded, collected);
-        return true;
-    }
-
-    __device__ void signal(int peer, u64 scattered, u64 folded, u64 collected) {
+    // This rank's shard: waits for what all ranks contribute, and for places for the result. A call for each tile costs
+    // nothing, and leaves the registers to the fold.
+    __device__ __noinline__ bool fold_records(const Crew& crew, u64 tile) {
+        const int peer = int(crew.member);
+        const bool is_peer = this->channel.is_peer(peer), receives = this->receives(peer);
+        const bool ready = !is_peer || (this->chunks.wait_for_chunk(0, peer, tile) &&
+                                        (!receives || this->chunks.wait_for_place(1, peer, tile)));
+        if (!crew.everyone(ready)) return false;
+        const Shard shard = this->tiling.shard(tile, this->me());
+#pragma unroll 1
+        for (u64 g = crew.member; g < groups_in(shard.nbytes, Folded::kNbytes) && this->peers() > 0; g += crew.members)
+            fold_group(tile, shard, g);
+        crew.everyone(true);
+        for (int j = 0; j < this->peers(); ++j)
+            if (this->receives(this->channel.peer(j))) forward(crew, tile, shard, this->channel.peer(j));
+        if (this->receiver == kToNone || this->receives(this->me())) keep(crew, tile, shard);
+        crew.everyone(true);
+        if (!is_peer) return true;
         fence_sys();
-        if (has(scattered)) chunks.signal_stored(0, peer, scattered);
-        if (has(folded)) chunks.signal_read(0, peer, folded);
-        if (has(folded) && receives(peer)) chunks.signal_stored(1, peer, folded);
-        if (has(collected) && receives(me())) chunks.signal_read(1, peer, collected);
+        this->chunks.signal_read(0, peer, tile);
+        if (receives) this->chunks.signal_stored(1, peer, tile);
+        return true;
     }
 
-    __device__ void scatter(const Crew& crew, u64 tile, int peer) const {
-        if (!has(tile)) return;
-        const Shard shard = tiling.shard(tile, peer);
-        Pack* place = chunks.place(0, peer, me(), tile);
-        move_packs(
-            crew.member, packs_in(shard.nbytes), crew.members,
-            [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
+  private:
+    // Where a folded shard lies until it has been sent on: where the next rank's contribution was.
+    __device__ Pack* folded_place(u64 tile) const {
+        return this->chunks.place(0, this->me(), this->channel.peer(0), tile);
     }
 
-    // Where the folded shard of a tile lies until it has been sent on: where the next rank's contribution was.
-    __device__ Pack* folded_place(u64 tile) const { return chunks.place(0, me(), channel.peer(0), tile); }
-
-    // Part `part` of `parts` of this rank's shard. The thread that replaces a group has read it.
-    __device__ void fold(const Crew& crew, u64 tile, u32 part, u32 parts) const {
-        if (!has(tile) || peers() == 0) return;
-        const Shard shard = tiling.shard(tile, me());
-        const u32 groups = u32(groups_in(shard.nbytes, Folded::kNbytes)), each = (groups + parts - 1) / parts;
-        const u32 end = u32(smaller(u64(each) * (part + 1), groups));
+    // The thread that replaces a group has read it.
+    __device__ void fold_group(u64 tile, const Shard& shard, u64 g) const {
+        Folded fold;
+        Pack packs[Folded::kPacks];
 #pragma unroll 1
-        for (u32 g = each * part + crew.member; g < end; g += crew.members) {
-            Folded fold;
-            Pack packs[Folded::kPacks];
-#pragma unroll 1
-            for (int rank = 0; rank < channel.team.size; ++rank) {
+        for (int rank = 0; rank < this->channel.team.size; ++rank) {
 #pragma unroll
-                for (u32 p = 0; p < Folded::kPacks; ++p) packs[p] = contribution(tile, shard, rank, g * Folded::kPacks + p);
-                fold.add(rank, packs);
-            }
-            fold.result(channel.team.size, packs);
+            for (u32 p = 0; p < Folded::kPacks; ++p) packs[p] = contribution(tile, shard, rank, g * Folded::kPacks + p);
+            fold.add(rank, packs);
+        }
+        fold.result(this->channel.team.size, packs);
 #pragma unroll
-            for (u32 p = 0; p < Folded::kPacks; ++p)
-                if (g * Folded::kPacks + p < packs_in(shard.nbytes)) put_pack(folded_place(tile) + g * Folded::kPacks + p, packs[p]);
+        for (u32 p = 0; p < Folded::kPacks; ++p) {
+            const u64 i = g * Folded::kPacks + p;
+            if (i < packs_in(shard.nbytes)) put_pack(folded_place(tile) + i, packs[p]);
         }
     }
 
     __device__ Pack contribution(u64 tile, const Shard& shard, int rank, u64 i) const {
         if (i >= packs_in(shard.nbytes)) return Pack{0, 0};
-        return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
+        if (rank == this->me()) return load_pack(shard.send, i, shard.nbytes);
+        return get_pack(this->chunks.place(0, this->me(), rank, tile) + i);
     }
 
-    // All threads, after a barrier: the folded shard goes to those who receive it.
-    __device__ void forward(u64 tile) const {
-        if (!has(tile)) return;
-        const Shard shard = tiling.shard(tile, me());
-        const Crew crew(peers() + 1);
-        for (u32 job = crew.first_job; job < u32(peers()) + 1; job += crew.next_job) {
-            const bool own = job == u32(peers());
-            const int rank = own ? me() : channel.peer(job);
-            if (own ? !keeps() : !receives(rank)) continue;
-            Pack* place = own ? nullptr : chunks.place(1, rank, me(), tile);
-            move_packs(
-                crew.member, packs_in(shard.nbytes), crew.members,
-                [&](u64 i) { return peers() ? get_pack(folded_place(tile) + i) : load_pack(shard.send, i, shard.nbytes); },
-                [&](u64 i, Pack pack) { own ? store_pack(shard.recv, i, shard.nbytes, pack) : put_pack(place + i, pack); });
-        }
+    __device__ void forward(const Crew& crew, u64 tile, const Shard& shard, int peer) const {
+        Pack* place = this->chunks.place(1, peer, this->me(), tile);
+        move_packs(
+            crew.member, packs_in(shard.nbytes), crew.members, [&](u64 i) { return get_pack(folded_place(tile) + i); },
+            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
     }
 
-    __device__ void collect(const Crew& crew, u64 tile, int peer) const {
-        if (!has(tile) || !receives(me())) return;
-        const Shard shard = tiling.shard(tile, peer);
-        const Pack* place = chunks.place(1, me(), peer, tile);
+    __device__ void keep(const Crew& crew, u64 tile, const Shard& shard) const {
+        const bool alone = this->peers() == 0;
         move_packs(
             crew.member, packs_in(shard.nbytes), crew.members,
-            [&](u64 i) { return get_pack(place + i); },
+            [&](u64 i) { return alone ? load_pack(shard.send, i, shard.nbytes) : get_pack(folded_place(tile) + i); },
             [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
     }
 };
@@ -230,8 +187,9 @@ struct RecordsTwoShot {
 template <class T, class Op>
 __device__ void records_two_shot(const ReduceArgs& args, int receiver) {
     Channel channel(args.team);
-    Chunks chunks(channel);
-    const GroupTiling tiling(args, chunks, GroupFold<T, Op>::kNbytes, receiver == kToNone);
-    RecordsTwoShot<T, Op> two_shot{channel, chunks, tiling, receiver};
-    channel.leave(two_shot.run() && two_shot.has(0));
+    const Chunks chunks(channel);
+    const GroupTiling tiling(args, chunks.nbytes, GroupFold<T, Op>::kNbytes, receiver == kToNone);
+    const bool in_order = receiver == kToNone && args.send == args.recv;
+    RecordsTwoShot<T, Op> two_shot{{channel, chunks, tiling, receiver, in_order}};
+    channel.leave(two_shot.run_records() && tiling.tiles() > 0);
 }
