@@ -116,8 +116,6 @@ class Operator:
 
     Attributes
     ----------
-    number : int
-        Counts the operators of this process; part of the name that kernels are remembered by.
     fn : callable
     dtype : numpy.dtype
         What Numba is told that `fn` takes.
@@ -125,18 +123,15 @@ class Operator:
         The elements' type in kernels.
     group_nbytes : int
         Of the shortest run of packs that holds whole elements. 16: the kernels of MPI's operators fold them too.
+    template : tuple of str
+        Elements and operator, as `kernels.get` takes them.
     """
 
-    number: int
     fn: Callable[..., Any]
     dtype: np.dtype[Any]
     cxx: str
     group_nbytes: int
-
-    @property
-    def template(self) -> tuple[str, str]:
-        """Elements and operator, as `kernels.get` takes them."""
-        return self.cxx, f"UserOp#{self.number}"
+    template: tuple[str, str]
 
     def compile(self, device: Device, file: str, kernels: tuple[str, ...]) -> bytes:
         """Compile a file's kernels with this operator; called by one rank."""
@@ -199,16 +194,17 @@ def fitting(layout: Layout, template: tuple[str, ...]) -> Layout:
 
 def _operator(fn: Callable[..., Any], dtype: Datatype | np.dtype[Any]) -> Operator:
     if isinstance(dtype, Datatype):
-        halves = ("float16", "bfloat16")
-        computed = np.dtype("f4" if dtype.name in halves else dtype.name)
-        made = Operator(len(_operators), fn, computed, dtype.cxx, PACK_NBYTES)
+        computed = np.dtype("f4" if dtype.name in ("float16", "bfloat16") else dtype.name)
+        cxx, group = dtype.cxx, PACK_NBYTES
     else:
-        nbytes = dtype.itemsize
+        computed, nbytes = _aligned(dtype), dtype.itemsize
         group = math.lcm(PACK_NBYTES, nbytes)
         if group > LONGEST_GROUP:
             raise NotSupported(f"records of {nbytes} bytes: pad them to a multiple of 16, at most {LONGEST_GROUP}")
         word = next(name for width, name in _WORDS.items() if nbytes % width == 0)
-        made = Operator(len(_operators), fn, _aligned(dtype), f"Record<{nbytes}, {word}>", group)
+        cxx = f"Record<{nbytes}, {word}>"
+    # Kernels are remembered by their template arguments: the number tells this operator's from others'.
+    made = Operator(fn, computed, cxx, group, (cxx, f"UserOp#{len(_operators)}"))
     _operators.append(made)
     return made
 

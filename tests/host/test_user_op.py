@@ -27,7 +27,8 @@ gallery = sys.modules["operators"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"
-RARE = r"fold_records|load_bytes|store_bytes|record_failure|Patience|__cuda_sm20_\w+"  # what kernels call, out of their loops
+# What kernels call out of their loops, and what divides.
+RARE = r"fold_records|load_bytes|store_bytes|record_failure|Patience|__cuda_sm20_\w+"
 
 
 def disassembler():
