@@ -71,24 +71,31 @@ struct TwoShot {
     // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps, or where
     // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
     __device__ bool run() {
+        return run([&](const Crew& crew, u64 tile) { return fold(crew, tile); });
+    }
+
+    // The same with another way to fold a tile.
+    template <class FoldTile>
+    __device__ bool run(FoldTile fold_tile) {
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
         const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (1 + ways);
         bool ok = true;
-        if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1);
-        else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1);
-        else ok = work(Crew(transfers, folders, warps, 2), 1, transfers);
+        if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1, fold_tile);
+        else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
+        else ok = work(Crew(transfers, folders, warps, 2), 1, transfers, fold_tile);
         return channel.everyone(ok);
     }
 
     // Jobs: 0 folds, then one for each peer scatters, then one for each collects; here `jobs` of them from `first` on.
-    __device__ bool work(const Crew& crew, u32 first, u32 jobs) {
+    template <class FoldTile>
+    __device__ bool work(const Crew& crew, u32 first, u32 jobs, FoldTile fold_tile) {
         const u64 tiles = tiling.tiles();
         bool ok = true;
         for (u64 round = 0; ok && round < tiles + 2; ++round)
             for (u32 i = crew.first_job; ok && i < jobs; i += crew.next_job) {
                 const u32 job = i + first;
                 const int peer = peers() > 0 ? channel.peer(int(job + peers() - 1) % peers()) : me();
-                if (job == 0) ok = round < 1 || round - 1 >= tiles || fold(crew, round - 1);
+                if (job == 0) ok = round < 1 || round - 1 >= tiles || fold_tile(crew, round - 1);
                 else if (job <= u32(peers())) ok = round >= tiles || scatter(crew, round, peer);
                 else ok = round < 2 || collect(crew, round - 2, peer);
             }

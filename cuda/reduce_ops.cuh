@@ -4,6 +4,7 @@
 // all algorithms and in all runs: half and bfloat16 fold in float and round once, integers wrap around.
 #pragma once
 #include "numbers.cuh"
+#include "user_op.cuh"
 #include "vector.cuh"
 
 template <class T>

@@ -13,6 +13,7 @@ from .communicator import (
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .messages.request import Request
 from .ops import AVG
+from .user_op import Op
 
 __all__ = [
     "AVG",
@@ -27,6 +28,7 @@ __all__ = [
     "Intercomm",
     "Intracomm",
     "NotSupported",
+    "Op",
     "PeerTimeout",
     "Request",
     "Topocomm",

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import datatypes, ops
+from . import datatypes, ops, user_op
 from .devices import Device, Function
 from .team import Team
 
@@ -66,7 +66,7 @@ def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: tuple[str, ..
     if not MPI.Comm.allreduce(comm, ready, MPI.LAND):
         image = mpi_bootstrap.agree(comm, lambda: compile_image(team.device, file, template) if comm.rank == 0 else b"")
         image = MPI.Comm.bcast(comm, image)
-        loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else team.device.load(image))
+        loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else load_image(team.device, file, template, image))
         _loaded.update(loaded)
     team.functions.update({(kernel, *template): _loaded[name] for kernel, name in names.items()})
 
@@ -80,5 +80,17 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
 
 def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:
     """Compile a file's kernels for a device: those of `template`, or all where it compiles whole files."""
+    operator = user_op.named(template)
+    if operator is not None:
+        return operator.compile(device, file, FILES[file])
     templates = legal_templates(file) if device.compiles_whole_files else [template]
     return device.compile(file, [instantiation(kernel, *t) for kernel in FILES[file] for t in templates])
+
+
+def load_image(device: Device, file: str, template: tuple[str, ...], image: bytes) -> dict[str, Function]:
+    """Load what `compile_image` gave; by the kernels' names with their template arguments."""
+    operator = user_op.named(template)
+    if operator is None:
+        return dict(device.load(image))
+    loaded = operator.load(device, image, file, FILES[file])
+    return {instantiation(kernel, *template): function for kernel, function in loaded.items()}

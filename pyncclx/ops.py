@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from .buffers import Buffer
 from .datatypes import Datatype
 from .errors import MPIError, NotSupported
+from .user_op import Op as UserOp
 
 __all__ = [
     "AVG",
@@ -32,6 +34,7 @@ __all__ = [
     "Op",
     "check",
     "of",
+    "template",
 ]
 
 Array = npt.NDArray[Any]
@@ -66,22 +69,22 @@ class Op:
         return _named, (self.name,)  # unpickling finds the operator, so that identity holds
 
 
-def of(op: Op | MPI.Op, operation: str = "reduction") -> Op:
+def of(op: Op | UserOp | MPI.Op, operation: str = "reduction") -> Op | UserOp:
     """Find the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
 
     Raises
     ------
     TypeError
-        Neither an `Op` nor an `MPI.Op`.
+        Neither an `MPI.Op` nor an operator of ours or of `pyncclx.Op`.
     NotSupported
         Made with `MPI.Op.Create`: its function runs on the host.
     MPI.Exception
         `MPI.OP_NULL`, `MPI.REPLACE` or `MPI.NO_OP` (class ERR_OP).
     """
-    if isinstance(op, Op):
+    if isinstance(op, (Op, UserOp)):
         return op
     if not isinstance(op, MPI.Op):
-        raise TypeError(f"{operation}: op is {op!r}; expecting an MPI.Op such as MPI.SUM, or pyncclx.AVG")
+        raise TypeError(f"{operation}: op is {op!r}; expecting an MPI.Op such as MPI.SUM, pyncclx.AVG or a pyncclx.Op")
     found = _by_handle.get(op.handle)
     if found is not None:
         return found
@@ -89,8 +92,32 @@ def of(op: Op | MPI.Op, operation: str = "reduction") -> Op:
         raise MPIError(MPI.ERR_OP, f"{operation}: this MPI operator does not reduce; use one of {', '.join(TABLE)}")
     raise NotSupported(
         f"{operation}: an operator made with MPI.Op.Create calls a Python function on the host and cannot reduce "
-        "device arrays; gather with Allgather and combine the blocks with your array library, or reduce host copies"
+        "device arrays; make it a pyncclx.Op, which Numba compiles for the device, or reduce host copies"
     )
+
+
+def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, str]:
+    """The elements' type and the functor, as kernels are instantiated with them; refuses what has no meaning.
+
+    Parameters
+    ----------
+    operation : str
+        For messages, such as ``"Allreduce"``.
+    op : Op or pyncclx.Op
+    buffer : Buffer
+        One of those to be reduced.
+
+    Raises
+    ------
+    ValueError
+        A `pyncclx.Op` for other elements.
+    MPI.Exception, NotSupported
+        As `check`.
+    """
+    if isinstance(op, UserOp):
+        return op.bind(operation, buffer).template
+    check(operation, op, buffer.datatype)
+    return buffer.datatype.cxx, op.cxx
 
 
 def check(operation: str, op: Op, datatype: Datatype) -> None:

@@ -4,10 +4,15 @@ python tests/kernels.py
 """
 
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
-from pyncclx import kernels
+from pyncclx import kernels, user_op
 from pyncclx.devices.host import Device
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import operators
 
 
 def compile_file(file: str) -> str:
@@ -16,8 +21,17 @@ def compile_file(file: str) -> str:
     return file
 
 
+def compile_operator(name: str) -> str:
+    """Compile the kernels that reduce an example's elements by an operator of their own."""
+    op = operators.CASES[name].op
+    made = user_op._operator(op.fn, op.dtype)
+    kernels.compile_image(Device(), "allreduce.cu", made.template)
+    return f"allreduce.cu of {made.cxx}"
+
+
 if __name__ == "__main__":
     files = sorted(kernels.FILES, key=lambda file: file not in kernels.REDUCTIONS)  # the long ones first
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        for name in processes.map(compile_file, files):
+        done = processes.map(compile_file, files), processes.map(compile_operator, operators.CASES)
+        for name in (name for names in done for name in names):
             print(name, flush=True)

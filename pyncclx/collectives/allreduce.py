@@ -43,13 +43,13 @@ def allreduce(
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
     check_equal("Allreduce", send, recv)
     reduction = ops.of(op, "Allreduce")
-    ops.check("Allreduce", reduction, recv.datatype)
+    template = ops.template("Allreduce", reduction, recv)
     nbytes = recv.nbytes
     return Call(
         "Allreduce",
         choose,
         (nbytes, algorithm),
-        (recv.datatype.cxx, reduction.cxx),
+        template,
         REDUCE.pack(send.address, recv.address, nbytes, 0),
         (send, recv),
         (recv.count, recv.datatype.name, reduction.name, algorithm),

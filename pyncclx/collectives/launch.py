@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import kernels
+from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
@@ -139,7 +139,7 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
 
 def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
-    choice = call.choose(team.layout, *call.sized)
+    choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
     function = kernels.get(comm, team, f"{call.operation.lower()}.cu", choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)

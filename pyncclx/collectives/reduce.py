@@ -51,12 +51,12 @@ def reduce(
             raise MPIError(MPI.ERR_ARG, text)
         recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
     reduction = ops.of(op, "Reduce")
-    ops.check("Reduce", reduction, send.datatype)
+    template = ops.template("Reduce", reduction, send)
     return Call(
         "Reduce",
         choose,
         (send.nbytes, algorithm),
-        (send.datatype.cxx, reduction.cxx),
+        template,
         REDUCE.pack(send.address, recv.address, send.nbytes, root),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, root, algorithm),

@@ -31,12 +31,12 @@ def reduce_scatter_block(
         return None
     send, recv = _buffers(comm, sendbuf, recvbuf)
     reduction = ops.of(op, "Reduce_scatter_block")
-    ops.check("Reduce_scatter_block", reduction, recv.datatype)
+    template = ops.template("Reduce_scatter_block", reduction, send)
     return Call(
         "Reduce_scatter_block",
         choose,
         (send.nbytes, algorithm),
-        (send.datatype.cxx, reduction.cxx),
+        template,
         REDUCE.pack(send.address, recv.address, send.nbytes, 0),
         (send, recv),
         (send.count, send.datatype.name, reduction.name, algorithm),

@@ -111,6 +111,12 @@ class Device(Protocol):
     def compile(self, file: str, instantiations: list[str]) -> bytes:
         """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
 
+    def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
+        """The same for kernels with `UserOp`: a Python function for elements of a NumPy dtype."""
+
+    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> Mapping[str, Function]:
+        """Load what `compile_linked` returned."""
+
     def load(self, image: bytes) -> Mapping[str, Function]:
         """Load what `compile` returned, here or on another process with the same kind of device."""
 

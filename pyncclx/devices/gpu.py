@@ -14,7 +14,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from ..errors import NotSupported
-from . import nvrtc
+from . import numba_code, nvrtc
 from .exported import Exported
 from .pointers import is_device_pointer
 
@@ -291,6 +291,15 @@ class Device:
     def compile(self, file: str, instantiations: list[str]) -> bytes:
         """Kernels of cuda/`file` as one binary for this GPU."""
         return pickle.dumps(nvrtc.compile_cached(file, instantiations, self.architecture))
+
+    def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
+        """The same with a user's operator linked in."""
+        code = numba_code.for_gpu(fn, dtype, self.architecture)
+        return pickle.dumps(nvrtc.compile_linked(file, instantiations, self.architecture, code))
+
+    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Any]:
+        """Load what `compile_linked` gave: the operator is in it."""
+        return self.load(image)
 
     def load(self, image: bytes) -> dict[str, Any]:
         """Load what `compile` gave, down to the last function: nothing is left to do at the first launch."""

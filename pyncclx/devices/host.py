@@ -11,14 +11,16 @@ import math
 import mmap
 import os
 import socket
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import paths
 from ..errors import NotSupported
-from . import gxx
+from . import gxx, numba_code
 from .exported import Exported
 
 
@@ -102,6 +104,13 @@ class Kernel:
         self.run.argtypes = [ctypes.POINTER(Launch), ctypes.c_void_p]
         self.error = library.emulator_error
         self.error.restype = ctypes.c_char_p
+        self._library = library
+        self._operator: Any = None
+
+    def set_operator(self, operator: Any) -> None:
+        """Let the kernels of this library call an operator, and keep it alive."""
+        ctypes.c_void_p.in_dll(self._library, numba_code.SYMBOL).value = operator.address
+        self._operator = operator
 
 
 class Device:
@@ -204,6 +213,22 @@ class Device:
         names = ctypes.c_char_p.in_dll(library, "pyncclx_kernels").value or b""
         numbered = enumerate(names.decode().split("\n"))
         return {name: Kernel(library, f"kernel_{i}", name) for i, name in numbered}
+
+    def compile_linked(self, file: str, instantiations: Sequence[str], fn: Any, dtype: Any) -> bytes:
+        """Compile kernels that call an operator, which `load_linked` gives them."""
+        return self.compile(file, instantiations)
+
+    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Kernel]:
+        """Load a copy of a compiled library, for one operator alone, which Numba compiles here."""
+        library = Path(os.fsdecode(image))
+        with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so") as copy:
+            copy.write(library.read_bytes())
+            copy.flush()
+            kernels = self.load(os.fsencode(copy.name))
+        operator = numba_code.for_host(fn, dtype)
+        for kernel in kernels.values():
+            kernel.set_operator(operator)
+        return kernels
 
     def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
         """Run a kernel; returns when it is done. Other Python threads run meanwhile.

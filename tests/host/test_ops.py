@@ -60,7 +60,7 @@ def test_operators_that_do_not_reduce(op):
 
 def test_refusals():
     mine = MPI.Op.Create(lambda a, b, datatype: None)
-    with pytest.raises(NotSupported, match="Allgather"):
+    with pytest.raises(NotSupported, match=r"pyncclx\.Op"):
         ops.of(mine)
     mine.Free()
     for wrong in (None, "SUM", sum):

@@ -1,0 +1,109 @@
+"""Python functions as code that kernels call: compiled by Numba, for a GPU that need not be there, or for this CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import NotSupported
+
+SYMBOL = "pyncclx_user_op"  # of cuda/user_op.cuh
+
+
+def for_gpu(fn: Callable[..., Any], dtype: np.dtype[Any], architecture: str) -> bytes:
+    """The operator ``void pyncclx_user_op(a, b, result)`` as LTO-IR for `architecture` ("sm_90").
+
+    Raises
+    ------
+    NotSupported
+        Without Numba's CUDA target.
+    TypeError
+        Numba cannot compile it.
+    """
+    try:
+        cuda = importlib.import_module("numba.cuda")
+        types = importlib.import_module("numba.cuda.types")
+        from_dtype = importlib.import_module("numba.cuda.np.numpy_support").from_dtype
+    except ImportError as error:
+        raise _missing("numba-cuda", error) from error
+    # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` says.
+    operands = _operands(dtype, types, from_dtype)
+    entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
+    number = int(architecture.removeprefix("sm_"))
+    with _explained(fn, dtype):
+        code, _ = cuda.compile(
+            entry,
+            types.void(*operands),
+            cc=divmod(number, 10),
+            abi="c",
+            abi_info={"abi_name": SYMBOL},
+            output="ltoir",
+        )
+    return bytes(code)
+
+
+def for_host(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Any:
+    """The same as a Numba callback; its `address` is that of the code, which lives as long as it does.
+
+    Raises
+    ------
+    NotSupported
+        Without Numba.
+    TypeError
+        Numba cannot compile it.
+    """
+    try:
+        numba = importlib.import_module("numba")
+        from_dtype = importlib.import_module("numba.np.numpy_support").from_dtype
+    except ImportError as error:
+        raise _missing("numba", error) from error
+    operands = _operands(dtype, numba.types, from_dtype)
+    # As on a GPU: a division by zero raises nothing.
+    entry = _entry(numba.njit(fn, error_model="numpy"), fn, dtype)
+    with _explained(fn, dtype):
+        return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
+
+
+def _operands(dtype: np.dtype[Any], types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
+    """Pointers to the operands and the result: a record is one already."""
+    if dtype.names:
+        operand = from_dtype(dtype)
+    else:
+        operand = types.CPointer(types.uint8 if dtype.kind == "b" else from_dtype(dtype))
+    return operand, operand, operand
+
+
+def _entry(jitted: Any, fn: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., None]:
+    """What is compiled: the function itself for records, for scalars one that reads and writes them."""
+    if dtype.names:
+        return fn
+
+    def scalars(a: Any, b: Any, result: Any) -> None:
+        result[0] = jitted(a[0], b[0])
+
+    def truths(a: Any, b: Any, result: Any) -> None:
+        result[0] = 1 if jitted(a[0] != 0, b[0] != 0) else 0
+
+    return truths if dtype.kind == "b" else scalars
+
+
+@contextlib.contextmanager
+def _explained(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Iterator[None]:
+    """Turn Numba's refusal into a TypeError that says what was to be compiled, for what; Numba says where."""
+    errors = importlib.import_module("numba.core.errors")
+    try:
+        yield
+    except errors.NumbaError as error:
+        arguments = "(a, b, out)" if dtype.names else "(a, b)"
+        raise TypeError(f"Op: Numba cannot compile {fn.__name__}{arguments} for {dtype}:\n{error}") from error
+
+
+def _missing(package: str, error: ImportError) -> NotSupported:
+    return NotSupported(
+        f"operators written in Python are compiled by Numba, and {package} cannot be imported ({error}): "
+        "pip install 'pyncclx[numba13]', or numba12 for CUDA 12"
+    )
