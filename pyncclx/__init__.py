@@ -12,6 +12,8 @@ from .communicator import (
 )
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .ops import AVG
+from .token_memory import Handle, Rows
+from .token_shuffle import TokenShuffle
 
 __all__ = [
     "AVG",
@@ -23,10 +25,13 @@ __all__ = [
     "Communicator",
     "Distgraphcomm",
     "Graphcomm",
+    "Handle",
     "Intercomm",
     "Intracomm",
     "NotSupported",
     "PeerTimeout",
+    "Rows",
+    "TokenShuffle",
     "Topocomm",
 ]
 __version__ = "0.1.0"

@@ -140,12 +140,14 @@ class Base(_Comm):
         -------
         dict
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            "this communicator": its lease; "windows": what `Alloc` has given. All 0 before the first operation on
-            device arrays.
+            "this communicator": its lease; "windows": what `Alloc` has given;
+            "shuffles": rows and workspaces of token shuffles. All 0 before the first operation on device arrays.
         """
         team = state_of(self).team
         windows = sum(window.memory.nbytes for window in team.windows) if team else 0
-        return memory_held() | {"this communicator": team.lease.nbytes if team else 0, "windows": windows}
+        shuffles = sum(dependent.nbytes for dependent in team.dependents) if team else 0
+        leased = team.lease.nbytes if team else 0
+        return memory_held() | {"this communicator": leased, "windows": windows, "shuffles": shuffles}
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
