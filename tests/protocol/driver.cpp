@@ -17,12 +17,16 @@
 #include "alltoallv.cu"
 #include "barrier.cu"
 #include "bcast.cu"
+#include "collect.cu"
+#include "combine.cu"
+#include "dispatch.cu"
 #include "reduce.cu"
 #include "reduce_scatter_block.cu"
 
 #include "moves.h"
 #include "reductions.h"
 #include "rows.h"
+#include "shuffles.h"
 
 #ifdef MUTATIONS
 int mutation = 0;  // which of the planted errors is switched on; the kernels under test declare it
@@ -76,6 +80,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
+    token_shuffle,
 };
 
 void run_rank(const World& world, int rank) {
@@ -93,7 +98,9 @@ void run_rank(const World& world, int rank) {
 
 int main(int argc, char** argv) {
     const Settings settings = parse(argc, argv);
-    const World world(settings);
+    World world(settings);
+    ShuffleMemory shuffle(world);
+    world.shuffle = &shuffle;
     std::vector<std::thread> ranks;
     for (int rank = 1; rank < settings.ranks; ++rank) ranks.emplace_back(run_rank, std::cref(world), rank);
     run_rank(world, 0);

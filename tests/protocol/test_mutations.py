@@ -65,6 +65,26 @@ MUTATIONS = {
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
     "folded too early": Mutation("reduce.cuh", "folders = in_order ?", "folders = in_order && !{} ?", "tsan"),
+    # The same, for the rows of a token shuffle, and for the counts of its blocks.
+    "rows without release": Mutation(
+        "shuffle.cuh",
+        "fence_sys();\n        st_relaxed_sys(word(0",
+        "if (!{}) fence_sys();\n        st_relaxed_sys(word(0",
+        "tsan",
+    ),
+    "counts without release": Mutation(
+        "shuffle.cuh",
+        "fence_sys();\n        st_relaxed_sys(word(1",
+        "if (!{}) fence_sys();\n        st_relaxed_sys(word(1",
+        "tsan",
+    ),
+    # Rows are stored where somebody may still read those of the last dispatch.
+    "rows not awaited": Mutation(
+        "dispatch.cu",
+        "if (!channel.await_entered(0)) return false;  // a count",
+        "if (!{} && !channel.await_entered(0)) return false;  // a count",
+        "tsan",
+    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",
