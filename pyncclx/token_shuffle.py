@@ -385,5 +385,9 @@ def _type_name(dtype: Any) -> str:
 
 def _in_c_order(array: Any) -> bool:
     """Whether an array is; `resolve` lets contiguous ones pass in either order."""
-    flags = getattr(array, "flags", None)
-    return bool(flags.c_contiguous) if flags is not None else bool(getattr(array, "is_contiguous", lambda: True)())
+    if hasattr(array, "is_contiguous"):  # PyTorch's
+        return bool(array.is_contiguous())
+    try:
+        return bool(array.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+        return True

@@ -6,12 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from arrays import POISON, Output, get, put
+from arrays import POISON, Output, get, gpu_only, put, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import CapacityExceeded, CollectiveMismatch, NotSupported
 from reference import comparing
 from routing import Routing, as_float8
 
+REPLAYS = int(os.environ.get("PYNCCLX_TEST_REPLAYS", "50"))
 ROUTINGS = int(os.environ.get("PYNCCLX_TEST_ROUTINGS", "40"))  # of each seed and communicator
 FLOAT8 = ml_dtypes.float8_e4m3fn
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -224,6 +225,39 @@ def test_begin_and_end(comm):
             with raises_everywhere(comm, RuntimeError, "call combine_end before"):
                 shuffle.combine(case.expert_out(), handle)
             case.check_sums(compare, shuffle.combine_end(), f"routing {number}")
+
+
+@gpu_only
+@pytest.mark.parametrize("layout", ["expert", "source"])
+def test_replays_with_other_routings(comm, layout):
+    """One graph of a dispatch and a combine, captured once, with other tokens, choices and weights each time."""
+    case = Case(comm, generator(comm), k=3, layout=layout, overflow="drop", capacity=20)
+    shape, stream = (case.tokens, case.k), xp.cuda.Stream(non_blocking=True)
+    tokens, expert_out = xp.zeros((case.tokens, case.hidden), "f4"), xp.zeros((case.capacity, case.hidden), "f4")
+    ids, weights, out = xp.zeros(shape, "i8"), xp.zeros(shape, "f4"), xp.empty(tokens.shape, "f4")
+
+    def call():
+        rows, handle = case.shuffle.dispatch(tokens, ids, weights)
+        case.shuffle.combine(expert_out, handle, out=out)
+        return rows, handle
+
+    with case.shuffle, comparing() as compare:
+        with stream:
+            call()  # for preparation; what it returns is free again, so that the capture allocates nothing
+            stream.synchronize()
+            stream.begin_capture()
+            rows, _handle = call()
+            graph = stream.end_capture()
+        for number in range(REPLAYS):
+            case.draw([case.tokens] * comm.size)
+            with stream:
+                tokens.set(case.values[comm.rank])
+                ids.set(case.routing.ids[comm.rank])
+                weights.set(case.weights[comm.rank])
+                expert_out.set(get(case.expert_out()))
+                graph.launch(stream)
+            case.check_rows(compare, rows, f"replay {number}")
+            case.check_sums(compare, out, f"replay {number}")
 
 
 @pytest.mark.parametrize("layout", ["expert", "source"])
