@@ -1,4 +1,4 @@
-// The element types that C++ has not: half, bfloat16, complex, and the pairs of MINLOC and MAXLOC.
+// The element types that C++ has not: half, bfloat16, an 8-bit float, complex, and the pairs of MINLOC and MAXLOC.
 //
 // Conversions are integer arithmetic, so host and device give the same bits and no header of the CUDA
 // toolkit is needed at run time. Rounding is to nearest, ties to even, as IEEE 754 and NumPy do it.
@@ -51,6 +51,32 @@ struct Bfloat16 {
         bits = nan ? (word >> 16 | 0x40) : (word + 0x7fff + (word >> 16 & 1)) >> 16;
     }
     __device__ explicit operator float() const { return bits_as<float>(u32(bits) << 16); }
+};
+
+// e4m3: four bits of exponent, three of mantissa, no infinity; 448 is the largest, and what is larger becomes nan.
+struct Float8 {
+    unsigned char bits;
+
+    Float8() = default;
+    __device__ explicit Float8(float value) : bits(round(bits_as<u32>(value))) {}
+
+    __device__ explicit operator float() const {
+        const u32 sign = u32(bits & 0x80) << 24, rest = bits & 0x7f;
+        if (rest == 0x7f) return bits_as<float>(sign | 0x7fc00000);
+        if (rest >= 0x08) return bits_as<float>(sign | ((rest << 20) + 0x3c000000));
+        return bits_as<float>(sign | bits_as<u32>(float(rest) * 0.001953125f));  // subnormal: 2^-9
+    }
+
+  private:
+    __device__ static unsigned char round(u32 value) {
+        const u32 sign = value >> 24 & 0x80, magnitude = value & 0x7fffffff;
+        if (magnitude > 0x43e80000) return sign | 0x7f;  // past the middle between 448 and what would follow, or nan
+        if (magnitude < 0x3c800000) {  // subnormal, as for half
+            const float shifted = bits_as<float>(magnitude) + 16384.0f;
+            return sign | (bits_as<u32>(shifted) - 0x46800000);
+        }
+        return sign | ((magnitude + 0x7ffff + (magnitude >> 20 & 1) - 0x3c000000) >> 20);
+    }
 };
 
 template <class Real>

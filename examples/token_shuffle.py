@@ -6,10 +6,10 @@ This is the communication of a mixture-of-experts model, small enough to read. E
 text, one row of numbers a word, and a part of the experts. At each step
 
 1. a router chooses the k best experts for every row;
-2. the rows go to the ranks of their experts: an all-to-all whose counts are computed, sent and used on the GPU,
-   while the host knows none of them;
+2. the rows go to the ranks of their experts: how many go where is computed, sent and used on the GPU, while the
+   host does not know it;
 3. the experts transform the rows that have arrived;
-4. the results go back the same way, and each row adds up its k results, weighted.
+4. the results go back the same ways, and each row adds up its k results, weighted.
 
 In the end every rank computes its rows again with NumPy, with all experts and no communication, and compares.
 On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
@@ -21,6 +21,7 @@ import argparse
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +40,7 @@ Array = Any  # of NumPy or CuPy, whichever `xp` is
 def main() -> int:
     """Run the steps, report, compare; 1 if the result is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
-    options = read_options(comm)
+    options = read_options(comm, parse)
     xp = array_module(comm, options.dtype)
     tokens = tokenize(read_text(comm, options.text))
     first = shares(len(tokens), comm.size)
@@ -48,15 +49,15 @@ def main() -> int:
     report.print_header(comm, options, tokens)
 
     shuffle = Shuffle(comm, xp, xp.asarray(own.astype(options.dtype)), model.to(xp), options.k, len(tokens))
-    result, sent, seconds = run(comm, shuffle, options.steps)
+    result, received, seconds = run(comm, shuffle, options.steps)
     moving = time_moving(comm, shuffle, options.steps)
 
     matrix = xp.zeros((comm.size, comm.size), "i8")
-    comm.Allgather(sent, matrix)
-    rows_moved = to_host(matrix) / options.steps
-    report.print_results(comm, options, first, rows_moved, seconds, moving)
+    comm.Allgather(received, matrix)
+    rows_moved = to_host(matrix).T / options.steps
+    report.print_results(comm, options, first, rows_moved, seconds, moving, shuffle.mover.explain())
     error = comm.allreduce(largest(to_host(result) - reference(own, model, options)), MPI.MAX)
-    fate = int(shuffle.total[0]), int(shuffle.dropped.sum())
+    fate = int(shuffle.arrived.total[0]), int(shuffle.arrived.dropped.sum())
     passed = report.print_verdict(comm, error, tolerance(options), *fate)
     if comm.rank == 0:
         report.draw(options, rows_moved)
@@ -64,21 +65,21 @@ def main() -> int:
 
 
 def run(comm: Any, shuffle: Shuffle, steps: int) -> tuple[Array, Array, list[float]]:
-    """All steps: the sum of their results, how many rows went to each rank, and the seconds of each step."""
-    result, sent = shuffle.xp.zeros(shuffle.rows.shape, "f4"), shuffle.xp.zeros(comm.size, "i8")
+    """All steps: the sum of their results, how many rows came from each rank, and the seconds of each step."""
+    result, received = shuffle.xp.zeros(shuffle.rows.shape, "f4"), shuffle.xp.zeros(comm.size, "i8")
     seconds = []
     for number in tqdm(range(steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
         begin = time.perf_counter()
         output, counts = shuffle.step(number)
         result += output
-        sent += counts
+        received += counts
         comm.synchronize()
         seconds.append(comm.allreduce(time.perf_counter() - begin, MPI.MAX))
-    return result, sent, seconds
+    return result, received, seconds
 
 
 class Shuffle:
-    """One rank's rows, experts, and room for what comes; `step` moves the rows to the experts and back.
+    """One rank's rows, experts, and what moves rows between ranks; `step` takes them to the experts and back.
 
     Parameters
     ----------
@@ -96,79 +97,55 @@ class Shuffle:
 
     def __init__(self, comm: Any, xp: Any, rows: Array, model: Model, k: int, tokens: int) -> None:
         self.comm, self.xp, self.rows, self.model, self.k = comm, xp, rows, model, k
-        hidden = rows.shape[1]
-        self.arrived = xp.zeros((tokens * k, hidden), rows.dtype)  # rank 0's rows first
-        self.arrived_experts = xp.zeros(tokens * k, "i4")  # the expert of each
-        self.recv_counts = xp.zeros(comm.size, "i8")  # how many came from each rank
-        self.recv_displs = xp.zeros(comm.size, "i8")  # and where they begin
-        self.total = xp.zeros(1, "i8")  # how many came
-        self.dropped = xp.zeros(comm.size, "i8")  # how many found no room
-        self.returned = xp.zeros((len(rows) * k, hidden), rows.dtype)  # the results of our rows
+        experts, hidden = len(model.scale), rows.shape[1]
+        most = -(-tokens // comm.size)
+        self.mover = comm.Create_token_shuffle(
+            experts, tokens * k, hidden, rows.dtype, k=k, max_tokens=most, layout="source"
+        )
+        self.local_experts = xp.asarray(self.mover.local_experts or [0])
 
     def step(self, number: int) -> tuple[Array, Array]:
-        """Results of the rows, and how many rows went to each rank; all on the device, no count is read back."""
-        xp, k = self.xp, self.k
-        experts, weights = self.route(number)
-        order = xp.argsort(experts.ravel(), kind="stable")  # sorted by expert is sorted by rank
-        place = xp.argsort(order, kind="stable")  # where each row's choices are in that order
-        sorted_experts = experts.ravel()[order]
-        counts = xp.diff(xp.searchsorted(sorted_experts, self.model.first_expert))
-
-        self.outbox = self.rows[order // k], sorted_experts.astype("i4"), counts
-        self.dispatch(*self.outbox)
-        self.combine(self.apply_experts())
-
-        results = self.returned[place].reshape(len(self.rows), k, self.rows.shape[1]).astype("f4")
-        return (results * weights[:, :, None]).sum(axis=1), counts
+        """Results of the rows, and how many rows came from each rank; all on the device, no count is read back."""
+        self.arrived, handle = self.mover.dispatch(self.rows, *self.route(number))
+        results = self.xp.empty(self.rows.shape, "f4")
+        self.mover.combine(self.apply_experts(), handle, out=results)
+        return results, self.arrived.counts
 
     def route(self, number: int) -> tuple[Array, Array]:
         """The k best experts of every row, and their weights, which add up to 1; both of shape (rows, k)."""
         xp, model = self.xp, self.model
         scores = self.rows.astype("f4") @ model.routers[number % LAYERS] + model.popularity
-        experts = xp.argsort(-scores, axis=1, kind="stable")[:, : self.k]
+        experts = xp.ascontiguousarray(xp.argsort(-scores, axis=1, kind="stable")[:, : self.k])
         best = xp.take_along_axis(scores, experts, axis=1) / np.float32(self.rows.shape[1] ** 0.5)
         weights = xp.exp(best - best[:, :1])
         return experts, weights / weights.sum(axis=1, keepdims=True)
 
-    def dispatch(self, rows: Array, experts: Array, counts: Array) -> None:
-        """Send each rank its `counts` rows, which are sorted by rank, and the number of each row's expert."""
-        self.comm.Alltoallv(
-            [rows, counts],
-            [self.arrived, (self.recv_counts, self.recv_displs)],
-            layout="packed",
-            total=self.total,
-            status=self.dropped,
-        )
-        self.comm.Alltoallv([experts, counts], self.arrived_experts, layout="packed")
-
     def apply_experts(self) -> Array:
         """Results of all the room, since only the device knows how much of it is in use."""
-        scale, shift = self.model.scale[self.arrived_experts], self.model.shift[self.arrived_experts]
-        return self.xp.tanh(self.arrived.astype("f4") * scale + shift).astype(self.arrived.dtype)
-
-    def combine(self, results: Array) -> None:
-        """Send back: the counts received are now the counts to send, and the rows return in their old order."""
-        self.comm.Alltoallv([results, (self.recv_counts, self.recv_displs)], self.returned, layout="packed")
+        experts = self.local_experts[self.arrived.experts]
+        scale, shift = self.model.scale[experts], self.model.shift[experts]
+        return self.xp.tanh(self.arrived.data.astype("f4") * scale + shift).astype(self.rows.dtype)
 
 
 def time_moving(comm: Any, shuffle: Shuffle, steps: int) -> tuple[float, int]:
     """Repeat the last step's moves alone: seconds on the slowest rank, there and back, and rows that changed rank."""
+    choices, results = shuffle.route(steps - 1), shuffle.apply_experts()
     comm.Barrier()
     begin = time.perf_counter()
     for _ in range(steps):
-        shuffle.dispatch(*shuffle.outbox)
-        shuffle.combine(shuffle.arrived)
+        _, handle = shuffle.mover.dispatch(shuffle.rows, *choices)
+        shuffle.mover.combine(results, handle)
     comm.synchronize()
     seconds = comm.allreduce(time.perf_counter() - begin, MPI.MAX) / steps
-    counts = to_host(shuffle.recv_counts)
+    counts = to_host(shuffle.arrived.counts)
     return seconds, comm.allreduce(int(counts.sum() - counts[comm.rank]))
 
 
 # Before and after
 
 
-def read_options(comm: Any) -> argparse.Namespace:
-    """The command line, read by rank 0 so that help and errors appear once."""
+def read_options(comm: Any, parse: Callable[[], argparse.Namespace]) -> argparse.Namespace:
+    """The command line, parsed by rank 0 so that help and errors appear once."""
     options: Any = None
     if comm.rank == 0:
         try:
@@ -200,6 +177,8 @@ def parse() -> argparse.Namespace:
     for name in ("hidden", "experts", "k", "steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; it must be 1 or more")
+    if options.hidden % 16:
+        parser.error(f"--hidden is {options.hidden}; it must be a multiple of 16")
     if options.k > options.experts:
         parser.error(f"--k is {options.k}, but there are {options.experts} experts")
     if not options.text.is_file():
@@ -233,7 +212,7 @@ def read_text(comm: Any, path: Path) -> str:
 
 def stop(comm: Any, text: str) -> NoReturn:
     """End the program on all ranks; rank 0 says why."""
-    raise SystemExit(f"token_shuffle: {text}" if comm.rank == 0 else 1)
+    raise SystemExit(f"{Path(sys.argv[0]).stem}: {text}" if comm.rank == 0 else 1)
 
 
 def to_host(array: Array) -> Array:

@@ -35,8 +35,9 @@ def print_results(
     matrix: Array,
     seconds: list[float],
     moving: tuple[float, int],
+    path: str,
 ) -> None:
-    """Print the table, the times and the path. Collective, as `explain` may be.
+    """Print the table, the times and the path.
 
     Parameters
     ----------
@@ -48,9 +49,10 @@ def print_results(
         Of each step.
     moving : seconds, rows
         For the rows of one step to go there and back, and how many of them changed rank.
+    path : str
+        How they went.
     """
     row_nbytes = options.hidden * (4 if options.dtype == "float32" else 2)
-    path = comm.explain("Alltoallv", round(matrix.max()) * row_nbytes)
     if comm.rank == 0:
         print_table(options, first, matrix, row_nbytes)
         print_times(comm.size, seconds, *moving, row_nbytes)

@@ -13,6 +13,8 @@ from .communicator import (
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .messages.request import Request
 from .ops import AVG
+from .token_memory import Handle, Rows
+from .token_shuffle import TokenShuffle
 from .user_op import Op
 
 __all__ = [
@@ -25,12 +27,15 @@ __all__ = [
     "Communicator",
     "Distgraphcomm",
     "Graphcomm",
+    "Handle",
     "Intercomm",
     "Intracomm",
     "NotSupported",
     "Op",
     "PeerTimeout",
     "Request",
+    "Rows",
+    "TokenShuffle",
     "Topocomm",
 ]
 __version__ = "0.1.0"

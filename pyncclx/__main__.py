@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import bench
+from .bench import shuffle
 
 
 def main() -> None:
@@ -12,6 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pyncclx", description="GPU collectives for mpi4py programs.")
     commands = parser.add_subparsers(required=True, metavar="command")
     bench.add_command(commands)
+    shuffle.add_command(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -25,9 +25,24 @@ FILES: dict[str, tuple[str, ...]] = {
     "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
     "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot"),
     "point_to_point.cu": ("put_eager", "offer", "pull"),
+    "dispatch.cu": ("dispatch",),
+    "combine.cu": ("combine",),
+    "collect.cu": ("collect",),
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
 }
 REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu")
+
+
+# Of token shuffles: <type of the tokens, of the rows>, <of the results, of their sum>.
+SHUFFLES: dict[str, list[tuple[str, ...]]] = {
+    "dispatch.cu": [
+        *(("float", "float"), ("float", "Half"), ("float", "Bfloat16"), ("float", "Float8")),
+        *(("Half", "Half"), ("Half", "Float8"), ("Bfloat16", "Bfloat16"), ("Bfloat16", "Float8")),
+    ],
+    "combine.cu": [
+        *(("float", "float"), ("Half", "Half"), ("Half", "float"), ("Bfloat16", "Bfloat16"), ("Bfloat16", "float")),
+    ],
+}
 
 _loaded: dict[str, Function] = {}  # instantiation -> function, of this process
 
@@ -38,9 +53,9 @@ def instantiation(kernel: str, *template: str) -> str:
 
 
 def legal_templates(file: str) -> list[tuple[str, ...]]:
-    """Every (C++ type, operator) that a file's kernels can be asked for; `[()]` for those that move bytes."""
+    """All template arguments that a file's kernels can be asked for; `[()]` for those that move bytes."""
     if file not in REDUCTIONS:
-        return [()]
+        return SHUFFLES.get(file, [()])
     return [(t.cxx, op.cxx) for t in datatypes.TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
@@ -30,11 +30,14 @@ OPERATIONS = (
     "Reduce_scatter_block",
     "Alltoall",
     "Alltoallv",
+    "Dispatch",
+    "Combine",
+    "Collect",
 )
 DEFAULT_TIMEOUT_S = 300.0
 NO_PLACES = bytes(layout.PLACES.size)
 TIMED_OUT, ABORTED = 1, 2  # Watch::failure
-BAD_COUNTS, TRUNCATED = 2, 3  # Watch::overflow; 1: cut
+BAD_COUNTS, TRUNCATED, BAD_EXPERT = 2, 3, 4  # Watch::overflow; 1: cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,14 @@ class Plan(NamedTuple):
     threads: int  # of a block
 
 
+class Dependent(Protocol):
+    """Memory that somebody holds beside the lease; `close` takes it out of `Team.dependents`."""
+
+    nbytes: int
+
+    def close(self) -> None: ...
+
+
 class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
@@ -81,6 +92,8 @@ class Team:
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
+        self.dependents: list[Dependent] = []  # what else the communicator holds
+        self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
         self._stream: Any = None
 
     def _meet(self, comm: MPI.Intracomm) -> list[Member]:
@@ -155,11 +168,15 @@ class Team:
 
         `arguments`: the bytes after the Team in the kernel's only parameter.
         """
-        if stream is not self._stream:
-            self._follow(stream)
         number, function, grid, threads = plan
         places = self.places(buffers) if self.windows else NO_PLACES
-        self.device.launch(function, grid, threads, self.packed[number] + places + arguments, stream)
+        self.enqueue(function, grid, threads, self.packed[number] + places + arguments, stream)
+
+    def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
+        """The same with all of the kernel's parameter."""
+        if stream is not self._stream:
+            self._follow(stream)
+        self.device.launch(function, grid, threads, parameters, stream)
 
     def _follow(self, stream: Any) -> None:
         if self._stream is not None and self._stream != stream:
@@ -186,8 +203,8 @@ class Team:
         if self._words[layout.OVERFLOW]:
             error = self._overflow()
             self._words[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
-            lease = self.heap.memory.address + self.lease.offset
-            self.device.fill_zero(lease + layout.LEASE_OVERFLOW_OFFSET, 4)
+            for claim in self.claims:
+                self.device.fill_zero(claim, 4)
             raise error
 
     def _failure(self) -> Exception:
@@ -206,6 +223,11 @@ class Team:
                 f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
                 f"of sendbuf; nothing was sent to it. An earlier call was given these counts on the device"
             )
+        if record["overflow"] == BAD_EXPERT:
+            return ValueError(
+                f"{operation}: token {source} of rank {self.rank} chose expert {wanted}; there are {capacity}, and -1 "
+                "chooses none. An earlier call was given this number on the device, and left the choice out"
+            )
         if operation == "Alltoallv" and record["overflow"] == TRUNCATED:
             text = f"rank {source} sent {wanted} elements, the receive count for it on rank {self.rank} is {capacity}"
             return MPIError(MPI.ERR_TRUNCATE, f"Alltoallv: {text}")
@@ -217,6 +239,8 @@ class Team:
 
     def close(self) -> None:
         """Give the lease back. Local: the ranks have met since their last kernel ended."""
+        while self.dependents:
+            self.dependents[-1].close()
         self.heap.release(self.lease)
         self.watch.close()
         for window in self.windows:

@@ -59,7 +59,8 @@ def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
     """Pairs of a file and the C++ name of one of its kernels."""
     for file, names in kernels.FILES.items():
         if file not in kernels.REDUCTIONS:
-            yield from ((file, name) for name in names)
+            for template in kernels.legal_templates(file):
+                yield from ((file, kernels.instantiation(name, *template)) for name in names)
     folds = [(file, name) for file in kernels.REDUCTIONS for name in kernels.FILES[file]]
     shift = SHIFTS[ARCHITECTURES.index(architecture)]
     for i, template in enumerate(kernels.legal_templates(kernels.REDUCTIONS[0])):

@@ -1,4 +1,4 @@
-"""Half and bfloat16 convert as NumPy does: every pattern to float, and floats that are hard to round back."""
+"""Half, bfloat16 and e4m3 convert as NumPy does: every pattern to float, and floats that are hard to round back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ __global__ void convert(const __grid_constant__ Args a) {
         static_cast<To*>(a.to)[i] = To(static_cast<const From*>(a.from)[i]);
 }
 """
-TYPES = {"Half": np.dtype("f2"), "Bfloat16": np.dtype(ml_dtypes.bfloat16)}
+TYPES = {
+    "Half": np.dtype("f2"),
+    "Bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "Float8": np.dtype(ml_dtypes.float8_e4m3fn),
+}
+MANTISSA = {"Half": 10, "Bfloat16": 7, "Float8": 3}  # bits
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +60,28 @@ def assert_same(seen: Any, expected: Any, values: Any) -> None:
     assert not wrong.any(), f"{wrong.sum()} differ: {values[first]} became {seen[first]}, expected {expected[first]}"
 
 
+def patterns(name: str) -> Any:
+    """Every value of a short type."""
+    itemsize = TYPES[name].itemsize
+    return np.arange(1 << 8 * itemsize, dtype=f"u{itemsize}").view(TYPES[name])
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_every_pattern_to_float(convert: Any, name: str) -> None:
-    values = np.arange(1 << 16, dtype="u2").view(TYPES[name])
+    values = patterns(name)
     assert_same(convert(values, name, "float", "f4"), values.astype("f4"), values)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_floats_are_rounded_to_the_nearest(convert: Any, name: str) -> None:
     """Every value of the short type, halfway to the next one, the floats beside both, and any bits."""
-    short = np.arange(1 << 16, dtype="u2").view(TYPES[name]).astype("f4").view("u4")
-    half_step = np.uint32(1 << (12 if name == "Half" else 15))
-    near = [short + np.uint32(half) + step for half in (0, half_step) for step in (np.uint32(-1 % 2**32), 0, 1)]
+    short = patterns(name).astype("f4").view("u4")
+    half_step = np.uint32(1 << (22 - MANTISSA[name]))
+    near = [short + np.uint32(middle) + step for middle in (0, half_step) for step in (np.uint32(-1 % 2**32), 0, 1)]
     anything = np.random.default_rng(1).integers(0, 2**32, 200_000, dtype="u4")
-    tiny = np.arange(0x33000000 - 500, 0x33000000 + 500, dtype="u4")  # about half of the smallest half
+    smallest = np.float32(ml_dtypes.finfo(TYPES[name]).smallest_subnormal)
+    half = int((smallest / 2).view("u4"))
+    tiny = np.arange(max(half, 500) - 500, half + 500, dtype="u4")  # about half of the smallest number
     values = np.concatenate([*near, anything, tiny, tiny | np.uint32(0x80000000)]).astype("u4").view("f4")
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         expected = values.astype(TYPES[name])

@@ -18,6 +18,9 @@
 #include "barrier.cu"
 #include "bcast.cu"
 #include "point_to_point.cu"
+#include "collect.cu"
+#include "combine.cu"
+#include "dispatch.cu"
 #include "reduce.cu"
 #include "reduce_scatter_block.cu"
 
@@ -25,6 +28,7 @@
 #include "moves.h"
 #include "reductions.h"
 #include "rows.h"
+#include "shuffles.h"
 
 #ifdef MUTATIONS
 int mutation = 0;  // which of the planted errors is switched on; the kernels under test declare it
@@ -79,6 +83,7 @@ void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
     ring,
+    token_shuffle,
 };
 
 void run_rank(const World& world, int rank) {
@@ -96,7 +101,9 @@ void run_rank(const World& world, int rank) {
 
 int main(int argc, char** argv) {
     const Settings settings = parse(argc, argv);
-    const World world(settings);
+    World world(settings);
+    ShuffleMemory shuffle(world);
+    world.shuffle = &shuffle;
     std::vector<std::thread> ranks;
     for (int rank = 1; rank < settings.ranks; ++rank) ranks.emplace_back(run_rank, std::cref(world), rank);
     run_rank(world, 0);

@@ -85,6 +85,26 @@ MUTATIONS = {
         "if (!{}) __threadfence();\n    if (atomicAdd",
         "tsan",
     ),
+    # The rows of a token shuffle, and the counts of its blocks, are announced and may come later.
+    "rows without release": Mutation(
+        "shuffle.cuh",
+        "fence_sys();\n        st_relaxed_sys(word(0",
+        "if (!{}) fence_sys();\n        st_relaxed_sys(word(0",
+        "tsan",
+    ),
+    "counts without release": Mutation(
+        "shuffle.cuh",
+        "fence_sys();\n        st_relaxed_sys(word(1",
+        "if (!{}) fence_sys();\n        st_relaxed_sys(word(1",
+        "tsan",
+    ),
+    # Rows are stored where somebody may still read those of the last dispatch.
+    "rows not awaited": Mutation(
+        "dispatch.cu",
+        "if (!channel.await_entered(0)) return false;  // a count",
+        "if (!{} && !channel.await_entered(0)) return false;  // a count",
+        "tsan",
+    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",

@@ -70,51 +70,60 @@ class Buffer {
     std::unique_ptr<unsigned char[]> memory_;
 };
 
+struct ShuffleMemory;  // shuffles.h
+
+// The number of an operation before the last of `settings.epoch`, mostly of one of the first; 0 if there were few.
+inline u32 operation_before(const Settings& settings, Draw& draw) {
+    if (settings.epoch < 16) return 0;
+    return u32(draw.between(2, draw.one_in(4) ? settings.epoch - 2 : 9));
+}
+
+// As if `epoch` operations had gone through a rank's channels, the last of which said nothing: whatever they may
+// have left in the slots, the rings' counters and `heard` is there, long ago or just before.
+inline void begin_at(const Settings& settings, const Team& team, int rank) {
+    for (u32 channel = 0; channel < team.channels; ++channel) {
+        Draw draw(mix(settings.seed + 1, u64(rank) << 32 | channel));
+        ChannelControl& control = *channel_control(team, rank, int(channel));
+        control.epoch = settings.epoch;
+        control.heard = operation_before(settings, draw);
+        for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = settings.epoch;
+        for (int i = 0; i < kRings * settings.ranks; ++i) {
+            const int ring = i / settings.ranks, peer = i % settings.ranks;
+            control.head[ring][peer] = u64(operation_before(settings, draw)) << 32 | 1000;
+            control.tail[ring][peer] = u64(operation_before(settings, draw)) << 32 | 1000;
+        }
+        const u32 slots = u32(settings.ranks - 1) * team.slot_packets;  // packets of one parity
+        auto* packets = reinterpret_cast<Pack*>(team.base[rank] + team.packets_offset) + channel * 2 * slots;
+        for (u32 i = 0; i < 2 * slots; ++i) {
+            const u32 epoch = operation_before(settings, draw);
+            packets[i] = epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch / 2 * 2 + i / slots);
+        }
+    }
+}
+
 // The symmetric memory of all ranks; every lease has its exact length too.
 struct World {
     const Settings& settings;
     std::vector<char*> leases;
     char* windows[kMaxRanks] = {};  // one window, all of memory: an offset is an address
+    ShuffleMemory* shuffle = nullptr;
 
     explicit World(const Settings& settings) : settings(settings) {
+        Team team{};
+        team.channels = settings.channels;
+        team.slot_packets = settings.slot_packets;
+        team.packets_offset = settings.packets_offset;
         for (int rank = 0; rank < settings.ranks; ++rank) {
             void* lease = nullptr;
             if (posix_memalign(&lease, 128, settings.nbytes) != 0) die(2, "no memory");
             leases.push_back(static_cast<char*>(lease));
-            memset(leases.back(), 0, settings.nbytes);
-            for (u32 channel = 0; channel < settings.channels; ++channel) begin_at(rank, channel);
+            memset(lease, 0, settings.nbytes);
+            team.base[rank] = leases.back();
+            begin_at(settings, team, rank);
         }
     }
     ~World() {
         for (char* lease : leases) free(lease);
-    }
-
-  private:
-    // As if `epoch` operations had gone through the channel, the last of which said nothing: whatever they may
-    // have left in the slots, the rings' counters and `heard` is there, long ago or just before.
-    void begin_at(int rank, u32 channel) {
-        Draw draw(mix(settings.seed + 1, u64(rank) << 32 | channel));
-        auto* controls = reinterpret_cast<ChannelControl*>(leases[rank] + sizeof(LeaseHeader));
-        ChannelControl& control = controls[channel];
-        control.epoch = settings.epoch;
-        control.heard = left(draw);
-        for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = settings.epoch;
-        for (int i = 0; i < kRings * settings.ranks; ++i) {
-            control.head[i / settings.ranks][i % settings.ranks] = u64(left(draw)) << 32 | 1000;
-            control.tail[i / settings.ranks][i % settings.ranks] = u64(left(draw)) << 32 | 1000;
-        }
-        const u32 slots = u32(settings.ranks - 1) * settings.slot_packets;  // packets of one parity
-        auto* packets = reinterpret_cast<Pack*>(leases[rank] + settings.packets_offset) + channel * 2 * slots;
-        for (u32 i = 0; i < 2 * slots; ++i) {
-            const u32 epoch = left(draw);
-            packets[i] = epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch / 2 * 2 + i / slots);
-        }
-    }
-
-    // The number of an operation before the last, mostly of one of the first; 0 if there have been few.
-    u32 left(Draw& draw) const {
-        if (settings.epoch < 16) return 0;
-        return u32(draw.between(2, draw.one_in(4) ? settings.epoch - 2 : 9));
     }
 };
 

@@ -1,0 +1,114 @@
+"""The peers of token shuffles: what users write with NCCL, through PyTorch.
+
+read      choices are sorted, counts exchanged and read back by the host, then rows go by all_to_all_single;
+padded    the largest count of any pair is known beforehand, and all pairs send so many rows;
+gathers   tokens and choices of all ranks go to all ranks, each takes what is its own; results come back as one
+          partial sum for every token of every rank, by all_to_all_single.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .nccl import Nccl
+from .timing import REPLAYS, repeat, slowest
+
+NAMES = ("read", "padded", "gathers")
+COLUMNS = "".join(f" {f'{name}: there':>14} {'back':>8}" for name in NAMES)
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """The peers' columns of a line; empty without peers."""
+    if "read_dispatch_us" not in row:
+        return ""
+    return "".join(f" {row[f'{n}_dispatch_us']:>14.1f} {row[f'{n}_combine_us']:>8.1f}" for n in NAMES)
+
+
+class Peers(Nccl):
+    """NCCL's ways for a dispatch and a combine, on the same tokens and choices, in the tokens' own type."""
+
+    def measure(self, x: Any, chosen: Any, weights: Any, ranks: list[Any], arguments: Any) -> dict[str, float]:
+        """Microseconds of each way, there and back."""
+        torch, size = self.torch, self.comm.size
+        tokens = torch.from_dlpack(x.view("u2")).view(torch.bfloat16) if x.dtype.itemsize == 2 else torch.from_dlpack(x)
+        ids = torch.from_dlpack(chosen)
+        largest = max(int((each == rank).sum()) for each in ranks for rank in range(size))
+        ways = {
+            "read": self.read(tokens, ids, arguments),
+            "padded": self.padded(tokens, largest),
+            "gathers": self.gathers(tokens, ids),
+        }
+        row = {}
+        for name, (there, back) in ways.items():
+            graph = arguments.graph and name != "read"  # what the host reads cannot be captured
+            row[f"{name}_dispatch_us"] = self.time_of(there, arguments, graph=graph)
+            row[f"{name}_combine_us"] = self.time_of(back, arguments, graph=graph)
+        return row
+
+    def read(self, tokens: Any, ids: Any, arguments: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Counts exchanged and read back."""
+        torch, distributed, size, k = self.torch, self.distributed, self.comm.size, arguments.k
+        state: dict[str, Any] = {}
+
+        def there() -> None:
+            flat = ids.reshape(-1)
+            order = torch.argsort(flat, stable=True)
+            counts = torch.bincount(flat * size // arguments.experts, minlength=size)
+            received = torch.empty_like(counts)
+            distributed.all_to_all_single(received, counts)
+            state["out"], state["in"] = counts.tolist(), received.tolist()
+            rows = tokens.new_empty((sum(state["in"]), tokens.shape[1]))
+            distributed.all_to_all_single(rows, tokens[order // k], state["in"], state["out"])
+            state["rows"], state["order"] = rows, order
+
+        def back() -> None:
+            returned = tokens.new_empty((len(tokens) * k, tokens.shape[1]))
+            distributed.all_to_all_single(returned, state["rows"], state["out"], state["in"])
+            results = torch.empty_like(returned)
+            results[state["order"]] = returned
+            (results.reshape(len(tokens), k, -1).float() / k).sum(1).to(tokens.dtype)
+
+        return there, back
+
+    def padded(self, tokens: Any, largest: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Equal blocks of the largest count; sorting and adding up are left out, which is in its favour."""
+        send = tokens.new_zeros((self.comm.size * max(largest, 1), tokens.shape[1]))
+        recv = self.torch.empty_like(send)
+        move = self.distributed.all_to_all_single
+        return lambda: move(recv, send), lambda: move(send, recv)
+
+    def gathers(self, tokens: Any, ids: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Two all-gathers there, one all-to-all of partial sums back; picking is left out, which is in its favour."""
+        distributed, size = self.distributed, self.comm.size
+        everything = tokens.new_empty((size * len(tokens), tokens.shape[1]))
+        choices = ids.new_empty((size * len(ids), ids.shape[1]))
+        returned = self.torch.empty_like(everything)
+
+        def there() -> None:
+            distributed.all_gather_into_tensor(choices, ids)
+            distributed.all_gather_into_tensor(everything, tokens)
+
+        def back() -> None:
+            distributed.all_to_all_single(returned, everything)
+            returned.reshape(size, len(tokens), -1).float().sum(0).to(tokens.dtype)
+
+        return there, back
+
+    def time_of(self, operation: Callable[[], Any], arguments: Any, *, graph: bool) -> float:
+        """Microseconds of one operation, timed as ours."""
+        import cupy  # noqa: PLC0415
+
+        torch, iters = self.torch, max(3, int(arguments.iters) // 4)
+        stream = torch.cuda.Stream()
+        ours = cupy.cuda.Stream.from_external(stream)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            repeat(operation, arguments.warmup_iters)
+            stream.synchronize()
+            if not graph:
+                return slowest(self.comm, ours, lambda: repeat(operation, iters), 1) / iters
+            captured = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(captured, stream=stream):
+                repeat(operation, iters)
+            return slowest(self.comm, ours, captured.replay, REPLAYS) / (iters * REPLAYS)

@@ -1,0 +1,152 @@
+"""The memory of a token shuffle: what all ranks map, and the arrays that one dispatch gives."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import layout
+from .symmetric import Window, allocate_window
+from .team import NO_PLACES, OPERATIONS
+from .token_layout import GROUP, LINK_NBYTES, SHUFFLE, plan
+
+if TYPE_CHECKING:
+    from .token_shuffle import TokenShuffle
+
+FLOAT8 = "float8_e4m3"
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, FLOAT8: 1}
+FEW_TOKENS = 64  # up to here half the blocks do
+
+
+class Rows(NamedTuple):
+    """What a dispatch brought to this rank: device arrays, most of them as long as the capacity.
+
+    Attributes
+    ----------
+    data : array, shape (capacity, hidden)
+        The first `total` rows are tokens; what follows is undefined. It is the shuffle's own memory: the next
+        dispatch overwrites it.
+    scales : array, shape (capacity, ceil(hidden / 128)), float32, or None
+        With ``rows_dtype="float8_e4m3"``: a value is its 8-bit float, which `data` has as uint8, times its scale.
+    counts : array, int64
+        Rows of each local expert, ``shuffle.local_experts``; with ``layout="source"`` of each rank.
+    offsets : array, int64
+        Where these rows begin, and in the end `total`.
+    total : array, shape (1,), int64
+    dropped : array, shape (size,), int64
+        Rows of each rank that had no room.
+    experts : array, shape (capacity,), int32
+        The expert of each row, as an index into ``shuffle.local_experts``; -1 past `total`.
+    weights : array, shape (capacity,), float32
+        The weight of each row; 0 past `total`.
+    """
+
+    data: Any
+    scales: Any
+    counts: Any
+    offsets: Any
+    total: Any
+    dropped: Any
+    experts: Any
+    weights: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """What a combine must know of a dispatch, in device arrays. Keep it as long as a graph that uses it."""
+
+    rows: Rows
+    routes: Any  # (tokens, k) uint64: what the choices became
+    links: Any  # (capacity, 2) uint64: what the rows are
+
+
+class Memory:
+    """A shuffle's part of its communicator's device memory; made by all ranks together."""
+
+    def __init__(self, shuffle: TokenShuffle) -> None:
+        self.shuffle, self.team = shuffle, shuffle.comm.team
+        device, size = self.team.device, self.team.size
+        self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
+        buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
+        self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, self.team.layout.channels)
+        groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
+        row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
+        results = shuffle.max_tokens * self.results_of_token * result_nbytes
+        rows, scales, values = (
+            shuffle.capacity * row_nbytes,
+            shuffle.capacity * groups * 4,
+            shuffle.max_tokens * shuffle.k * 4,
+        )
+        lengths = (shuffle.capacity * LINK_NBYTES, rows, scales, results, values)
+        self.parts = plan(size, self.blocks, buckets, lengths)
+        self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)
+        self.nbytes = self.window.memory.nbytes
+        whole = device.array(self.window.memory, (self.nbytes,), np.uint8)
+        self.data = whole[self.parts.rows :][:rows].view(array_type(shuffle.rows_dtype))
+        self.data = self.data.reshape(shuffle.capacity, shuffle.hidden)
+        self.scales = whole[self.parts.scales :][:scales].view(np.float32).reshape(shuffle.capacity, groups)
+        self.places = device.upload(shuffle.placement.table())
+        self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
+        self.matrix = self.xp.zeros((size, buckets), np.int32)
+        self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
+        self.claim = self.window.memory.address + layout.LEASE_OVERFLOW_OFFSET
+        self.team.claims.append(self.claim)
+        self.team.dependents.append(self)
+
+    def _pack(self, operation: str) -> bytes:
+        """The bytes of a `Shuffle`: what both kernels are told first."""
+        shuffle, team, parts = self.shuffle, self.team, self.parts
+        timeout_ns = int(min(member.timeout_s for member in team.members) * 1e9)
+        bases = list(self.window.bases)
+        number, watch = OPERATIONS.index(operation), team.watch.address
+        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases)
+        padding = [0] * (layout.MAX_RANKS - team.size)
+        offsets = (parts.rows, parts.scales, parts.links, parts.results, parts.values)
+        constants = SHUFFLE.pack(
+            *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
+            *(self.places.address, address_of(self.histograms), address_of(self.matrix)),
+            *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
+            *(self.results_of_token, shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
+            *(*shuffle.first_buckets, *padding),
+        )
+        return packed + NO_PLACES + constants
+
+    def new_handle(self, tokens: int) -> Handle:
+        """The arrays that a dispatch of so many tokens writes."""
+        empty, capacity, size = self.xp.empty, self.shuffle.capacity, self.team.size
+        groups = size if self.shuffle.layout == "source" else len(self.shuffle.local_experts)
+        numbers = empty(2 * groups + size + 2, np.int64)
+        counts, offsets, rest = numbers[:groups], numbers[groups : 2 * groups + 1], numbers[2 * groups + 1 :]
+        rows = Rows(
+            *(self.data, self.scales if self.scales.size else None, counts, offsets, rest[:1], rest[1:]),
+            *(empty(capacity, np.int32), empty(capacity, np.float32)),
+        )
+        return Handle(rows, empty((tokens, self.shuffle.k), np.uint64), empty((capacity, 2), np.uint64))
+
+    def close(self) -> None:
+        """Give the memory back; this rank's own when the last array over it has gone."""
+        self.team.dependents.remove(self)
+        self.team.claims.remove(self.claim)
+        self.window.close()
+        del self.data, self.scales
+
+
+def default_blocks(max_tokens: int, most: int) -> int:
+    """Half the blocks for few tokens, which are over before the other half has begun."""
+    return most if max_tokens > FEW_TOKENS else max(1, most // 2)
+
+
+def array_type(name: str) -> Any:
+    """NumPy's dtype for a type of tokens or rows; of unsigned integers where NumPy has none."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(f"u{ITEMSIZE[name]}")
+
+
+def address_of(array: Any) -> int:
+    """Where an array of ours begins."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

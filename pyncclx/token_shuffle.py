@@ -1,0 +1,393 @@
+"""Token shuffles: tokens go to the ranks of their experts and the results come back; the counts stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from . import datatypes, devices, kernels
+from .base import IntraBase
+from .buffers import Buffer, resolve
+from .collectives.launch import compare, stream_for
+from .errors import CollectiveMismatch, NotSupported
+from .token_layout import (
+    COLLECT,
+    COMBINE,
+    DISPATCH,
+    MAX_CHOICES,
+    PHASES,
+    RECEIVE,
+    SEND,
+    check_buckets,
+    place_experts,
+    whole,
+)
+from .token_memory import FLOAT8, Handle, Memory, Rows, address_of, array_type
+
+# Types that tokens of a type can have on their way, and their C++ names.
+ROW_TYPES = {
+    "float32": ("float32", "float16", "bfloat16", FLOAT8),
+    "float16": ("float16", FLOAT8),
+    "bfloat16": ("bfloat16", FLOAT8),
+}
+CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
+LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
+
+
+class Move(NamedTuple):
+    """One dispatch or combine: what its kernel needs, and what the caller gets."""
+
+    operation: str
+    template: tuple[str, ...]
+    arguments: bytes
+    buffers: tuple[Buffer, ...]
+    result: Any
+
+
+class TokenShuffle:
+    """Moves tokens to the ranks of their experts and the results back; made by `Intracomm.Create_token_shuffle`.
+
+    Parameters
+    ----------
+    comm : Intracomm
+    num_experts : int
+        Of all ranks.
+    capacity : int
+        Rows that a rank has room for.
+    hidden : int
+        Elements of a token, a multiple of 16.
+    dtype : {"bfloat16", "float16", "float32"}
+        Of tokens and of experts' results.
+    k : int
+        Experts for each token.
+    max_tokens : int
+        Tokens that a rank can dispatch at once.
+    rows_dtype : str, default `dtype`
+        What tokens are rounded to on their way: "bfloat16", "float16", or "float8_e4m3" with a scale for each
+        128 elements.
+    layout : {"expert", "source"}, default "expert"
+        How rows are grouped. In a group they are in the order (source rank, token, choice).
+    overflow : {"raise", "drop"}, default "raise"
+        What if there are more rows than the capacity. "raise": rows past it are left out, and a later call raises
+        CapacityExceeded. "drop": left out without an error; with ``layout="expert"`` every local expert has an equal
+        share of the capacity, with ``layout="source"`` all have it together, and the first rows in the order
+        (source rank, token, choice) stay. A choice without a row adds nothing to its token's result.
+    placement : array of int, shape (num_experts,) or (num_experts, replicas), optional
+        The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
+        on rank ``e * size // num_experts``.
+    blocks : int from 1 to 64, optional
+        Blocks of the kernels: how much of the GPU they take.
+
+    All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end
+    of a ``with``, or with the communicator.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupported, CollectiveMismatch
+    """
+
+    def __init__(
+        self,
+        comm: IntraBase,
+        num_experts: int,
+        capacity: int,
+        hidden: int,
+        dtype: Any = "bfloat16",
+        *,
+        k: int,
+        max_tokens: int,
+        rows_dtype: Any = None,
+        layout: str = "expert",
+        overflow: str = "raise",
+        placement: Any = None,
+        blocks: int | None = None,
+    ) -> None:
+        self.comm = comm
+        self.num_experts = whole(num_experts, "num_experts", 1)
+        self.capacity = whole(capacity, "capacity", 1, 2**31 - 1)
+        self.hidden = whole(hidden, "hidden", LEAST_HIDDEN)
+        self.k = whole(k, "k", 1, MAX_CHOICES)
+        self.max_tokens = whole(max_tokens, "max_tokens", 0, (2**31 - 1) // self.k)
+        self.dtype = _one_of(_type_name(dtype), "dtype", ROW_TYPES)
+        self.rows_dtype = _one_of(_type_name(rows_dtype or self.dtype), "rows_dtype", ROW_TYPES[self.dtype])
+        self.layout = _one_of(layout, "layout", ("expert", "source"))
+        self.overflow = _one_of(overflow, "overflow", ("raise", "drop"))
+        self.placement = place_experts(placement, self.num_experts, comm.size)
+        self.blocks = blocks if blocks is None else whole(blocks, "blocks", 1, 64)
+        if self.hidden % LEAST_HIDDEN:
+            raise NotSupported(
+                f"Create_token_shuffle: hidden is {self.hidden}; pad tokens to a multiple of {LEAST_HIDDEN} elements"
+            )
+        self.first_buckets = self.placement.first_buckets(by_source=layout == "source")
+        check_buckets(self.first_buckets)
+        self._memory: Memory | None = None
+        self._begun: Move | None = None
+        self._closed = False
+        self._agree()
+
+    def _agree(self) -> None:
+        mine = {name: value for name, value in vars(self).items() if name != "comm" and not name.startswith("_")}
+        others = MPI.Comm.allgather(self.comm, mine)
+        wrong = sorted({name for other in others for name in mine if other[name] != others[0][name]})
+        if wrong:
+            raise CollectiveMismatch(f"Create_token_shuffle: the ranks gave different values for {', '.join(wrong)}")
+
+    @property
+    def local_experts(self) -> list[int]:
+        """The experts of this rank."""
+        return self.placement.local_experts[self.comm.rank]
+
+    def explain(self) -> str:
+        """Say in a sentence how dispatch and combine run. Collective at the first use."""
+        memory = self._held()
+        return (
+            f"kernels dispatch and combine on {memory.blocks} blocks; counts go as packets, rows straight to where "
+            f"they belong, in {memory.nbytes} bytes of memory that all ranks have mapped"
+        )
+
+    # Operations
+
+    def dispatch(
+        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+    ) -> tuple[Rows, Handle]:
+        """Send every token to the ranks of its experts. Collective, also for a rank without tokens.
+
+        Parameters
+        ----------
+        tokens : device array, shape (tokens, hidden), of the shuffle's dtype
+        topk_ids : device array, shape (tokens, k), int32 or int64
+            The experts of each token; -1 chooses none. Read when the kernel runs; a number that is no expert's is
+            left out, and a later call raises ValueError.
+        topk_weights : device array, shape (tokens, k), float32, optional
+            Default: all 1.
+        handle : Handle, optional
+            Of an earlier dispatch, in place of `topk_ids` and `topk_weights`: the tokens go the same ways as then, and
+            nothing needs to be counted. All ranks give one, or none does.
+
+        Returns
+        -------
+        rows : Rows
+        handle : Handle
+            For `combine`, and for dispatches with the same routing.
+        """
+        return self._whole(self._dispatch(tokens, topk_ids, topk_weights, handle))  # type: ignore[no-any-return]
+
+    def dispatch_begin(
+        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+    ) -> None:
+        """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
+        self._begin(self._dispatch(tokens, topk_ids, topk_weights, handle))
+
+    def dispatch_end(self) -> tuple[Rows, Handle]:
+        """End a dispatch: what `dispatch` gives."""
+        return self._end("Dispatch")  # type: ignore[no-any-return]
+
+    def combine(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> Any:
+        """Send the rows' results back, and add up those of each token. Collective.
+
+        The sum has the same bits in every run and with every layout: a rank adds weight * result over the token's
+        rows there, in the order of its choices, in single precision, and rounds to `dtype`; what comes from the ranks
+        is added in rank order in single precision and rounded once more.
+
+        Parameters
+        ----------
+        expert_out : device array, shape (capacity, hidden), of the shuffle's dtype
+            Results in the order of ``rows.data``; those past `total` are not read.
+        handle : Handle
+            Of the dispatch.
+        out : device array, shape (tokens, hidden), of the shuffle's dtype or float32, optional
+            A new array of the shuffle's dtype if left out.
+        weighted : bool
+            False: a plain sum.
+
+        Returns
+        -------
+        array, shape (tokens, hidden)
+            `out`. Zero for a token without rows.
+        """
+        return self._whole(self._combine(expert_out, handle, out, weighted))
+
+    def combine_begin(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> None:
+        """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
+        self._begin(self._combine(expert_out, handle, out, weighted))
+
+    def combine_end(self) -> Any:
+        """End a combine: what `combine` gives."""
+        return self._end("Combine")
+
+    def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
+        """Give every choice the number that belongs to its row, such as the gradient of its weight. Collective.
+
+        Parameters
+        ----------
+        values : device array, shape (capacity,), float32
+        handle : Handle
+            Of the dispatch.
+        out : device array, shape (tokens, k), float32, optional
+
+        Returns
+        -------
+        array, shape (tokens, k), float32
+            `out`. Zero for a choice without a row.
+        """
+        return self._whole(self._collect(values, handle, out))
+
+    # Calls
+
+    def _dispatch(self, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None) -> Move:
+        if (handle is None) == (topk_ids is None) or (handle is not None and topk_weights is not None):
+            raise TypeError("dispatch takes topk_ids (and topk_weights), or else the handle of an earlier dispatch")
+        sent = self._read(tokens, "dispatch: tokens", (None, self.hidden), (self.dtype,))
+        count = sent.shape[0]
+        if count > self.max_tokens:
+            raise ValueError(f"dispatch: {count} tokens, but max_tokens is {self.max_tokens}; send them in parts")
+        if handle is not None and len(handle.routes) != count:
+            raise ValueError(f"dispatch: {count} tokens, but the handle is of {len(handle.routes)}; pass its tokens")
+        ids = weights = None
+        if topk_ids is not None:
+            ids = self._read(topk_ids, "dispatch: topk_ids", (count, self.k), ("int32", "int64"))
+        if topk_weights is not None:
+            weights = self._read(topk_weights, "dispatch: topk_weights", (count, self.k), ("float32",))
+        reuse, handle = handle is not None, handle or self._held().new_handle(count)
+        rows = handle.rows
+        outputs = (handle.routes, handle.links, rows.counts, rows.offsets, rows.total, rows.dropped)
+        arguments = DISPATCH.pack(
+            *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
+            *map(address_of, (*outputs, rows.experts, rows.weights)),
+            *(count, ids.datatype.itemsize if ids else 0, reuse),
+        )
+        buffers = tuple(buffer for buffer in (sent, ids, weights) if buffer)
+        return Move("Dispatch", (self.dtype, self.rows_dtype), arguments, buffers, (rows, handle))
+
+    def _combine(self, expert_out: Any, handle: Handle, out: Any, weighted: bool) -> Move:
+        count = len(handle.routes)
+        if out is None:
+            out = self._held().xp.empty((count, self.hidden), array_type(self.dtype))
+        types = (self.dtype, "float32") if self.dtype != "float32" else ("float32",)
+        sent = self._read(expert_out, "combine: expert_out", (self.capacity, self.hidden), (self.dtype,))
+        summed = self._read(out, "combine: out", (count, self.hidden), types, writable=True)
+        addresses = map(address_of, (handle.links, handle.rows.total, handle.routes))
+        arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
+        return Move("Combine", (self.dtype, summed.datatype.name), arguments, (sent, summed), out)
+
+    def _collect(self, values: Any, handle: Handle, out: Any) -> Move:
+        count = len(handle.routes)
+        if out is None:
+            out = self._held().xp.empty((count, self.k), "f4")
+        sent = self._read(values, "collect: values", (self.capacity,), ("float32",))
+        collected = self._read(out, "collect: out", (count, self.k), ("float32",), writable=True)
+        addresses = map(address_of, (handle.links, handle.rows.total, handle.routes))
+        arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
+        return Move("Collect", (), arguments, (sent, collected), out)
+
+    def _read(
+        self, array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
+    ) -> Buffer:
+        """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
+        buffer = resolve(array, name, writable=writable, device=devices.select())
+        wanted = ["n" if length is None else str(length) for length in shape]
+        found = buffer.shape
+        if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+            raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
+        if buffer.datatype.name not in types:
+            raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
+        if not _in_c_order(array):
+            raise ValueError(f"{name} is in Fortran order; pass an array in C order")
+        return buffer
+
+    # Launching
+
+    def _held(self) -> Memory:
+        """The memory, allocated at the first use. Collective then."""
+        if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
+            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
+        if self._memory is None:
+            self._memory = Memory(self)
+        return self._memory
+
+    def _whole(self, move: Move) -> Any:
+        self._launch(move, SEND | RECEIVE)
+        return move.result
+
+    def _begin(self, move: Move) -> None:
+        self._launch(move, SEND)
+        self._begun = move
+
+    def _end(self, operation: str) -> Any:
+        move = self._begun
+        if move is None or move.operation != operation:
+            raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
+        self._begun = None
+        self._launch(move, RECEIVE)
+        return move.result
+
+    def _launch(self, move: Move, phases: int) -> None:
+        comm, operation = self.comm, move.operation
+        if self._begun is not None:
+            begun = self._begun.operation.lower()
+            raise RuntimeError(f"{operation.lower()} after {begun}_begin: call {begun}_end before")
+        if comm.checking:
+            compare(comm, operation, (move.template, phases))
+        team, memory = comm.team, self._held()
+        template = tuple(CXX[name] for name in move.template)
+        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *template)
+        stream = stream_for(team.device, move.buffers)
+        parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
+        team.enqueue(function, memory.blocks, team.threads, parameters, stream)
+        if comm.blocking == "host":
+            team.drain()
+
+    # The end
+
+    def Free(self) -> None:
+        """Release the memory. Collective; rows and handles must not be used any more."""
+        memory, self._memory, self._closed = self._memory, None, True
+        if memory is None or memory not in memory.team.dependents:
+            return
+        memory.team.device.synchronize()
+        MPI.Comm.Barrier(self.comm)
+        memory.close()
+
+    def __enter__(self) -> TokenShuffle:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None:  # it waits for all ranks; those of a rank that raises may never come here
+            self.Free()
+
+
+class Shuffles(IntraBase):
+    """Making token shuffles."""
+
+    def Create_token_shuffle(
+        self, num_experts: int, capacity: int, hidden: int, dtype: Any = "bfloat16", **options: Any
+    ) -> TokenShuffle:
+        """Make what moves tokens to the ranks of their experts, and the results back. Collective.
+
+        The parameters are those of `pyncclx.TokenShuffle`.
+        """
+        return TokenShuffle(self, num_experts, capacity, hidden, dtype, **options)
+
+
+def _one_of(value: str, name: str, values: Iterable[str]) -> str:
+    if value not in values:
+        raise ValueError(f"Create_token_shuffle: {name} is {value!r}; it can be {' or '.join(map(repr, values))}")
+    return value
+
+
+def _type_name(dtype: Any) -> str:
+    """The name of a type of rows, from a string, a dtype of NumPy or of PyTorch."""
+    text = str(dtype)
+    return FLOAT8 if FLOAT8 in text else datatypes.of(dtype).name
+
+
+def _in_c_order(array: Any) -> bool:
+    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
+    if hasattr(array, "is_contiguous"):  # PyTorch's
+        return bool(array.is_contiguous())
+    try:
+        return bool(array.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+        return True
