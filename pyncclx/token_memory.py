@@ -84,7 +84,7 @@ class Memory:
         self.parts = plan(size, self.blocks, buckets, lengths)
         self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
-        whole = device.array(self.window.memory, (self.nbytes,), np.uint8)
+        whole = device.array(self.window.owner, (self.nbytes,), np.uint8)
         self.data = whole[self.parts.rows :][:rows].view(array_type(shuffle.rows_dtype))
         self.data = self.data.reshape(shuffle.capacity, shuffle.hidden)
         self.scales = whole[self.parts.scales :][:scales].view(np.float32).reshape(shuffle.capacity, groups)
