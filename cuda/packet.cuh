@@ -72,21 +72,22 @@ struct Packets {
         }
     }
 
-    // One pack from each of the sources first, first + 1 … (at most kAtOnce); this rank's own is left alone.
-    __device__ bool receive_each(int first, u32 position, Pack (&packs)[kAtOnce]) {
+    // One pack from each of the sources first, first + 1 … below `end` (at most kAtOnce); this rank's own is left alone.
+    __device__ bool receive_each(int first, u32 position, Pack (&packs)[kAtOnce], int end = kMaxRanks) {
+        const auto is_source = [&](int rank) { return rank < end && channel.is_peer(rank); };
         Pack words[kAtOnce][2];
         Patience patience;
         for (;;) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s)
-                if (channel.is_peer(first + s)) {
+                if (is_source(first + s)) {
                     words[s][0] = ld_packet_sys(slot(first + s) + position);
                     words[s][1] = ld_packet_sys(slot(first + s) + position + 1);
                 }
             int missing = -1;
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s)
-                if (channel.is_peer(first + s) && !(is_new(words[s][0], channel.epoch) && is_new(words[s][1], channel.epoch)))
+                if (is_source(first + s) && !(is_new(words[s][0], channel.epoch) && is_new(words[s][1], channel.epoch)))
                     missing = first + s;
             if (missing < 0) break;
             const auto what = [&] { return awaited(missing, ld_packet_sys(slot(missing) + position)); };

@@ -200,7 +200,7 @@ class Base(_Comm):
         operation : str
             Name of the method, such as "Allreduce".
         nbytes : int
-            Of the message; for Allgather, Alltoall and Reduce_scatter_block of one rank's block.
+            Of the message; where there is a block for each rank, of the longest.
         """
         if operation not in MODULES:
             raise ValueError(f"operation is {operation!r}; it can be {', '.join(MODULES)}")

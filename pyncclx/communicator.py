@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from .base import state_of
+from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .point_to_point import PointToPoint
 from .token_shuffle import Shuffles
@@ -143,7 +144,7 @@ class Comm(PointToPoint, MPI.Comm):
 @_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
-class Intracomm(Collectives, Shuffles, MPI.Intracomm, Comm):
+class Intracomm(Collectives, BlockCollectives, PrefixReductions, Shuffles, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 

@@ -7,6 +7,8 @@ loads it before anybody launches. Loading lazily beside a kernel that waits for 
 
 from __future__ import annotations
 
+from functools import cache
+
 from mpi4py import MPI
 
 import mpi_bootstrap
@@ -22,6 +24,11 @@ FILES: dict[str, tuple[str, ...]] = {
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
     "alltoallv.cu": ("alltoallv",),
+    "gather.cu": ("gather",),
+    "gatherv.cu": ("gatherv",),
+    "scatter.cu": ("scatter",),
+    "scatterv.cu": ("scatterv",),
+    "allgatherv.cu": ("allgatherv",),
     "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
     "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot"),
     "point_to_point.cu": ("put_eager", "offer", "pull"),
@@ -29,8 +36,10 @@ FILES: dict[str, tuple[str, ...]] = {
     "combine.cu": ("combine",),
     "collect.cu": ("collect",),
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
+    "reduce_scatter.cu": ("reduce_scatter_one_shot", "reduce_scatter_two_shot"),
+    "scan.cu": ("scan_one_shot", "scan_two_shot"),
 }
-REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu")
+REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu", "reduce_scatter.cu", "scan.cu")
 
 
 # Of token shuffles: <type of the tokens, of the rows>, <of the results, of their sum>.
@@ -45,6 +54,12 @@ SHUFFLES: dict[str, list[tuple[str, ...]]] = {
 }
 
 _loaded: dict[str, Function] = {}  # instantiation -> function, of this process
+
+
+@cache
+def file_of(kernel: str) -> str:
+    """The file of cuda/ that a kernel is in."""
+    return next(file for file, names in FILES.items() if kernel in names)
 
 
 def instantiation(kernel: str, *template: str) -> str:

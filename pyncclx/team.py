@@ -33,6 +33,14 @@ OPERATIONS = (
     "Dispatch",
     "Combine",
     "Collect",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Allgatherv",
+    "Reduce_scatter",
+    "Scan",
+    "Exscan",
 )
 DEFAULT_TIMEOUT_S = 300.0
 NO_PLACES = bytes(layout.PLACES.size)
@@ -228,9 +236,10 @@ class Team:
                 f"{operation}: token {source} of rank {self.rank} chose expert {wanted}; there are {capacity}, and -1 "
                 "chooses none. An earlier call was given this number on the device, and left the choice out"
             )
-        if operation == "Alltoallv" and record["overflow"] == TRUNCATED:
-            text = f"rank {source} sent {wanted} elements, the receive count for it on rank {self.rank} is {capacity}"
-            return MPIError(MPI.ERR_TRUNCATE, f"Alltoallv: {text}")
+        if record["overflow"] == TRUNCATED:
+            unit = "elements" if operation == "Alltoallv" else "bytes"
+            text = f"rank {source} sent {wanted} {unit}, the receive count for it on rank {self.rank} is {capacity}"
+            return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
         return CapacityExceeded(self.rank, source, wanted, capacity)
 
     def abort(self) -> None:

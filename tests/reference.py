@@ -89,6 +89,21 @@ def block_counts(layout: Layout, itemsize: int) -> list[int]:
     return [0, 1, 15, 16, 17, packets, packets + 1, chunk - 1, 4 * chunk + 5]
 
 
+def uneven_counts(layout: Layout, itemsize: int, size: int) -> list[list[int]]:
+    """Lengths of the blocks of `size` ranks: none, some empty, around the longest that goes as packets, and chunks."""
+    random = np.random.default_rng(size)
+    packets = layout.packet_nbytes // itemsize
+    chunk = layout.chunk_nbytes * layout.channels // itemsize
+    choices = ([0], [0, 1, 15, 16, 17], [packets - 1, packets, packets + 1], [0, 1, chunk, 3 * chunk + 5])
+    return [random.choice(each, size).tolist() for each in choices]
+
+
+def spread(counts: Sequence[int]) -> list[int]:
+    """Displacements for blocks of these lengths, the last rank's first, with gaps of three elements."""
+    ends = np.cumsum(np.add(counts, 3)[::-1])[::-1]
+    return (ends - counts).tolist()
+
+
 # ---- comparisons ---------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """python -m pyncclx bench: time an operation over message sizes, beside NCCL in the same run.
 
-Flags and columns are those of nccl-tests; so is what "size" means: for allgather and alltoall the whole
-buffer of all ranks' blocks, for allreduce the vector.
+Flags and columns are those of nccl-tests; so is what "size" means: where there is a block for each rank the
+whole buffer of all blocks, else the vector.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def measure(
     graph = arguments.graph and case.capturable
     row["time_us"] = timing.time(comm, case.run, iters, arguments.warmup_iters, graph=graph)
     row["wrong"] = int(comm.allreduce(case.wrong())) if arguments.check else None
-    if peer:
-        row["nccl_us"] = peer.time(case, iters, arguments.warmup_iters, graph=graph)
+    nccl_us = peer.time(case, iters, arguments.warmup_iters, graph=graph) if peer else None
+    if nccl_us is not None:
+        row["nccl_us"] = nccl_us
     return row
 
 

@@ -159,10 +159,140 @@ class Sendrecv(Case):
         return self.pattern(self.count, self.previous)
 
 
+class Bcast(Case):
+    @property
+    def bus_factor(self) -> float:
+        return 1.0
+
+    def parts(self, size: int) -> int:
+        return 1
+
+    def allocate(self) -> None:
+        self.send = self.recv = self.pattern(self.count, 0)
+
+    def run(self) -> None:
+        self.comm.Bcast(self.recv)
+
+    def expected(self) -> Any:
+        return self.pattern(self.count, 0)
+
+    def wrong(self) -> int:
+        self.recv[...] = self.pattern(self.count, self.comm.rank)  # root's is what all get
+        self.run()
+        self.comm.synchronize()
+        return int((self.recv != self.expected()).sum())
+
+
+class Reduce(Allreduce):
+    @property
+    def bus_factor(self) -> float:
+        return 1.0
+
+    def run(self) -> None:
+        self.comm.Reduce(self.send, self.recv, MPI.SUM)
+
+    def expected(self) -> Any:
+        return super().expected() if self.comm.rank == 0 else self.empty(self.count)
+
+
+class ReduceScatterBlock(Case):
+    redop = "sum"
+
+    def allocate(self) -> None:
+        block = self.count // self.comm.size
+        self.send, self.recv = self.pattern(self.count, self.comm.rank), self.empty(block)
+
+    def run(self) -> None:
+        self.comm.Reduce_scatter_block(self.send, self.recv, MPI.SUM)
+
+    def expected(self) -> Any:
+        size, block = self.comm.size, len(self.recv)
+        return self.pattern(block, 0, self.comm.rank * block) * size + size * (size - 1) // 2
+
+
+class ReduceScatter(ReduceScatterBlock):
+    """Equal counts, by the operation that takes any."""
+
+    def run(self) -> None:
+        self.comm.Reduce_scatter(self.send, self.recv, [len(self.recv)] * self.comm.size, MPI.SUM)
+
+
+class Allgatherv(Allgather):
+    """Equal counts, by the operation that takes any."""
+
+    def run(self) -> None:
+        self.comm.Allgatherv(self.send, [self.recv, len(self.send)])
+
+
+class Gather(Allgather):
+    def run(self) -> None:
+        self.comm.Gather(self.send, self.recv)
+
+    def expected(self) -> Any:
+        return super().expected() if self.comm.rank == 0 else self.empty(self.count)
+
+
+class Gatherv(Gather):
+    """Equal counts, which root alone is told."""
+
+    def run(self) -> None:
+        self.comm.Gatherv(self.send, [self.recv, len(self.send)])
+
+
+class Scatter(Case):
+    def allocate(self) -> None:
+        block = self.count // self.comm.size
+        self.send, self.recv = self.pattern(self.count, self.comm.rank), self.empty(block)
+
+    def run(self) -> None:
+        self.comm.Scatter(self.send, self.recv)
+
+    def expected(self) -> Any:
+        return self.pattern(len(self.recv), 0, self.comm.rank * len(self.recv))
+
+
+class Scatterv(Scatter):
+    """Equal counts, which root alone is told."""
+
+    def run(self) -> None:
+        self.comm.Scatterv([self.send, len(self.recv)], self.recv)
+
+
+class Scan(Allreduce):
+    """The vector's way is that of an all-reduce; NCCL has none."""
+
+    def run(self) -> None:
+        self.comm.Scan(self.send, self.recv, MPI.SUM)
+
+    def expected(self) -> Any:
+        ranks = self.comm.rank + 1
+        return self.pattern(self.count, 0) * ranks + ranks * (ranks - 1) // 2
+
+
+class Exscan(Scan):
+    def run(self) -> None:
+        self.comm.Exscan(self.send, self.recv, MPI.SUM)
+
+    def expected(self) -> Any:
+        ranks = self.comm.rank
+        return self.pattern(self.count, 0) * ranks + ranks * (ranks - 1) // 2 if ranks else self.empty(self.count)
+
+
 CASES: dict[str, type[Case]] = {
-    "allreduce": Allreduce,
     "allgather": Allgather,
+    "allgatherv": Allgatherv,
+    "allreduce": Allreduce,
     "alltoall": Alltoall,
     "alltoallv": Alltoallv,
+    "bcast": Bcast,
+    "exscan": Exscan,
+    "gather": Gather,
+    "gatherv": Gatherv,
+    "reduce": Reduce,
+    "reduce_scatter": ReduceScatter,
+    "reduce_scatter_block": ReduceScatterBlock,
+    "scan": Scan,
+    "scatter": Scatter,
+    "scatterv": Scatterv,
     "sendrecv": Sendrecv,
 }

@@ -1,6 +1,23 @@
 """One file per operation: check the arguments, choose an algorithm, launch one kernel."""
 
-from . import allgather, allreduce, alltoall, alltoallv, barrier, bcast, reduce, reduce_scatter_block
+from . import (
+    allgather,
+    allgatherv,
+    allreduce,
+    alltoall,
+    alltoallv,
+    barrier,
+    bcast,
+    exscan,
+    gather,
+    gatherv,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_block,
+    scan,
+    scatter,
+    scatterv,
+)
 
 # By the name of the method; each module has `choose(layout, nbytes)`.
 MODULES = {
@@ -12,6 +29,14 @@ MODULES = {
     "Reduce_scatter_block": reduce_scatter_block,
     "Alltoall": alltoall,
     "Alltoallv": alltoallv,
+    "Gather": gather,
+    "Gatherv": gatherv,
+    "Scatter": scatter,
+    "Scatterv": scatterv,
+    "Allgatherv": allgatherv,
+    "Reduce_scatter": reduce_scatter,
+    "Scan": scan,
+    "Exscan": exscan,
 }
 
 __all__ = ["MODULES"]

@@ -140,7 +140,7 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
 def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
     choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
-    function = kernels.get(comm, team, f"{call.operation.lower()}.cu", choice.kernel, *call.template)
+    function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)
     if len(team.plans) >= MOST_PLANS:

@@ -115,7 +115,7 @@ def disassembled(cubin: bytes) -> dict[str, list[str]]:
         file.write(cubin)
         file.flush()
         text = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    sections = re.split(r"^//-+ \.text\.(\w+) -+$", text, flags=re.MULTILINE)
+    sections = re.split(r"^//-+ \.text\.(\w+) +-+$", text, flags=re.MULTILINE)
     return {name: instructions(code) for name, code in zip(sections[1::2], sections[2::2], strict=True)}
 
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "allgather.cu"
+#include "allgatherv.cu"
 #include "allreduce.cu"
 #include "alltoall.cu"
 #include "alltoallv.cu"
@@ -21,11 +22,19 @@
 #include "collect.cu"
 #include "combine.cu"
 #include "dispatch.cu"
+#include "gather.cu"
+#include "gatherv.cu"
 #include "reduce.cu"
+#include "reduce_scatter.cu"
 #include "reduce_scatter_block.cu"
+#include "scan.cu"
+#include "scatter.cu"
+#include "scatterv.cu"
 
 #include "messages.h"
+#include "blocks.h"
 #include "moves.h"
+#include "prefixes.h"
 #include "reductions.h"
 #include "rows.h"
 #include "shuffles.h"
@@ -84,6 +93,8 @@ void (*const kOperations[])(Call&) = {
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
     ring,
     token_shuffle,
+    gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
+    scan<float, Sum>, scan<Bfloat16, Sum>,
 };
 
 void run_rank(const World& world, int rank) {

@@ -43,11 +43,11 @@ struct Reduction {
         return ReduceArgs{call.team, from.as(), to.as(), count * sizeof(T), root};
     }
 
-    // `output` must begin with elements first, first + 1 … of the fold, and be as `kept` was behind them.
-    void check(const Buffer& output, u64 first) {
+    // `output` must begin with elements first, first + 1 … of the fold over all ranks, or those below `end`.
+    void check(const Buffer& output, u64 first, int end = kMaxRanks) {
         for (u64 i = 0; i < count; ++i) {
             T expected = contribution(call, 0, first + i);
-            for (int rank = 1; rank < call.size(); ++rank)
+            for (int rank = 1; rank < std::min(end, call.size()); ++rank)
                 expected = folded(expected, contribution(call, rank, first + i), Op());
             if (memcmp(output.as() + i * sizeof(T), &expected, sizeof expected) != 0)
                 return call.wrong("result", first / count, i, "%s instead of %s",

@@ -137,8 +137,75 @@ def test_dynamic_alltoallv(comm, a, case):
     refused(comm, lambda: comm.Alltoallv(send, recv, **{"layout": "packed", **options}), exception, "Alltoallv", *words)
 
 
+BLOCKS = {
+    "in place, not root": (
+        lambda c, a: c.Gatherv(MPI.IN_PLACE, a.f4, (c.rank + 1) % c.size),
+        MPI.Exception,
+        ["Gatherv: sendbuf", "root"],
+    ),
+    "no blocks": (
+        lambda c, a: c.Gather(a.f4, xp.zeros(a.n + 1, "f4"), c.rank),
+        ValueError,
+        ["Gather: recvbuf", "ranks"],
+    ),
+    "nothing at root": (lambda c, a: c.Scatter(None, a.f4, c.rank), TypeError, ["Scatter: sendbuf", "None"]),
+    "too many counts": (
+        lambda c, a: c.Gatherv(a.f4, [a.f4, [1] * (c.size + 1)], c.rank),
+        ValueError,
+        ["Gatherv: recvbuf", "expecting"],
+    ),
+    "past the end": (
+        lambda c, a: c.Scatterv([a.f4, [5] * c.size], a.f4, c.rank),
+        ValueError,
+        ["Scatterv: sendbuf", "larger"],
+    ),
+    "counts on the device": (
+        lambda c, a: c.Allgatherv(a.f4[:1], [a.f4, Interface(a.counts)]),
+        NotSupported,
+        ["Allgatherv: recvbuf", "Alltoallv", "lists"],
+    ),
+    "no sum": (
+        lambda c, a: c.Reduce_scatter(a.f4, a.f4[:4], [4] * (c.size - 1) + [5]),
+        ValueError,
+        ["Reduce_scatter", "sendbuf", "sum"],
+    ),
+    "no sum, in place": (
+        lambda c, a: c.Reduce_scatter(MPI.IN_PLACE, a.f4, [1] * c.size),
+        ValueError,
+        ["Reduce_scatter", "recvbuf", "sum"],
+    ),
+    "another receive count": (
+        lambda c, a: c.Reduce_scatter(a.f4, a.f4[:3], [4] * c.size),
+        ValueError,
+        ["Reduce_scatter", "receive count 3", "recvcounts"],
+    ),
+    "negative receive count": (
+        lambda c, a: c.Reduce_scatter(a.f4, a.f4[:4], [-4] * c.size),
+        MPI.Exception,
+        ["Reduce_scatter: recvcounts", "-4"],
+    ),
+    "in place without counts": (lambda c, a: c.Reduce_scatter(MPI.IN_PLACE, a.f4), TypeError, ["recvcounts", "None"]),
+    "scan datatypes": (lambda c, a: c.Scan(a.f4, a.i4), ValueError, ["Scan", "datatypes"]),
+    "exscan counts": (lambda c, a: c.Exscan(a.f4, a.short), ValueError, ["Exscan", "count", "equal"]),
+    "no such algorithm": (lambda c, a: c.Scan(a.f4, a.f4, algorithm="magic"), ValueError, ["'magic'", "'one_shot'"]),
+}
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_blocks_and_prefixes(comm, a, case):
+    call, exception, words = BLOCKS[case]
+    if case in {"in place, not root", "no blocks"} and comm.size == 1:
+        pytest.skip("one rank cannot make this mistake")
+    refused(comm, lambda: call(comm, a), exception, *words)
+
+
 def test_truncation(comm, a):
     for name, call in (
+        ("Gather", lambda: comm.Gather(a.f4[:3], a.f4[: 2 * comm.size], comm.rank)),
+        ("Gatherv", lambda: comm.Gatherv(a.f4[:3], [a.f4, 2], comm.rank)),
+        ("Scatter", lambda: comm.Scatter(a.f4, a.f4[:3].copy(), comm.rank)),
+        ("Scatterv", lambda: comm.Scatterv([a.f4, 4], a.f4[:3].copy(), comm.rank)),
+        ("Allgatherv", lambda: comm.Allgatherv(a.f4[:3], [a.f4, 2])),
         ("Allgather", lambda: comm.Allgather(a.f4[:3], a.f4[: 2 * comm.size])),
         ("Alltoall", lambda: comm.Alltoall(a.f4, a.f4[: comm.size])),
         ("Alltoallv", lambda: comm.Alltoallv([a.f4, 1], [a.f8, 1])),
@@ -151,16 +218,20 @@ def test_roots(comm, a):
         for name, call in (
             ("Bcast", lambda r=root: comm.Bcast(a.f4, r)),
             ("Reduce", lambda r=root: comm.Reduce(a.f4, a.f4, root=r)),
+            ("Gather", lambda r=root: comm.Gather(a.f4, a.f4, r)),
+            ("Gatherv", lambda r=root: comm.Gatherv(a.f4, a.f4, r)),
+            ("Scatter", lambda r=root: comm.Scatter(a.f4, a.f4, r)),
+            ("Scatterv", lambda r=root: comm.Scatterv(a.f4, a.f4, r)),
         ):
             refused(comm, call, MPI.Exception, name, f"root is {root}", "ranks", error_class=MPI.ERR_ROOT)
 
 
-@pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Reduce_scatter_block"])
+@pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"])
 def test_operators(comm, a, name):
-    recv = a.f4[:4] if name == "Reduce_scatter_block" else a.f4
+    recv = a.f4[:4] if name.startswith("Reduce_scatter") else a.f4
 
     def reduce(op):
-        return lambda: getattr(comm, name)(a.f4, recv, op)
+        return lambda: getattr(comm, name)(a.f4, recv, op=op)
 
     for op in (MPI.BAND, MPI.LOR, MPI.MINLOC):
         refused(comm, reduce(op), MPI.Exception, name, "float32", "takes", error_class=MPI.ERR_OP)

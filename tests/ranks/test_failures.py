@@ -15,6 +15,8 @@ WORLD = MPI.COMM_WORLD
 TIMEOUT = 0.5 if WORLD.size <= 4 else 1.0  # seconds; many ranks share few processors
 
 DIRECT = ("Barrier", "Bcast", "Allreduce", "Allgather", "Alltoall")  # a rank that has come is never waited for
+TO_ROOT = ("Reduce", "Gather", "Gatherv")  # nobody but root waits
+UPWARDS = ("Scan", "Exscan")  # while short, a rank waits for those below it; never for the last
 CALLS = {
     "Barrier": lambda comm, a: comm.Barrier(device=True),
     "Bcast": lambda comm, a: comm.Bcast(a, comm.size - 1),
@@ -24,6 +26,14 @@ CALLS = {
     "Alltoall": lambda comm, a: comm.Alltoall(MPI.IN_PLACE, a),
     "Reduce_scatter_block": lambda comm, a: comm.Reduce_scatter_block(MPI.IN_PLACE, a),
     "Alltoallv": lambda comm, a: comm.Alltoallv(MPI.IN_PLACE, [a, a.size // comm.size]),
+    "Gather": lambda comm, a: comm.Gather(MPI.IN_PLACE if comm.rank == 0 else a[: a.size // comm.size], a),
+    "Gatherv": lambda comm, a: comm.Gatherv(MPI.IN_PLACE if comm.rank == 0 else a[: a.size // comm.size], a),
+    "Scatter": lambda comm, a: comm.Scatter(a, a[: a.size // comm.size].copy(), comm.size - 1),
+    "Scatterv": lambda comm, a: comm.Scatterv(a, a[: a.size // comm.size].copy(), comm.size - 1),
+    "Allgatherv": lambda comm, a: comm.Allgatherv(MPI.IN_PLACE, a),
+    "Reduce_scatter": lambda comm, a: comm.Reduce_scatter(MPI.IN_PLACE, a, [a.size // comm.size] * comm.size),
+    "Scan": lambda comm, a: comm.Scan(a[::-1].copy(), a),
+    "Exscan": lambda comm, a: comm.Exscan(a[::-1].copy(), a),
 }
 
 
@@ -54,7 +64,11 @@ def prepare(comm, name, array):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    ("name", "size"), [*((name, "packets") for name in CALLS), ("Allreduce", "chunks"), ("Alltoallv", "chunks")]
+    ("name", "size"),
+    [
+        *((name, "packets") for name in CALLS if name not in UPWARDS),
+        *((name, "chunks") for name in ("Allreduce", "Alltoallv", *UPWARDS)),
+    ],
 )
 def test_peer_does_not_come(brief, name, size):
     """The last rank stays away; who waited for it says so at the next call, and from then on."""
@@ -63,7 +77,7 @@ def test_peer_does_not_come(brief, name, size):
     count = counts(brief.team.layout, 4)[-1] if size == "chunks" else 6
     array = xp.zeros(count // brief.size * brief.size or brief.size, "f4")
     prepare(brief, name, array)
-    waits = brief.rank != away and not (name == "Reduce" and size == "packets" and brief.rank != 0)
+    waits = brief.rank != away and not (name in TO_ROOT and size == "packets" and brief.rank != 0)
     if brief.rank != away:
         CALLS[name](brief, array)
         synchronize()
@@ -107,6 +121,13 @@ MISMATCHES = {
     "datatypes": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a.view("i4") if odd else a),
     "roots": lambda comm, a, odd: comm.Bcast(a, odd),
     "lengths": lambda comm, a, odd: comm.Bcast(a[: 3 + odd]),
+    "blocks": lambda comm, a, odd: comm.Gather(a[: 1 + odd].copy(), xp.zeros(comm.size, "f4")),
+    "roots of Gatherv": lambda comm, a, odd: comm.Gatherv(a[:1], xp.zeros(comm.size, "f4"), odd),
+    "counts of Allgatherv": lambda comm, a, odd: comm.Allgatherv(MPI.IN_PLACE, [a, [odd, *[1] * (comm.size - 1)]]),
+    "counts of Reduce_scatter": lambda comm, a, odd: comm.Reduce_scatter(
+        MPI.IN_PLACE, a[: comm.size], [1 + odd, *[1] * (comm.size - 2), 1 - odd]
+    ),
+    "operators of Scan": lambda comm, a, odd: comm.Exscan(MPI.IN_PLACE, a, MPI.MAX if odd else MPI.SUM),
     "nothing": lambda comm, a, odd: comm.Bcast(a[: 3 * odd]),
     "algorithms": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a, algorithm="two_shot" if odd else "one_shot"),
 }

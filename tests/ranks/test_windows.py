@@ -9,7 +9,7 @@ from mpi4py import MPI
 from arrays import HOST, Output, get, put, xp
 from everywhere import assert_everywhere
 from pyncclx import ops
-from reference import block_counts, comparing, contributions, counts, fold, labels
+from reference import block_counts, comparing, contributions, counts, fold, labels, uneven_counts
 
 # Which ranks have their buffers in a window.
 WHO = {"all": lambda rank: True, "odd": lambda rank: rank % 2 == 1, "first": lambda rank: rank == 0}
@@ -82,6 +82,67 @@ def test_reductions_in_place(comm, who, operation):
 
 @who
 @pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("operation", ["Scan", "Exscan"])
+def test_prefix_reductions(comm, who, operation, in_place):
+    memory, end = Memory(comm, who, room(comm, 4, 1)), comm.rank + (operation == "Scan")
+    with comparing() as compare:
+        for call, count in enumerate(counts(comm.team.layout, 4)[1:]):
+            vectors = contributions(comm.size, count, call=call)
+            recv = memory.output(count, "f4", comm.rank % 2)
+            if in_place:
+                recv.fill(vectors[comm.rank])
+            before = recv.read()
+            getattr(comm, operation)(MPI.IN_PLACE if in_place else memory.put(vectors[comm.rank]), recv.array)
+            compare(recv, fold(ops.SUM, vectors[:end]) if end else before, f"count {count}")
+
+
+@who
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reduce_scatter(comm, who, in_place):
+    memory, me = Memory(comm, who, room(comm, 4, comm.size)), comm.rank
+    with comparing() as compare:
+        for call, lengths in enumerate(uneven_counts(comm.team.layout, 4, comm.size)):
+            vectors, begin = contributions(comm.size, sum(lengths), call=call), sum(lengths[:me])
+            expected = fold(ops.SUM, vectors)[begin : begin + lengths[me]]
+            recv = memory.output(sum(lengths) if in_place else lengths[me], "f4")
+            if in_place:
+                recv.fill(vectors[me])
+            comm.Reduce_scatter(MPI.IN_PLACE if in_place else memory.put(vectors[me]), recv.array, lengths)
+            compare(put(recv.read()[: lengths[me]]), expected, f"counts {lengths}")
+
+
+@who
+@pytest.mark.parametrize("operation", ["Gatherv", "Allgatherv"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gathered_blocks(comm, who, operation, in_place):
+    memory, me = Memory(comm, who, room(comm, 8, comm.size)), comm.rank
+    with comparing() as compare:
+        for root, lengths in enumerate(uneven_counts(comm.team.layout, 8, comm.size)):
+            recv, begin = memory.output(sum(lengths), "i8", offset=root % 2), sum(lengths[:me])
+            receives = operation == "Allgatherv" or me == root % comm.size
+            send = put(labels(me, lengths[me]))
+            if in_place and receives:
+                recv.array[begin : begin + lengths[me]] = send
+            arguments = () if operation == "Allgatherv" else (root % comm.size,)
+            getattr(comm, operation)(MPI.IN_PLACE if in_place and receives else send, [recv.array, lengths], *arguments)
+            if receives:
+                expected = np.concatenate([labels(rank, length) for rank, length in enumerate(lengths)])
+                compare(recv, expected, f"counts {lengths}")
+
+
+@who
+def test_scattered_blocks(comm, who):
+    memory, me = Memory(comm, who, room(comm, 8, 1)), comm.rank
+    with comparing() as compare:
+        for root, lengths in enumerate(uneven_counts(comm.team.layout, 8, comm.size)):
+            recv, begin = memory.output(lengths[me], "i8", offset=root % 2), sum(lengths[:me])
+            send = put(labels(root % comm.size, sum(lengths)))
+            comm.Scatterv([send, lengths], recv.array, root % comm.size)
+            compare(recv, labels(root % comm.size, begin + lengths[me])[begin:], f"counts {lengths}")
+
+
+@who
+@pytest.mark.parametrize("in_place", [False, True])
 def test_allgather(comm, who, in_place):
     memory = Memory(comm, who, room(comm, 8, comm.size))
     with comparing() as compare:
@@ -111,7 +172,7 @@ def test_alltoall(comm, who, in_place):
 
 @who
 @pytest.mark.parametrize("layout", ["packed", "slots"])
-def test_alltoallv_with_counts_on_the_device(comm, who, layout):
+def test_alltoallv_with_lengthson_the_device(comm, who, layout):
     """Rows that do not fit are dropped, in a window too."""
     size, me = comm.size, comm.rank
     chunk = comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8

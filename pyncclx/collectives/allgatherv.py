@@ -1,0 +1,37 @@
+"""Allgatherv."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import on_host, resolve
+from ..layout import Layout
+from .blocks import pack, resolve_blocks
+from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Packets while the longest block, of `nbytes`, fits them, chunks when it does not: the kernel does both."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, "allgatherv", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgatherv")
+
+
+def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
+    """See `Intracomm.Allgatherv`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
+    send, address, mine = blocks.buffer, blocks.address(comm.rank), blocks.nbytes[comm.rank]
+    if not is_in_place(sendbuf):
+        send = resolve(sendbuf, "Allgatherv: sendbuf", writable=False, device=devices.select())
+        address = send.address
+        check_fits("Allgatherv", send.nbytes, mine)
+    arguments = pack(address, blocks.buffer.address, mine, 0, blocks)
+    longest, buffers = max(blocks.nbytes), (send, blocks.buffer)
+    return Call("Allgatherv", choose, (longest,), (), arguments, buffers, tuple(blocks.nbytes), longest == 0)

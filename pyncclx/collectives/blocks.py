@@ -1,0 +1,100 @@
+"""What operations with one block for each rank have in common: who has which buffer, and where the blocks lie."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from .. import devices
+from ..buffers import Buffer, on_host, resolve, resolve_vector, where
+from ..errors import MPIError, NotSupported
+from ..layout import MAX_RANKS, Layout
+from .launch import Choice, is_in_place
+
+BLOCKS = struct.Struct(f"=QQQi4x{2 * MAX_RANKS}Q")  # BlocksArgs of cuda/blocks.cuh after its Team
+
+
+def announced(layout: Layout, kernel: str) -> Choice:
+    """All channels: a rank does not know how much the others move (cuda/announced.cuh)."""
+    packets = f"packets for blocks of at most {layout.packet_nbytes} bytes"
+    why = f"{packets}, longer ones straight to a window or as chunks, decided on the device"
+    return Choice(kernel, layout.channels, None, why)
+
+
+class Blocks(NamedTuple):
+    """A buffer with one block for each rank, of any length and anywhere in it; in bytes."""
+
+    buffer: Buffer
+    nbytes: list[int]
+    begins: list[int]
+
+    def address(self, rank: int) -> int:
+        """Where the block of a rank begins."""
+        return self.buffer.address + self.begins[rank]
+
+
+_NOTHING = [0] * MAX_RANKS
+
+
+def pack(send: int, recv: int, nbytes: int, root: int, blocks: Blocks | None = None) -> bytes:
+    """The bytes of a `BlocksArgs` after its Team; without blocks where only root has them.
+
+    `nbytes` is that of the block in the other buffer, the one that has a single block.
+    """
+    padding = _NOTHING[len(blocks.nbytes) :] if blocks else []
+    rows = (*blocks.nbytes, *padding, *blocks.begins, *padding) if blocks else (*_NOTHING, *_NOTHING)
+    return BLOCKS.pack(send, recv, nbytes, root, *rows)
+
+
+def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
+    """Blocks from counts and displacements in elements; nothing may begin anywhere."""
+    itemsize = buffer.datatype.itemsize
+    begins = [displ * itemsize if count else 0 for count, displ in zip(counts, displs, strict=True)]
+    return Blocks(buffer, [count * itemsize for count in counts], begins)
+
+
+def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Blocks:
+    """Resolve an argument of the vector collectives ("sendbuf" or "recvbuf"), whose counts are on the host.
+
+    Raises
+    ------
+    NotSupported
+        If counts or displacements are device arrays.
+    TypeError, ValueError, KeyError, BufferError, MPI.Exception
+        As `buffers.resolve_vector`.
+    """
+    name, writable = f"{operation}: {argument}", argument == "recvbuf"
+    buffer, counts, displs = resolve_vector(spec, name, comm.size, writable=writable, device=devices.select())
+    if not isinstance(counts, list) or not isinstance(displs, list):
+        raise NotSupported(f"{name} has counts or displs on the device, which only Alltoallv takes; give them as lists")
+    return blocks_of(buffer, counts, displs)
+
+
+def rooted_on_host(comm: MPI.Comm, root: int, single: Any, whole: Any) -> bool:
+    """Whether a gather or scatter is mpi4py's; `single` is the buffer of every rank, `whole` counts at root only."""
+    return on_host(single, whole if comm.rank == root or where(single) is None else None)
+
+
+def resolve_elsewhere(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Buffer:
+    """Resolve what a rank other than root has of a gather (a "sendbuf") or scatter (a "recvbuf").
+
+    Raises
+    ------
+    MPI.Exception
+        Class ERR_ARG if it is in place, which only root's can be.
+    TypeError, ValueError, KeyError, BufferError, NotSupported
+        As `buffers.resolve`.
+    """
+    if is_in_place(spec):
+        text = f"{operation}: {argument} is {spec!r} on rank {comm.rank}; only root's can be in place"
+        raise MPIError(MPI.ERR_ARG, text)
+    return resolve(spec, f"{operation}: {argument}", writable=argument == "recvbuf", device=devices.select())
+
+
+def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
+    """Raise MPI.Exception of class ERR_TRUNCATE unless root's own block fits; the kernel checks the others."""
+    if send_nbytes > recv_nbytes:
+        text = f"root's own block has {send_nbytes} bytes, the place for it {recv_nbytes} bytes; make them equal"
+        raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")

@@ -1,0 +1,47 @@
+"""Gather."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import Buffer, resolve
+from ..layout import REDUCE, Layout
+from .blocks import resolve_elsewhere, rooted_on_host
+from .launch import Call, Choice, as_chunks, as_packets, check_fits, check_root, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, "gather", nbytes, layout.size - 1) if fits else as_chunks(layout, "gather")
+
+
+def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
+    """See `Intracomm.Gather`."""
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
+        return None
+    check_root(comm, "Gather", root)
+    send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
+    nbytes = send.nbytes
+    arguments = REDUCE.pack(address, recv.address, nbytes, root)
+    return Call("Gather", choose, (nbytes,), (), arguments, (send, recv), (nbytes, root), nbytes == 0)
+
+
+def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
+    """Both buffers, elsewhere than at root twice the same, and where this rank's block of data is."""
+    if comm.rank != root:
+        send = resolve_elsewhere(comm, sendbuf, "Gather", "sendbuf")
+        return send, send, send.address
+    device = devices.select()
+    recv = resolve(recvbuf, "Gather: recvbuf", writable=True, device=device, blocks=comm.size)
+    if is_in_place(sendbuf):
+        return recv, recv, recv.address + root * recv.nbytes
+    send = resolve(sendbuf, "Gather: sendbuf", writable=False, device=device)
+    check_fits("Gather", send.nbytes, recv.nbytes)
+    return send, recv, send.address

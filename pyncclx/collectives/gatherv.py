@@ -1,0 +1,44 @@
+"""Gatherv: blocks of any length, which root alone knows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import Buffer, resolve
+from ..layout import Layout
+from .blocks import announced, check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
+from .launch import Call, Choice, check_root, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """All channels: a rank knows its own block's length only."""
+    return announced(layout, "gatherv")
+
+
+def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
+    """See `Intracomm.Gatherv`."""
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
+        return None
+    check_root(comm, "Gatherv", root)
+    buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
+    return Call("Gatherv", choose, (0,), (), arguments, buffers, (root,))
+
+
+def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
+    """The buffers in use, and what the kernel is told."""
+    if comm.rank != root:
+        send = resolve_elsewhere(comm, sendbuf, "Gatherv", "sendbuf")
+        return (send,), pack(send.address, send.address, send.nbytes, root)
+    blocks = resolve_blocks(comm, recvbuf, "Gatherv", "recvbuf")
+    recv = blocks.buffer
+    if is_in_place(sendbuf):
+        return (recv,), pack(blocks.address(root), recv.address, blocks.nbytes[root], root, blocks)
+    send = resolve(sendbuf, "Gatherv: sendbuf", writable=False, device=devices.select())
+    check_room("Gatherv", send.nbytes, blocks.nbytes[root])
+    return (send, recv), pack(send.address, recv.address, send.nbytes, root, blocks)

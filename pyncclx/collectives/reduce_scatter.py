@@ -1,0 +1,97 @@
+"""Reduce_scatter: blocks of any length, which all ranks know."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .. import devices, ops, vectors
+from ..buffers import Buffer, on_host, resolve
+from ..errors import MPIError
+from ..layout import Layout
+from .blocks import Blocks, blocks_of, pack
+from .launch import Call, Choice, by_length, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
+    """Packets while the longest block, of `nbytes`, fits them, chunks when it does not."""
+    small, large = "reduce_scatter_one_shot", "reduce_scatter_two_shot"
+    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes)
+
+
+def reduce_scatter(
+    comm: Intracomm,
+    sendbuf: Any,
+    recvbuf: Any,
+    recvcounts: Any = None,
+    op: Any = MPI.SUM,
+    *,
+    algorithm: str | None = None,
+) -> Call | None:
+    """See `Intracomm.Reduce_scatter`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    blocks, recv = _buffers(comm, sendbuf, recvbuf, recvcounts)
+    send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
+    reduction = ops.of(op, "Reduce_scatter")
+    template = ops.template("Reduce_scatter", reduction, send)
+    # In place the kernel is given this rank's own block; see cuda/reduce_scatter.cu.
+    address = blocks.address(comm.rank) if send is recv else recv.address
+    return Call(
+        "Reduce_scatter",
+        choose,
+        (longest, algorithm),
+        template,
+        pack(send.address, address, 0, 0, blocks),
+        (send, recv),
+        (*blocks.nbytes, datatype.name, reduction.name, algorithm),
+        longest == 0,
+    )
+
+
+def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:
+    """The send buffer, cut into blocks, and the receive buffer; in place they are one."""
+    name, device = "Reduce_scatter", devices.select()
+    recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
+    if is_in_place(sendbuf):
+        counts = _counts(comm, recvcounts)
+        _check_sum("recvbuf", recv, counts)
+        return blocks_of(recv, counts, vectors.packed(counts)), recv
+    send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device)
+    if send.datatype is not recv.datatype:
+        raise ValueError(
+            f"{name}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
+            "make them equal"
+        )
+    counts = MPI.Comm.allgather(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
+    _check_sum("sendbuf", send, counts)
+    if recv.count != counts[comm.rank]:
+        raise ValueError(
+            f"{name}: mismatch in receive count {recv.count} and recvcounts[{comm.rank}] {counts[comm.rank]}; "
+            "make them equal"
+        )
+    return blocks_of(send, counts, vectors.packed(counts)), recv
+
+
+def _counts(comm: Intracomm, recvcounts: Any) -> list[int]:
+    if not hasattr(recvcounts, "__len__"):
+        raise TypeError(f"Reduce_scatter: recvcounts is {recvcounts!r}; expecting a list with a count for each rank")
+    counts = vectors.integers(recvcounts, "Reduce_scatter: recvcounts", comm.size, stride=False)
+    if min(counts) < 0:
+        text = f"recvcounts has {min(counts)} for rank {counts.index(min(counts))}; it cannot be negative"
+        raise MPIError(MPI.ERR_COUNT, f"Reduce_scatter: {text}")
+    return counts
+
+
+def _check_sum(argument: str, buffer: Buffer, counts: list[int]) -> None:
+    if buffer.count != sum(counts):
+        raise ValueError(
+            f"Reduce_scatter: mismatch in count {buffer.count} of {argument} and the sum {sum(counts)} of recvcounts; "
+            "make them equal"
+        )

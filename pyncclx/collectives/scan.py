@@ -1,0 +1,58 @@
+"""Scan; and what it shares with Exscan, which has the same kernels."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .. import devices, ops
+from ..buffers import on_host, resolve
+from ..layout import Layout
+from .launch import Call, Choice, by_length, check_equal, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+SCAN = struct.Struct("=QQQi4xi4x")  # ScanArgs of cuda/scan.cu after its Team
+
+# One shot sends the vector size - 1 times from rank 0, two shots about twice.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
+ONE_SHOT_NBYTES_OF_MANY = 64 << 10
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
+    """One shot while short, two shots when long."""
+    limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
+    return by_length(layout, nbytes, "scan_one_shot", "scan_two_shot", algorithm, limit)
+
+
+def scan(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> Call | None:
+    """See `Intracomm.Scan`."""
+    return prefix("Scan", sendbuf, recvbuf, op, algorithm)
+
+
+def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Call | None:
+    """The call of "Scan" or "Exscan"."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    device = devices.select()
+    recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device)
+    send = recv if is_in_place(sendbuf) else resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device)
+    check_equal(operation, send, recv)
+    reduction = ops.of(op, operation)
+    return Call(
+        operation,
+        choose,
+        (recv.nbytes, algorithm),
+        ops.template(operation, reduction, recv),
+        SCAN.pack(send.address, recv.address, recv.nbytes, 0, int(operation == "Exscan")),
+        (send, recv),
+        (recv.count, recv.datatype.name, reduction.name, algorithm),
+        recv.nbytes == 0,
+    )

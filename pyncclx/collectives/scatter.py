@@ -1,0 +1,47 @@
+"""Scatter."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import Buffer, resolve
+from ..layout import REDUCE, Layout
+from .blocks import resolve_elsewhere, rooted_on_host
+from .launch import Call, Choice, as_chunks, as_packets, check_fits, check_root, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, "scatter", nbytes, layout.size - 1) if fits else as_chunks(layout, "scatter")
+
+
+def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
+    """See `Intracomm.Scatter`."""
+    if rooted_on_host(comm, root, recvbuf, sendbuf):
+        return None
+    check_root(comm, "Scatter", root)
+    send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
+    nbytes = recv.nbytes
+    arguments = REDUCE.pack(send.address, address, nbytes, root)
+    return Call("Scatter", choose, (nbytes,), (), arguments, (send, recv), (nbytes, root), nbytes == 0)
+
+
+def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
+    """Both buffers, elsewhere than at root twice the same, and where this rank's block belongs."""
+    if comm.rank != root:
+        recv = resolve_elsewhere(comm, recvbuf, "Scatter", "recvbuf")
+        return recv, recv, recv.address
+    device = devices.select()
+    send = resolve(sendbuf, "Scatter: sendbuf", writable=False, device=device, blocks=comm.size)
+    if is_in_place(recvbuf):
+        return send, send, send.address + root * send.nbytes
+    recv = resolve(recvbuf, "Scatter: recvbuf", writable=True, device=device)
+    check_fits("Scatter", send.nbytes, recv.nbytes)
+    return send, recv, recv.address

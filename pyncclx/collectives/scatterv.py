@@ -1,0 +1,44 @@
+"""Scatterv: blocks of any length, which root alone knows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices
+from ..buffers import Buffer, resolve
+from ..layout import Layout
+from .blocks import announced, check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
+from .launch import Call, Choice, check_root, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """All channels: a rank knows its own block's length only."""
+    return announced(layout, "scatterv")
+
+
+def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
+    """See `Intracomm.Scatterv`."""
+    if rooted_on_host(comm, root, recvbuf, sendbuf):
+        return None
+    check_root(comm, "Scatterv", root)
+    buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
+    return Call("Scatterv", choose, (0,), (), arguments, buffers, (root,))
+
+
+def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
+    """The buffers in use, and what the kernel is told."""
+    if comm.rank != root:
+        recv = resolve_elsewhere(comm, recvbuf, "Scatterv", "recvbuf")
+        return (recv,), pack(recv.address, recv.address, recv.nbytes, root)
+    blocks = resolve_blocks(comm, sendbuf, "Scatterv", "sendbuf")
+    send = blocks.buffer
+    if is_in_place(recvbuf):
+        return (send,), pack(send.address, blocks.address(root), blocks.nbytes[root], root, blocks)
+    recv = resolve(recvbuf, "Scatterv: recvbuf", writable=True, device=devices.select())
+    check_room("Scatterv", blocks.nbytes[root], recv.nbytes)
+    return (send, recv), pack(send.address, recv.address, recv.nbytes, root, blocks)
