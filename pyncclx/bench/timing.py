@@ -65,7 +65,7 @@ class CupyQueue:
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
 
-        self._event = cupy.cuda.Event
+        self._event: Any = cupy.cuda.Event
         self._seconds = lambda begin, end: cupy.cuda.get_elapsed_time(begin, end) / 1e3
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
 
