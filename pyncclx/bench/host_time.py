@@ -96,6 +96,7 @@ def _nothing() -> None:
 def measure(comm: Any, queue: Any, call: Callable[[], Any], finish: Callable[[], Any]) -> dict[str, float]:
     """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
     times = np.empty(CALLS)
+    comm.team.device.synchronize()
     with queue:
         repeat(lambda: (call(), finish()), BATCH)
         for i in range(CALLS):

@@ -27,6 +27,7 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
     wanted = list(sizes(arguments))
     most = max(wanted) * (comm.size if arguments.osu else 1) + _ROUNDED_UP
     memory = Windows(comm, most) if arguments.windows else Ordinary(comm)
+    queue = timing.queue_of(comm)
     style = osu if arguments.osu else report
     rows: list[Row] = []
     with Progress(len(wanted) * len(arguments.operation), comm.rank) as progress:
@@ -37,7 +38,7 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
             for nbytes in wanted:
                 scale = comm.size if arguments.osu and kind.blocks and not kind.reduces else 1
                 try:
-                    rows.append(measure(kind(comm, nbytes * scale, options, memory), arguments, peers))
+                    rows.append(measure(kind(comm, nbytes * scale, options, memory), queue, arguments, peers))
                 except ValueError as error:  # of an algorithm that cannot move so much
                     progress.print(f"# {error}")
                     break
@@ -79,7 +80,7 @@ def parse_size(text: str) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
-def measure(case: Case, arguments: argparse.Namespace, peers: dict[str, Peer]) -> Row:
+def measure(case: Case, queue: timing.Queue, arguments: argparse.Namespace, peers: dict[str, Peer]) -> Row:
     """Time one operation at one size, ours and the peers', in each form. Collective."""
     names = [name for name, in_place in FORMS.items() if in_place in case.forms]
     row: Row = {
@@ -91,7 +92,7 @@ def measure(case: Case, arguments: argparse.Namespace, peers: dict[str, Peer]) -
         "root": case.root if case.rooted else -1,
         "bus_factor": case.bus_factor,
     }
-    row |= {name: _ours(case, FORMS[name], arguments) if name in names else None for name in FORMS}
+    row |= {name: _ours(case, queue, FORMS[name], arguments) if name in names else None for name in FORMS}
     row["peers"] = {}
     for who, peer in peers.items():
         theirs = peer.adopt(case)
@@ -100,8 +101,9 @@ def measure(case: Case, arguments: argparse.Namespace, peers: dict[str, Peer]) -
     return row
 
 
-def _ours(case: Case, in_place: bool, arguments: argparse.Namespace) -> Row:
-    queue, call = timing.queue_of(case.comm), case.call(in_place)
+def _ours(case: Case, queue: timing.Queue, in_place: bool, arguments: argparse.Namespace) -> Row:
+    call = case.call(in_place)
+    case.fill(in_place)
     cell = _time(case, queue, call, arguments, graph=arguments.graph and case.capturable)
     cell["wrong"] = check.wrong(case, queue, call, in_place) if arguments.check else None
     return cell
@@ -111,6 +113,7 @@ def _theirs(peer: Peer, case: Case, in_place: bool, arguments: argparse.Namespac
     call = peer.call(case, in_place)
     if call is None:
         return None
+    case.fill(in_place)
     graph = arguments.graph and case.capturable and peer.capturable
     cell = _time(case, peer.queue, call, arguments, graph=graph)
     target = peer.target(case, in_place)

@@ -66,7 +66,7 @@ class CupyQueue:
         import cupy  # noqa: PLC0415  only where there is a GPU
 
         self._event: Any = cupy.cuda.Event
-        self._seconds = lambda begin, end: cupy.cuda.get_elapsed_time(begin, end) / 1e3
+        self._milliseconds: Any = cupy.cuda.get_elapsed_time
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
 
     def __enter__(self) -> Any:
@@ -84,7 +84,7 @@ class CupyQueue:
         work()
         end.record(self.stream)
         end.synchronize()
-        return float(self._seconds(begin, end))
+        return float(self._milliseconds(begin, end)) / 1e3
 
     def capture(self, work: Work) -> Work:
         self.stream.begin_capture()
@@ -99,9 +99,10 @@ def queue_of(comm: Any) -> Queue:
 
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:
-    """Time one call of many, whose arguments are ready on the device. Collective."""
+    """Time one call of many. Collective."""
+    comm.team.device.synchronize()  # the arguments are there
     with queue:
-        repeat(call, warmup)
+        repeat(call, max(warmup, 1))  # preparation cannot be captured
         queue.synchronize()
         repeats = REPLAYS if graph else 1
         work = queue.capture(lambda: repeat(call, iters)) if graph else lambda: repeat(call, iters)

@@ -76,7 +76,7 @@ class Torch(Peer):
         return own_block(case, in_place)
 
     def _bytes(self, array: Any) -> Any:
-        return self.torch.as_tensor(array.view("u1"), device="cuda")
+        return self.torch.as_tensor(array.view("u1"))
 
     def _numbers(self, case: Case, array: Any) -> Any:
         return self._bytes(array).view(getattr(self.torch, case.elements.name))
