@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import NotSupported
 from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import Ordinary, Windows
@@ -61,9 +63,10 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[tuple[str, Callable[[]
     yield case.method, case.call(in_place), _nothing, queue
     persistent = f"{case.method}_init"
     if is_ours(case.comm, persistent):
-        request = getattr(case.comm, persistent)(*case.arguments(in_place))
-        yield f"{persistent} … Start", request.Start, request.Wait, queue
-        request.Free()
+        with suppress(NotSupported):  # what has no kernel may be staged, if the program wants that
+            request = getattr(case.comm, persistent)(*case.arguments(in_place))
+            yield f"{persistent} … Start", request.Start, request.Wait, queue
+            request.Free()
     for name, peer in peers.items():
         theirs = peer.adopt(case)
         form = next((form for form in case.forms if peer.call(theirs, form)), None)

@@ -119,17 +119,29 @@ def test_old_nccl_has_no_windows(comm):
 
 
 @gpu_only
-@every_case
-@pytest.mark.parametrize("name", ["nccl", "nccl-symmetric"])
-def test_nccl_itself(comm, operation, name):
+@pytest.mark.parametrize("name", ["nccl", "nccl-symmetric", "torch"])
+def test_gpu_peers_are_called_rightly(comm, name):
     try:
-        library = libnccl.Library()
-    except OSError:
-        pytest.skip("there is no libnccl.so.2")
-    peer = {"nccl": nccl.Nccl, "nccl-symmetric": nccl.SymmetricNccl}[name](comm, library)
-    wrong = wrong_of(peer, comm, operation)
+        peer = peers.PEERS[name](comm)
+    except (ImportError, OSError) as error:
+        pytest.skip(str(error))
+    wrong = {operation: wrong_of(peer, comm, operation) for operation in CASES}
     peer.close()
-    assert not any(wrong.values()), wrong
+    assert wrong["allreduce"]
+    assert not any(count for found in wrong.values() for count in found.values()), wrong
+
+
+@gpu_only
+@pytest.mark.parametrize("name", ["nccl", "nccl-symmetric", "torch"])
+@pytest.mark.parametrize("operation", ["allreduce", "alltoall"])
+def test_a_graph_beside_a_peer(comm, name, operation, capsys):
+    words = f"-b 64 -e 1M -f 128 -n 2 -w 1 --graph --windows --against {name}".split()
+    try:
+        bench.time(comm, arguments(operation, *words))
+    except (ImportError, OSError) as error:
+        pytest.skip(str(error))
+    if comm.rank == 0:
+        assert "# Wrong elements     : 0 OK" in capsys.readouterr().out
 
 
 def arguments(*words):
@@ -211,13 +223,29 @@ def test_host_time(comm, monkeypatch, capsys):
         assert all(0 < float(median) <= float(p99) for *_, median, p99 in map(str.split, lines))
 
 
-def test_slowest_rank_counts(comm):
-    class Queue(timing.HostQueue):
-        def elapsed(self, work):
-            work()
-            return 1e-6 * (comm.rank + 1) * 2
+class Queue(timing.HostQueue):
+    """A clock by which two operations take 2 µs on rank 0, 4 µs on rank 1 and so on; a graph is a list of calls."""
 
-    called = []
-    times = timing.time(comm, Queue(), lambda: called.append(1), 2, 3, graph=False)
-    assert len(called) == 3 + 2 + 2
+    def __init__(self, rank, repeats):
+        self.seconds, self.replays = 2e-6 * (rank + 1) * repeats, 0
+
+    def elapsed(self, work):
+        work()
+        return self.seconds
+
+    def capture(self, work):
+        work()
+
+        def replay():
+            self.replays += 1
+
+        return replay
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_the_slowest_rank_counts(comm, graph):
+    queue, called = Queue(comm.rank, timing.REPLAYS if graph else 1), []
+    times = timing.time(comm, queue, lambda: called.append(1), 2, 3, graph=graph)
+    assert len(called) == 3 + 2 + (0 if graph else 2)
+    assert queue.replays == (1 + timing.REPLAYS if graph else 0)
     assert np.allclose(times, (1, (comm.size + 1) / 2, comm.size))

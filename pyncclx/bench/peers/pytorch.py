@@ -56,7 +56,7 @@ class Torch(Peer):
         import torch  # noqa: PLC0415  an optional peer
         from torch import distributed  # noqa: PLC0415
 
-        self.torch, self.distributed = torch, distributed
+        self.comm, self.torch, self.distributed = comm, torch, distributed
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = MPI.Comm.bcast(comm, probe.getsockname()[1])
