@@ -9,7 +9,7 @@ import pytest
 import fake_nccl
 from arrays import gpu_only, host_only
 from pyncclx import bench
-from pyncclx.bench import check, timing
+from pyncclx.bench import check, peers, timing
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.memory import Ordinary, Windows
 from pyncclx.bench.peers import libnccl, nccl, staged
