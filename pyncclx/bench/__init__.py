@@ -22,7 +22,7 @@ def add_command(commands: Any) -> None:
     """Add `bench` to the subcommands of an argument parser."""
     parser = commands.add_parser("bench", help="time operations over message sizes", description=__doc__)
     add = parser.add_argument
-    add("operation", choices=[*CASES, []], nargs="*", metavar="operation", help=", ".join(CASES))
+    add("operation", nargs="*", metavar="operation", help=", ".join(CASES))
     add("-b", "--minbytes", default="8", metavar="SIZE", help="smallest size (default 8)")
     add("-e", "--maxbytes", default="64M", metavar="SIZE", help="largest size (default 64M)")
     step = parser.add_mutually_exclusive_group()
@@ -57,11 +57,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 def time(comm: Any, arguments: argparse.Namespace) -> None:
     """Time on the ranks of a communicator. Collective."""
+    unknown = [name for name in arguments.operation if name not in CASES]
+    if unknown or not (arguments.operation or arguments.host_time):
+        raise SystemExit(f"bench {' '.join(unknown)}: name one or more of {', '.join(CASES)}")
     if arguments.host_time:
         host_time.run(comm, arguments)
         return
-    if not arguments.operation:
-        raise SystemExit(f"bench: name one or more of {', '.join(CASES)}")
     if comm.device == "host" and arguments.graph:
         raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
     others = peers.make(arguments.against, comm)

@@ -56,7 +56,8 @@ def draw(times: Any, bandwidths: Any, rows: list[dict[str, Any]], limit: float |
     first, last = rows[0]["nbytes"], rows[-1]["nbytes"]
     for panel in (times, bandwidths):
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
+        if panel is times or rows[0]["bus_factor"]:  # one rank has no bandwidth
+            panel.set_yscale("log")
         panel.grid(alpha=0.3)
     ticks = [tick for tick in SIZES if first / 16 <= tick <= last * 2]
     bandwidths.set_xticks(ticks, [SIZES[tick] for tick in ticks])

@@ -40,6 +40,8 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
                 try:
                     rows.append(measure(kind(comm, nbytes * scale, options, memory), queue, arguments, peers))
                 except ValueError as error:  # of an algorithm that cannot move so much
+                    if not options.algorithm:
+                        raise
                     progress.print(f"# {error}")
                     break
                 progress.step(style.line(rows[-1], scale, peers))

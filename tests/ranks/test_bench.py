@@ -206,6 +206,7 @@ def test_an_algorithm_ends_where_its_messages_end(comm, capsys):
         ("allreduce -e 1X", "no size"),
         ("allreduce --against nix", "give one or more of nccl,nccl-symmetric,torch,mpi"),
         ("", "name one or more"),
+        ("allreduce nix", "bench nix: name one or more"),
     ],
 )
 def test_what_cannot_be_is_said(comm, words, text):
