@@ -8,7 +8,7 @@ from typing import Any
 from .environment import wire
 
 SIZES = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
-STYLES = ("s--", "^--", "v:", "d:")
+STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # ours, then the peers in their order
 
 
 def write(path: Path, environment: dict[str, Any], results: list[dict[str, Any]]) -> None:
@@ -23,7 +23,6 @@ def write(path: Path, environment: dict[str, Any], results: list[dict[str, Any]]
         panels[0][column].set_title(operation)
     panels[0][0].set_ylabel("time (µs)")
     panels[1][0].set_ylabel("bus bandwidth (GB/s)")
-    panels[1][0].legend(frameon=False)
     where = f"{environment['ranks']} ranks, {environment['device']}, {environment['mode']}, {environment['date']}"
     figure.suptitle(f"pyncclx: {where}", fontsize=10)
     figure.tight_layout()
@@ -46,13 +45,15 @@ def lines(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float, floa
 
 def draw(times: Any, bandwidths: Any, rows: list[dict[str, Any]], limit: float | None) -> None:
     """Draw one operation; `limit` is what the wire carries in GB/s."""
-    for (name, points), style in zip(lines(rows).items(), ("o-", *STYLES), strict=False):
+    styles = dict(zip(("pyncclx", *rows[0]["peers"]), STYLES, strict=False))  # the same in all panels
+    for name, points in lines(rows).items():
         sizes, microseconds, busbw = zip(*points, strict=True)
-        times.plot(sizes, microseconds, style, label=name, markersize=4)
-        bandwidths.plot(sizes, busbw, style, label=name, markersize=4)
+        times.plot(sizes, microseconds, styles[name], label=name, markersize=4)
+        bandwidths.plot(sizes, busbw, styles[name], label=name, markersize=4)
     if limit is not None:
         bandwidths.axhline(limit, color="0.5", linewidth=1, label=f"wire, {limit:g} GB/s nominal")
     bandwidths.set_xlabel("size")
+    bandwidths.legend(frameon=False, fontsize=8)
     first, last = rows[0]["nbytes"], rows[-1]["nbytes"]
     for panel in (times, bandwidths):
         panel.set_xscale("log", base=2)
