@@ -1,96 +1,79 @@
-"""python -m pyncclx bench: time an operation over message sizes, beside NCCL in the same run.
+"""python -m pyncclx bench: time operations over message sizes, beside other libraries in the same run.
 
-Flags and columns are those of nccl-tests; so is what "size" means: where there is a block for each rank the
-whole buffer of all blocks, else the vector.
+Flags, columns and what "size" means are those of nccl-tests: where there is a block for each rank it is all blocks
+together, else the vector. With --osu they are those of the OSU benchmarks, where it is one block.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 from .. import Communicator
-from . import nccl, plot, report, timing
+from . import environment, host_time, peers, plot, sweep
 from .cases import CASES
+from .elements import OPS
 
 
 def add_command(commands: Any) -> None:
     """Add `bench` to the subcommands of an argument parser."""
-    parser = commands.add_parser("bench", help="time an operation over message sizes", description=__doc__)
-    parser.add_argument("operation", choices=sorted(CASES), nargs="+")
-    parser.add_argument("-b", "--minbytes", default="8", metavar="SIZE", help="smallest size (default 8)")
-    parser.add_argument("-e", "--maxbytes", default="64M", metavar="SIZE", help="largest size (default 64M)")
-    parser.add_argument("-f", "--stepfactor", type=int, default=4, help="factor between sizes (default 4)")
-    parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
-    parser.add_argument("-w", "--warmup_iters", type=int, default=5, help="operations before (default 5)")
-    parser.add_argument("-d", "--datatype", default="float32", help="element type (default float32)")
-    parser.add_argument("-c", "--check", type=int, default=1, help="0: do not check the results (default 1)")
-    parser.add_argument("--against", choices=["nccl"], help="time NCCL too (through PyTorch) and print the ratio")
-    parser.add_argument("--graph", action="store_true", help="time replays of a captured CUDA graph")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, with device and versions")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture of latency and bandwidth")
+    parser = commands.add_parser("bench", help="time operations over message sizes", description=__doc__)
+    add = parser.add_argument
+    add("operation", nargs="*", metavar="operation", help=", ".join(CASES))
+    add("-b", "--minbytes", default="8", metavar="SIZE", help="smallest size (default 8)")
+    add("-e", "--maxbytes", default="64M", metavar="SIZE", help="largest size (default 64M)")
+    step = parser.add_mutually_exclusive_group()
+    step.add_argument("-f", "--stepfactor", type=int, default=4, help="factor between sizes (default 4)")
+    step.add_argument("-i", "--stepbytes", metavar="SIZE", help="difference of sizes, in the place of a factor")
+    add("-n", "--iters", type=int, default=20, help="operations timed together (default 20; a fifth from 16 MB on)")
+    add("-w", "--warmup_iters", type=int, default=5, help="operations before (default 5)")
+    add("-c", "--check", type=int, default=1, metavar="0|1", help="0: do not check the results (default 1)")
+    add("-d", "--datatype", default="float32", help="element type (default float32)")
+    add("-o", "--op", choices=OPS, default="sum", help="how reductions fold (default sum)")
+    add("-r", "--root", type=int, default=0, help="of operations that have one (default 0)")
+    add("--algorithm", metavar="NAME", help="for the operations that let one choose")
+    add("--windows", action="store_true", help="buffers from comm.Alloc, which all ranks have mapped")
+    add("--graph", action="store_true", help="time replays of a captured CUDA graph")
+    add("--against", metavar="PEERS", help=f"time others too and print the ratio: {','.join(peers.PEERS)}")
+    add("--osu", action="store_true", help="print in the format of the OSU benchmarks")
+    add("--host-time", action="store_true", help="time of the host for a call of 1 KB: eager, persistent, PyTorch")
+    add("--json", type=Path, metavar="FILE", help="write the results, with device and versions")
+    add("--plot", type=Path, metavar="FILE", help="write a picture of latency and bandwidth")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Time the operations that the command line names."""
+    """Time what the command line names. Exits with 1 if a result is wrong."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
-    on_host = comm.device == "host"
-    if on_host and (arguments.graph or arguments.against):
-        raise SystemExit("the host device has neither CUDA graphs nor NCCL; leave --graph and --against out")
-    peer = nccl.Nccl(comm) if arguments.against else None
-    results = []
-    for operation in arguments.operation:
-        if comm.rank == 0:
-            report.print_header(operation, comm, arguments, on_host)
-        for nbytes in sizes(arguments):
-            row = measure(comm, operation, nbytes, arguments, peer)
-            results.append(row)
-            if comm.rank == 0:
-                report.print_row(row)
-    if comm.rank == 0:
-        write(arguments, report.environment(comm, arguments), results)
-    if peer:
+    try:
+        time(comm, arguments)
+    except SystemExit as refusal:
+        raise SystemExit(refusal.code if comm.rank == 0 else 1) from None  # one rank is enough to say it
+
+
+def time(comm: Any, arguments: argparse.Namespace) -> None:
+    """Time on the ranks of a communicator. Collective."""
+    unknown = [name for name in arguments.operation if name not in CASES]
+    if unknown or not (arguments.operation or arguments.host_time):
+        raise SystemExit(f"bench {' '.join(unknown)}: name one or more of {', '.join(CASES)}")
+    if arguments.host_time:
+        host_time.run(comm, arguments)
+        return
+    if comm.device == "host" and arguments.graph:
+        raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
+    others = peers.make(arguments.against, comm)
+    about = environment.describe(comm, arguments, others)
+    rows = sweep.run(comm, arguments, others, about)
+    for peer in others.values():
         peer.close()
-
-
-def sizes(arguments: argparse.Namespace) -> Iterator[int]:
-    """The message sizes of a sweep, in bytes."""
-    nbytes, last = report.parse_size(arguments.minbytes), report.parse_size(arguments.maxbytes)
-    while nbytes <= last:
-        yield nbytes
-        nbytes *= arguments.stepfactor
-
-
-def measure(
-    comm: Any, operation: str, nbytes: int, arguments: argparse.Namespace, peer: nccl.Nccl | None
-) -> dict[str, Any]:
-    """Time one operation at one size, on all ranks; the slowest rank's time counts."""
-    case = CASES[operation](comm, nbytes, arguments.datatype)
-    iters = arguments.iters if case.nbytes < 16 << 20 else max(3, arguments.iters // 5)
-    row: dict[str, Any] = {"operation": operation, "nbytes": case.nbytes, "count": case.count}
-    row |= {"datatype": arguments.datatype, "redop": case.redop, "bus_factor": case.bus_factor}
-    graph = arguments.graph and case.capturable
-    row["time_us"] = timing.time(comm, case.run, iters, arguments.warmup_iters, graph=graph)
-    row["wrong"] = int(comm.allreduce(case.wrong())) if arguments.check else None
-    nccl_us = peer.time(case, iters, arguments.warmup_iters, graph=graph) if peer else None
-    if nccl_us is not None:
-        row["nccl_us"] = nccl_us
-    return row
-
-
-def write(arguments: argparse.Namespace, environment: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """Write what --json and --plot ask for."""
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"environment": environment, "results": results}, indent=1) + "\n")
-    if arguments.plot:
-        plot.write(arguments.plot, environment, results)
-    sys.stdout.flush()
+    about["heap"] = comm.memory_report()["heap"]  # there is one by now
+    if comm.rank == 0:
+        environment.write_json(arguments.json, about, {"results": rows})
+        if arguments.plot:
+            plot.write(arguments.plot, about, rows)
+    if any(row[form] and row[form]["wrong"] for row in rows for form in sweep.FORMS):
+        raise SystemExit(1)

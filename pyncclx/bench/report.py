@@ -1,67 +1,96 @@
-"""What the benchmark prints and writes down."""
+"""The table of nccl-tests, with two columns more for each form of each peer."""
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import platform
-import re
-from importlib import metadata
 from typing import Any
 
-COLUMNS = f"#{'size':>11} {'count':>12} {'type':>10} {'redop':>6} {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
-UNITS = f"#{'(B)':>11} {'(elements)':>12} {'':>10} {'':>6} {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
+from .cases import Case, Options
+from .environment import HOST
+from .peers import Peer
+
+_WHAT = f"#{'size':>11} {'count':>12} {'type':>9} {'redop':>6} {'root':>5}"
+_FORM = f" {'time':>9} {'algbw':>7} {'busbw':>7} {'#wrong':>7}"
+_FORM_UNITS = f" {'(us)':>9} {'(GB/s)':>7} {'(GB/s)':>7} {'':>7}"
+_PEER = f" {'time':>9} {'ratio':>6}"
 
 
-def parse_size(text: str) -> int:
-    """Bytes from "8", "64K", "256M" or "1G"."""
-    match = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
-    if not match:
-        raise SystemExit(f"{text!r} is no size; give bytes, or a number with K, M or G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
+    """What is timed, then the titles of the columns."""
+    captured = about["mode"] == "graph" and kind.capturable
+    mode = "in a replayed CUDA graph" if captured else "eager"
+    lines = [f"\n# {kind.method}, {about['ranks']} ranks, {about['device']}, {mode}; time of the slowest rank"]
+    lines += notes(about, peers)
+    if peers:
+        lines.append("# ratio: the peer's time over ours")
+    names = [f"{name}, {form}" for name in peers for form in ("out", "in")]
+    width = len(_FORM) - 1
+    lines.append(f"#{'':{len(_WHAT) - 1}} {'out-of-place':^{width}} {'in-place':^{width}}" + _titles(names))
+    lines.append(_WHAT + 2 * _FORM + _PEER * len(names))
+    units = f" {'(us)':>9} {'':>6}" * len(names)
+    lines.append(f"#{'(B)':>11} {'(elements)':>12} {'':>9} {'':>6} {'':>5}" + 2 * _FORM_UNITS + units)
+    return "\n".join(lines)
 
 
-def environment(comm: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Where and when the figures were taken."""
-    packages = ("pyncclx", "mpi4py", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "nvidia-nccl-cu13")
-    return {
-        "ranks": comm.size,
-        "device": comm.team.device.identity.rsplit(" ", 1)[0],
-        "mode": "graph" if arguments.graph else "eager",
-        "heap": comm.memory_report()["heap"],
-        "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(),
-        "versions": {name: version for name in packages if (version := _version(name))},
-    }
+def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
+    """What must be known to read any table."""
+    lines = [f"# {name}: {peer.about}" + ("" if peer.capturable else ", eager") for name, peer in peers.items()]
+    if any("NCCL" in peer.about for peer in peers.values()):
+        lines.append(f"# NCCL_NVLS_ENABLE: {about['NCCL_NVLS_ENABLE']}")
+    if about["buffers"] == "windows":
+        lines.append("# buffers from comm.Alloc")
+    if about["device"] == HOST:
+        lines.append("# on the host device, which runs GPU kernels on CPU threads: its times mean nothing")
+    return lines
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _titles(names: list[str]) -> str:
+    return "".join(f" {name:>{len(_PEER) - 1}}" for name in names)
 
 
-def print_header(operation: str, comm: Any, arguments: argparse.Namespace, on_host: bool) -> None:
-    """Say what is timed, then the column titles."""
-    mode = "in a replayed CUDA graph" if arguments.graph else "eager"
-    print(f"\n# {operation}, {comm.size} ranks, {mode}; time of the slowest rank")
-    if on_host:
-        print("# on the host device, which runs GPU kernels on CPU threads: its times mean nothing")
-    against = bool(arguments.against)
-    print(COLUMNS + (f" {'nccl':>9} {'busbw':>8} {'ratio':>6}" if against else ""))
-    print(UNITS + (f" {'(us)':>9} {'(GB/s)':>8} {'':>6}" if against else ""), flush=True)
+def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
+    """One size."""
+    text = f"{row['nbytes']:>12} {row['count']:>12} {row['datatype']:>9} {row['redop']:>6} {row['root']:>5}"
+    for form in ("out_of_place", "in_place"):
+        text += _form(row, row[form])
+    for name in peers:
+        for form in ("out_of_place", "in_place"):
+            text += _peer(row[form], row["peers"][name][form])
+    return text
 
 
-def print_row(row: dict[str, Any]) -> None:
-    """Print one size; the ratio is NCCL's time over ours."""
-    bandwidth = row["nbytes"] / row["time_us"] / 1e3
-    wrong = "N/A" if row["wrong"] is None else row["wrong"]
-    text = (
-        f"{row['nbytes']:>12} {row['count']:>12} {row['datatype']:>10} {row['redop']:>6} {row['time_us']:>9.2f} "
-        f"{bandwidth:>8.2f} {bandwidth * row['bus_factor']:>8.2f} {wrong:>7}"
-    )
-    if "nccl_us" in row:
-        peer = row["nbytes"] / row["nccl_us"] / 1e3 * row["bus_factor"]
-        text += f" {row['nccl_us']:>9.2f} {peer:>8.2f} {row['nccl_us'] / row['time_us']:>6.2f}"
-    print(text, flush=True)
+def bandwidth(row: dict[str, Any], cell: dict[str, Any]) -> float:
+    """GB/s of algbw."""
+    return float(row["nbytes"] / cell["time_us"] / 1e3)
+
+
+def _form(row: dict[str, Any], cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return f" {'n/a':>9} {'n/a':>7} {'n/a':>7} {'n/a':>7}"
+    speed = bandwidth(row, cell)
+    wrong = "n/a" if cell["wrong"] is None else cell["wrong"]
+    return f" {cell['time_us']:>9.2f} {speed:>7.2f} {speed * row['bus_factor']:>7.2f} {wrong:>7}"
+
+
+def _peer(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str:
+    if ours is None or theirs is None:
+        return f" {'n/a':>9} {'n/a':>6}"
+    mark = "!" if theirs["wrong"] else ""  # what did something else is no peer
+    return f" {theirs['time_us']:>9.2f} {mark + format(theirs['time_us'] / ours['time_us'], '.2f'):>6}"
+
+
+def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
+    """Whether all was right, and the average of busbw, as nccl-tests have it."""
+    cells = [(row, row[form]) for row in rows for form in ("out_of_place", "in_place") if row[form]]
+    if not cells:
+        return "# nothing was timed"
+    wrong = sum(cell["wrong"] or 0 for _, cell in cells)
+    unchecked = all(cell["wrong"] is None for _, cell in cells)
+    average = sum(bandwidth(row, cell) * row["bus_factor"] for row, cell in cells) / len(cells)
+    verdict = "not checked" if unchecked else f"{wrong} {'FAILED' if wrong else 'OK'}"
+    lines = [f"# Wrong elements     : {verdict}"]
+    for name in peers:
+        theirs = [cell for row in rows for cell in row["peers"][name].values() if cell]
+        if bad := sum(cell["wrong"] or 0 for cell in theirs):
+            lines.append(f"# Wrong elements of {name}: {bad}; its ratios with ! compare nothing")
+    lines.append(f"# Avg bus bandwidth  : {average:.4f}")
+    return "\n".join(lines)

@@ -20,7 +20,7 @@ from .. import Communicator
 from ..token_layout import GROUP
 from ..token_memory import FLOAT8, ITEMSIZE, array_type
 from . import shuffle_peers, timing
-from .cases import array_module
+from .memory import array_module
 
 ROUTINGS = ("uniform", "zipf", "one")
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
@@ -92,11 +92,11 @@ def measure(comm: Any, tokens: int, arguments: argparse.Namespace, peers: Any) -
     dtype = array_type(arguments.dtype)
     x = xp.asarray(np.random.default_rng(comm.rank).standard_normal((tokens, arguments.hidden), "f4").astype(dtype))
     chosen, weights = xp.asarray(ids[comm.rank]), xp.full((tokens, arguments.k), 1 / arguments.k, "f4")
-    out = xp.empty_like(x)
+    out, queue = xp.empty_like(x), timing.queue_of(comm)
 
     def time(operation: Any) -> float:
         iters = arguments.iters if tokens < 1024 else max(3, arguments.iters // 4)
-        return timing.time(comm, operation, iters, arguments.warmup_iters, graph=arguments.graph)
+        return timing.time(comm, queue, operation, iters, arguments.warmup_iters, graph=arguments.graph).most
 
     with comm.Create_token_shuffle(
         *(arguments.experts, max(rows, 1), arguments.hidden, arguments.dtype),

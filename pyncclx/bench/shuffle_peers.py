@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .nccl import Nccl
-from .timing import REPLAYS, repeat, slowest
+from . import timing
+from .peers.pytorch import Torch
 
 NAMES = ("read", "padded", "gathers")
 COLUMNS = "".join(f" {f'{name}: there':>14} {'back':>8}" for name in NAMES)
@@ -25,7 +25,7 @@ def in_words(row: dict[str, Any]) -> str:
     return "".join(f" {row[f'{n}_dispatch_us']:>14.1f} {row[f'{n}_combine_us']:>8.1f}" for n in NAMES)
 
 
-class Peers(Nccl):
+class Peers(Torch):
     """NCCL's ways for a dispatch and a combine, on the same tokens and choices, in the tokens' own type."""
 
     def measure(self, x: Any, chosen: Any, weights: Any, ranks: list[Any], arguments: Any) -> dict[str, float]:
@@ -97,18 +97,5 @@ class Peers(Nccl):
 
     def time_of(self, operation: Callable[[], Any], arguments: Any, *, graph: bool) -> float:
         """Microseconds of one operation, timed as ours."""
-        import cupy  # noqa: PLC0415
-
-        torch, iters = self.torch, max(3, int(arguments.iters) // 4)
-        stream = torch.cuda.Stream()
-        ours = cupy.cuda.Stream.from_external(stream)
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            repeat(operation, arguments.warmup_iters)
-            stream.synchronize()
-            if not graph:
-                return slowest(self.comm, ours, lambda: repeat(operation, iters), 1) / iters
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured, stream=stream):
-                repeat(operation, iters)
-            return slowest(self.comm, ours, captured.replay, REPLAYS) / (iters * REPLAYS)
+        iters = max(3, int(arguments.iters) // 4)
+        return timing.time(self.comm, self.queue, operation, iters, arguments.warmup_iters, graph=graph).most

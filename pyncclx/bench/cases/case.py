@@ -1,0 +1,122 @@
+"""One operation at one size: its buffers, our call, and the result that it must have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from ..elements import Elements
+from ..memory import RECV, SEND, Memory, array_module
+
+POISON = 113
+
+_Case = TypeVar("_Case", bound="Case")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says of the operation itself."""
+
+    datatype: str = "float32"
+    op: str = "sum"
+    root: int = 0
+    algorithm: str | None = None
+
+
+class Case:
+    """One operation at one size.
+
+    Attributes
+    ----------
+    method : str
+        Of the communicator.
+    kind : str
+        The operation that it is to a peer, who has no other one for it.
+    forms : tuple of bool
+        Whether it is in place; most operations can be both.
+    blocks : bool
+        Whether the size is that of a block for each rank together.
+    nbytes, count, block : int
+        Size in the sense of nccl-tests, its number of elements, and how many of them are a rank's.
+    send, recv : arrays
+        In place one of them is both.
+    """
+
+    method: ClassVar[str]
+    kind: ClassVar[str]
+    forms: ClassVar[tuple[bool, ...]] = (False, True)
+    blocks: ClassVar[bool] = True
+    reduces: ClassVar[bool] = False
+    rooted: ClassVar[bool] = False
+    same_everywhere: ClassVar[bool] = False  # every rank has the same result
+    capturable: ClassVar[bool] = True
+
+    def __init__(self, comm: Any, nbytes: int, options: Options, memory: Memory) -> None:
+        self.comm, self.options, self.xp = comm, options, array_module(comm)
+        self.elements = Elements(options.datatype)
+        self.rank, self.size, self.root = int(comm.rank), int(comm.size), options.root
+        self.is_root = self.rank == self.root
+        parts = self.size if self.blocks else 1
+        self.block = max(nbytes // (self.elements.storage.itemsize * parts), 1)
+        self.count = self.block * parts
+        self.nbytes = self.count * self.elements.storage.itemsize
+        send, recv = self.lengths()
+        self.send = memory.empty(SEND, send, self.elements.storage)
+        self.recv = memory.empty(RECV, recv, self.elements.storage)
+
+    def twin(self: _Case, memory: Memory) -> _Case:
+        """The same case in other memory."""
+        return type(self)(self.comm, self.nbytes, self.options, memory)
+
+    # What each operation says of itself
+
+    @property
+    def bus_factor(self) -> float:
+        """Bytes over the busiest link for each byte of size, so that busbw can be compared with the wire."""
+        return 1 - 1 / self.size if self.blocks else 1.0
+
+    def lengths(self) -> tuple[int, int]:
+        """Elements of send and recv."""
+        return self.count, self.count
+
+    def source(self, in_place: bool) -> Any:
+        """What this rank contributes; None if nothing."""
+        return self.recv if in_place else self.send
+
+    def target(self, in_place: bool) -> Any:
+        """Where this rank's result stands; None if it gets none."""
+        return self.recv
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        """What our method and mpi4py's are called with."""
+        raise NotImplementedError
+
+    def expected(self) -> Any:
+        """What the target must hold."""
+        raise NotImplementedError
+
+    # What they all have
+
+    def own(self, rank: int, first: int = 0, count: int | None = None) -> Any:
+        """Elements `first` … of what a rank contributes."""
+        make = self.elements.to_reduce if self.reduces else self.elements.to_move
+        return make(self.xp, rank, first, self.count - first if count is None else count)
+
+    def part(self, array: Any, rank: int) -> Any:
+        """A rank's block of an array."""
+        return array[rank * self.block : (rank + 1) * self.block]
+
+    def fill(self, in_place: bool) -> None:
+        """Make the buffers ready for one operation that is to be checked."""
+        self.send[...] = POISON
+        self.recv[...] = POISON
+        source = self.source(in_place)
+        if source is not None:
+            source[...] = self.own(self.rank, count=len(source))
+
+    def call(self, in_place: bool) -> Callable[[], Any]:
+        """Our operation, ready to be called."""
+        keywords = {"algorithm": self.options.algorithm} if self.options.algorithm else {}
+        return functools.partial(getattr(self.comm, self.method), *self.arguments(in_place), **keywords)

@@ -1,0 +1,167 @@
+"""Cases of operations that move elements and change none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..memory import Memory
+from .case import Case, Options
+
+
+class Bcast(Case):
+    method, kind = "Bcast", "bcast"
+    forms = (True,)
+    blocks = False
+    rooted = True
+
+    def source(self, in_place: bool) -> Any:
+        return self.recv if self.is_root else None
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return self.recv, self.root
+
+    def expected(self) -> Any:
+        return self.own(self.root)
+
+
+class Allgather(Case):
+    method, kind = "Allgather", "allgather"
+
+    def lengths(self) -> tuple[int, int]:
+        return self.block, self.count
+
+    def source(self, in_place: bool) -> Any:
+        return self.part(self.recv, self.rank) if in_place else self.send
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else self.send, self.recv
+
+    def expected(self) -> Any:
+        return self.xp.concatenate([self.own(rank, count=self.block) for rank in range(self.size)])
+
+
+class Allgatherv(Allgather):
+    """Equal counts, by the operation that takes any."""
+
+    method = "Allgatherv"
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else self.send, [self.recv, [self.block] * self.size]
+
+
+class Gather(Allgather):
+    method, kind = "Gather", "gather"
+    rooted = True
+
+    def source(self, in_place: bool) -> Any:
+        return super().source(in_place and self.is_root)
+
+    def target(self, in_place: bool) -> Any:
+        return self.recv if self.is_root else None
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        if not self.is_root:
+            return self.send, None, self.root
+        return (*super().arguments(in_place), self.root)
+
+
+class Gatherv(Gather):
+    """Equal counts, which root alone is told."""
+
+    method = "Gatherv"
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        send, recv, root = super().arguments(in_place)
+        return send, [recv, [self.block] * self.size] if self.is_root else None, root
+
+
+class Scatter(Case):
+    method, kind = "Scatter", "scatter"
+    rooted = True
+
+    def lengths(self) -> tuple[int, int]:
+        return self.count, self.block
+
+    def source(self, in_place: bool) -> Any:
+        return self.send if self.is_root else None
+
+    def target(self, in_place: bool) -> Any:
+        return self.part(self.send, self.rank) if in_place and self.is_root else self.recv
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        send = self.send if self.is_root else None
+        return send, MPI.IN_PLACE if in_place and self.is_root else self.recv, self.root
+
+    def expected(self) -> Any:
+        return self.own(self.root, self.rank * self.block, self.block)
+
+
+class Scatterv(Scatter):
+    """Equal counts, which root alone is told."""
+
+    method = "Scatterv"
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        send, recv, root = super().arguments(in_place)
+        return [send, [self.block] * self.size] if self.is_root else None, recv, root
+
+
+class Alltoall(Case):
+    method, kind = "Alltoall", "alltoall"
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else self.send, self.recv
+
+    def expected(self) -> Any:
+        first = self.rank * self.block
+        return self.xp.concatenate([self.own(rank, first, self.block) for rank in range(self.size)])
+
+
+class Alltoallv(Alltoall):
+    """Equal counts: on the device for us, with all outputs asked for; on the host for peers, the easier task."""
+
+    method, kind = "Alltoallv", "alltoallv"
+    forms = (False,)
+
+    def __init__(self, comm: Any, nbytes: int, options: Options, memory: Memory) -> None:
+        super().__init__(comm, nbytes, options, memory)
+        self.counts = self.xp.full(self.size, self.block, np.int64)
+        self.recv_counts, self.recv_displs, self.status = (self.xp.zeros(self.size, np.int64) for _ in range(3))
+        self.total = self.xp.zeros(1, np.int64)
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        counts = [self.block] * self.size
+        return [self.send, counts], [self.recv, counts]
+
+    def call(self, in_place: bool) -> Callable[[], Any]:
+        send, recv = [self.send, self.counts], [self.recv, (self.recv_counts, self.recv_displs)]
+        outputs = {"total": self.total, "status": self.status}
+        return functools.partial(self.comm.Alltoallv, send, recv, layout="packed", **outputs)
+
+
+class Sendrecv(Case):
+    """A ring: everybody sends to the next rank. Messages are matched on the host, so not in graphs."""
+
+    method, kind = "Sendrecv", "sendrecv"
+    forms = (False,)
+    blocks = False
+    capturable = False
+
+    @property
+    def next(self) -> int:
+        return (self.rank + 1) % self.size
+
+    @property
+    def previous(self) -> int:
+        return (self.rank - 1) % self.size
+
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return self.send, self.next, 0, self.recv, self.previous, 0
+
+    def expected(self) -> Any:
+        return self.own(self.previous)

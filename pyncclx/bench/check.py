@@ -1,0 +1,54 @@
+"""Whether one operation gives what it must: how many elements, on all ranks, are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .cases import Case
+from .timing import Queue, Work
+
+
+def wrong(case: Case, queue: Queue, call: Work, in_place: bool) -> int:
+    """Elements of ours that differ by a bit from what they must be, or from what rank 0 has. Collective."""
+    _run(case, queue, call, in_place)
+    target = case.target(in_place)
+    bad = 0 if target is None else int((_bits(case, target) != _bits(case, case.expected())).sum())
+    if case.same_everywhere:
+        mine = _on_host(target)
+        first = mine.copy()
+        MPI.Comm.Bcast(case.comm, first.view(np.uint8))
+        bad += int((mine.view(case.elements.bits) != first.view(case.elements.bits)).sum())
+    return int(MPI.Comm.allreduce(case.comm, bad))
+
+
+def peer_wrong(case: Case, queue: Queue, call: Work, in_place: bool, target: Any) -> int:
+    """Elements of a peer's result that rounding does not explain: peers add in orders of their own. Collective."""
+    _run(case, queue, call, in_place)
+    bad = 0
+    if target is not None and not (case.reduces and case.elements.precision):
+        bad = int((_bits(case, target) != _bits(case, case.expected())).sum())
+    elif target is not None:
+        values, expected = (case.elements.decode(array).astype(np.float64) for array in (target, case.expected()))
+        bound = case.size * case.elements.precision * abs(expected)
+        bad = int((~(abs(values - expected) <= bound)).sum())  # not a number is wrong, too
+    return int(MPI.Comm.allreduce(case.comm, bad))
+
+
+def _run(case: Case, queue: Queue, call: Work, in_place: bool) -> None:
+    case.fill(in_place)
+    case.comm.team.device.synchronize()
+    with queue:
+        call()
+        queue.synchronize()
+    case.comm.synchronize()
+
+
+def _bits(case: Case, array: Any) -> Any:
+    return array.view(case.elements.bits)
+
+
+def _on_host(array: Any) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()

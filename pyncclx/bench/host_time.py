@@ -1,0 +1,115 @@
+"""Time of the host for one call of 1 KB: what a program pays before the GPU does anything."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import NotSupported
+from . import environment, report, sweep
+from .cases import CASES, Case
+from .memory import Ordinary, Windows
+from .peers import Peer, make
+from .timing import queue_of, repeat
+
+NBYTES = 1024
+CALLS = 10_000
+BATCH = 100  # calls until the device is waited for, so that no call waits for a place in its queue
+DEFAULT = ("allreduce",)
+
+
+def run(comm: Any, arguments: argparse.Namespace) -> None:
+    """Time each operation's call, its persistent form's Start, and the peers' calls; rank 0 prints. Collective."""
+    arguments.operation = arguments.operation or list(DEFAULT)
+    names = arguments.against or ("torch" if comm.device == "gpu" and has_torch() else None)
+    peers = make(names, comm)
+    about = environment.describe(comm, arguments, peers)
+    if comm.rank == 0:
+        print(header(about, peers), flush=True)
+    options = sweep.options_of(comm, arguments)
+    memory = Windows(comm, NBYTES * 2) if arguments.windows else Ordinary(comm)
+    results = []
+    for operation in arguments.operation:
+        case = CASES[operation](comm, NBYTES, options, memory)
+        for name, call, finish, where in calls(case, peers):
+            results.append({"call": name} | measure(comm, where, call, finish))
+            if comm.rank == 0:
+                print(line(results[-1]), flush=True)
+    for peer in peers.values():
+        peer.close()
+    if comm.rank == 0:
+        environment.write_json(arguments.json, about, {"host_time": results})
+
+
+def has_torch() -> bool:
+    """Whether PyTorch can be imported."""
+    try:
+        import torch  # noqa: F401, PLC0415  an optional peer
+    except ImportError:
+        return False
+    return True
+
+
+def calls(case: Case, peers: dict[str, Peer]) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any], Any]]:
+    """What is timed: a name, the call, what completes it untimed, and the queue it runs in."""
+    in_place = case.forms[0]
+    queue = queue_of(case.comm)
+    yield case.method, case.call(in_place), _nothing, queue
+    persistent = f"{case.method}_init"
+    if is_ours(case.comm, persistent):
+        with suppress(NotSupported):  # what has no kernel may be staged, if the program wants that
+            request = getattr(case.comm, persistent)(*case.arguments(in_place))
+            yield f"{persistent} … Start", request.Start, request.Wait, queue
+            request.Free()
+    for name, peer in peers.items():
+        theirs = peer.adopt(case)
+        form = next((form for form in case.forms if peer.call(theirs, form)), None)
+        call = None if form is None else peer.call(theirs, form)
+        if call:
+            yield f"{case.method}, {name}", call, _nothing, peer.queue
+
+
+def is_ours(comm: Any, name: str) -> bool:
+    """Whether a method takes device arrays: mpi4py's own would need a CUDA-aware MPI."""
+    method = getattr(type(comm), name, None)
+    return method is not None and method is not getattr(MPI.Intracomm, name, None)
+
+
+def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
+    """What is timed, then the titles of the columns."""
+    lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {about['ranks']} ranks, {about['device']}"]
+    return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
+
+
+def line(result: dict[str, Any]) -> str:
+    """One call."""
+    return f"  {result['call']:<38}{result['median_us']:>14.2f}{result['p99_us']:>12.2f}"
+
+
+def _nothing() -> None:
+    pass
+
+
+def measure(comm: Any, queue: Any, call: Callable[[], Any], finish: Callable[[], Any]) -> dict[str, float]:
+    """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
+    times = np.empty(CALLS)
+    comm.team.device.synchronize()
+    with queue:
+        repeat(lambda: (call(), finish()), BATCH)
+        for i in range(CALLS):
+            if i % BATCH == 0:
+                queue.synchronize()
+                MPI.Comm.Barrier(comm)
+            begin = time.perf_counter()
+            call()
+            times[i] = time.perf_counter() - begin
+            finish()
+        queue.synchronize()
+    slowest = np.max(MPI.Comm.allgather(comm, np.percentile(times, (50, 99))), axis=0) * 1e6
+    return {"median_us": float(slowest[0]), "p99_us": float(slowest[1])}

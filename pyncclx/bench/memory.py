@@ -1,0 +1,56 @@
+"""Where the benchmark's arrays are: ordinary device memory, windows, pinned host memory."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+SEND, RECV = 0, 1
+
+
+def array_module(comm: Any) -> Any:
+    """CuPy, or NumPy on the host device."""
+    if comm.device == "host":
+        return np
+    import cupy  # noqa: PLC0415  only where there is a GPU
+
+    return cupy
+
+
+class Memory(Protocol):
+    """Gives one send and one receive buffer at a time."""
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any: ...
+
+
+class Ordinary:
+    """What the array library allocates."""
+
+    def __init__(self, comm: Any) -> None:
+        self._xp = array_module(comm)
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        return self._xp.empty(count, dtype)
+
+
+class Windows:
+    """Two arrays of `comm.Alloc`, for all sizes up to `nbytes`: they stay with the communicator. Collective."""
+
+    def __init__(self, comm: Any, nbytes: int) -> None:
+        self._arrays = [comm.Alloc(nbytes, np.uint8) for _ in (SEND, RECV)]
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
+
+
+class Pinned:
+    """Host memory that GPUs copy to and from at full speed; on the host device any."""
+
+    def __init__(self, comm: Any) -> None:
+        self._xp = array_module(comm)
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        if self._xp is np:
+            return np.empty(count, dtype)
+        return np.frombuffer(self._xp.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize), dtype, count)

@@ -1,0 +1,37 @@
+"""Who can be measured beside us, in the same processes and the same run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .base import Peer
+from .nccl import Nccl, SymmetricNccl
+from .pytorch import Torch
+from .staged import Staged
+
+__all__ = ["PEERS", "Peer", "make", "nvls_setting"]
+
+PEERS: dict[str, Callable[[Any], Peer]] = {
+    "nccl": Nccl,
+    "nccl-symmetric": SymmetricNccl,
+    "torch": Torch,
+    "mpi": Staged,
+}
+
+
+def make(names: str | None, comm: Any) -> dict[str, Peer]:
+    """The peers of a list with commas. Collective."""
+    wanted = [name.strip() for name in names.split(",")] if names else []
+    for name in wanted:
+        if name not in PEERS:
+            raise SystemExit(f"--against {name}: give one or more of {','.join(PEERS)}")
+        if comm.device == "host" and name != "mpi":
+            raise SystemExit(f"--against {name} needs GPUs; on the host device there is mpi")
+    return {name: PEERS[name](comm) for name in wanted}
+
+
+def nvls_setting() -> str:
+    """Whether NCCL may use NVLink multicast, as its user has set it."""
+    return os.environ.get("NCCL_NVLS_ENABLE", "not set")

@@ -1,0 +1,151 @@
+"""NCCL as PyTorch programs call it, on the same buffers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from mpi4py import MPI
+
+from ..cases import Case
+from ..timing import Work
+from .base import Call, Peer, own_block
+
+_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG"}
+_REDUCED = {"int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
+
+
+class TorchQueue:
+    """A stream of PyTorch's."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._stream = torch, torch.cuda.Stream()
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> Any:
+        self._entered.append(self._torch.cuda.stream(self._stream))
+        return self._entered[-1].__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._entered.pop().__exit__(*exception)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def elapsed(self, work: Work) -> float:
+        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(self._stream)
+        work()
+        end.record(self._stream)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def capture(self, work: Work) -> Work:
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph, stream=self._stream):
+            work()
+        replay: Work = graph.replay
+        return replay
+
+
+class Torch(Peer):
+    """torch.distributed with NCCL. Its all-reduce, reduce and broadcast are in place only."""
+
+    def __init__(self, comm: Any) -> None:
+        import torch  # noqa: PLC0415  an optional peer
+        from torch import distributed  # noqa: PLC0415
+
+        self.comm, self.torch, self.distributed = comm, torch, distributed
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = MPI.Comm.bcast(comm, probe.getsockname()[1])
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        device = torch.device("cuda", int(comm.select_device()))
+        torch.cuda.set_device(device)
+        distributed.init_process_group("nccl", rank=comm.rank, world_size=comm.size, device_id=device)
+        self.queue = TorchQueue(torch)
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        self.about = f"PyTorch {torch.__version__} (NCCL {version})"
+
+    def close(self) -> None:
+        self.torch.cuda.synchronize()
+        self.distributed.destroy_process_group()
+
+    def target(self, case: Case, in_place: bool) -> Any:
+        return own_block(case, in_place)
+
+    def _bytes(self, array: Any) -> Any:
+        return self.torch.as_tensor(array.view("u1"))
+
+    def _numbers(self, case: Case, array: Any) -> Any:
+        return self._bytes(array).view(getattr(self.torch, case.elements.name))
+
+    def _op(self, case: Case) -> Any:
+        return getattr(self.distributed.ReduceOp, _OPS[case.options.op])
+
+    def allreduce(self, case: Case, in_place: bool) -> Call | None:
+        if not in_place or case.elements.name not in _REDUCED:
+            return None
+        tensor, op = self._numbers(case, case.recv), self._op(case)
+        return lambda: self.distributed.all_reduce(tensor, op)
+
+    def reduce(self, case: Case, in_place: bool) -> Call | None:
+        if not in_place or case.elements.name not in _REDUCED:
+            return None
+        tensor, op = self._numbers(case, case.source(in_place)), self._op(case)
+        return lambda: self.distributed.reduce(tensor, case.root, op)
+
+    def reduce_scatter(self, case: Case, in_place: bool) -> Call | None:
+        if case.elements.name not in _REDUCED:
+            return None
+        send, op = self._numbers(case, case.send), self._op(case)
+        recv = self._numbers(case, own_block(case, in_place))
+        return lambda: self.distributed.reduce_scatter_tensor(recv, send, op)
+
+    def bcast(self, case: Case, in_place: bool) -> Call:
+        tensor = self._bytes(case.recv)
+        return lambda: self.distributed.broadcast(tensor, case.root)
+
+    def allgather(self, case: Case, in_place: bool) -> Call:
+        send, recv = self._bytes(case.source(in_place)), self._bytes(case.recv)
+        return lambda: self.distributed.all_gather_into_tensor(recv, send)
+
+    def gather(self, case: Case, in_place: bool) -> Call | None:
+        if in_place:
+            return None
+        send = self._bytes(case.send)
+        blocks = list(self._bytes(case.recv).chunk(case.size)) if case.is_root else None
+        return lambda: self.distributed.gather(send, blocks, case.root)
+
+    def scatter(self, case: Case, in_place: bool) -> Call | None:
+        if in_place:
+            return None
+        recv = self._bytes(case.recv)
+        blocks = list(self._bytes(case.send).chunk(case.size)) if case.is_root else None
+        return lambda: self.distributed.scatter(recv, blocks, case.root)
+
+    def alltoall(self, case: Case, in_place: bool) -> Call | None:
+        if in_place:
+            return None
+        send, recv = self._bytes(case.send), self._bytes(case.recv)
+        return lambda: self.distributed.all_to_all_single(recv, send)
+
+    def alltoallv(self, case: Case, in_place: bool) -> Call:
+        send, recv = self._bytes(case.send), self._bytes(case.recv)
+        counts = [case.nbytes // case.size] * case.size
+        return lambda: self.distributed.all_to_all_single(recv, send, counts, counts)
+
+    def sendrecv(self, case: Any, in_place: bool) -> Call:
+        """Both ways of the exchange in one group, as nccl-tests do."""
+        d = self.distributed
+        pair = [
+            d.P2POp(d.isend, self._bytes(case.send), case.next),
+            d.P2POp(d.irecv, self._bytes(case.recv), case.previous),
+        ]
+
+        def exchange() -> None:
+            for request in d.batch_isend_irecv(pair):
+                request.wait()
+
+        return exchange
