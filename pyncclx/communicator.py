@@ -7,6 +7,7 @@ comes before mpi4py's class, so that its ``super()`` is mpi4py.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -94,6 +95,13 @@ class Comm(PointToPoint, MPI.Comm):
         From the first call after a kernel has given up waiting, and from all later ones.
     """
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name = next((name for name, constant in CONSTANTS.items() if self == constant), None)
+        if name is None:
+            return super().__reduce__()
+        constant = CONSTANTS[name]
+        return (constant_of, (name,)) if self is constant else (copyreg.__newobj__, (type(self), constant))
+
     def Free(self) -> None:
         """Release the communicator, and the device memory it holds. Collective.
 
@@ -104,9 +112,11 @@ class Comm(PointToPoint, MPI.Comm):
             super().Free()
 
     def free(self) -> None:
-        """As `Free`, and nothing for COMM_NULL."""
-        if self != MPI.COMM_NULL:
+        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give their memory back."""
+        if self in (CONSTANTS["COMM_WORLD"], CONSTANTS["COMM_SELF"]):
             self.Free()
+        if all(self is not constant for constant in CONSTANTS.values()):
+            super().free()
 
     def Disconnect(self) -> None:
         """As `Free`, once pending communication is over. Collective."""
@@ -180,10 +190,24 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
 )
 
 
+CONSTANTS: dict[str, Comm] = {
+    "COMM_NULL": Comm(MPI.COMM_NULL),
+    "COMM_SELF": Intracomm(MPI.COMM_SELF),
+    "COMM_WORLD": Intracomm(MPI.COMM_WORLD),
+}
+
+
+def constant_of(name: str) -> Comm:
+    """The communicator of `pyncclx.MPI` of this name; unpickling gives the very object."""
+    return CONSTANTS[name]
+
+
 def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
     if not isinstance(comm, Comm):
-        comm = next(cls for base, cls in _TREE if isinstance(comm, base))(comm)
+        cls = next(cls for base, cls in _TREE if isinstance(comm, base))
+        constants = [constant for constant in CONSTANTS.values() if type(constant) is cls and constant == comm]
+        comm = constants[0] if constants else cls(comm)
     if parent is not None and comm != MPI.COMM_NULL:
         state_of(comm, parent)
     return comm
