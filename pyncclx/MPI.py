@@ -23,13 +23,14 @@ from .communicator import (
     Intracomm,
     Topocomm,
 )
+from .staging.requests import Prequest, Request
 
 COMM_NULL: Comm = CONSTANTS["COMM_NULL"]
 COMM_SELF = cast(Intracomm, CONSTANTS["COMM_SELF"])
 COMM_WORLD = cast(Intracomm, CONSTANTS["COMM_WORLD"])
 
-_OURS = ("Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Topocomm")
-__all__ = [*_OURS, *(name for name in dir(_MPI) if not name.startswith("_") and name not in _OURS)]  # noqa: PLE0604
+_REPLACED = ("Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Prequest", "Request", "Topocomm")
+__all__ = [*_REPLACED, *(name for name in dir(_MPI) if not name.startswith("_") and name not in _REPLACED)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,8 +28,10 @@ class State:
 
     def __init__(self, parent: State | None = None) -> None:
         self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
+        self.staging: bool | None = parent.staging if parent else None
         self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
         self.team: Team | None = None
+        self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
         self.endpoint: Endpoint | None = None
 
@@ -94,13 +97,22 @@ class Base(_Comm):
         """The device side of this communicator, made at the first use. Collective then."""
         state = state_of(self)
         if state.team is None:
-            if self.is_inter:
-                raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
-            mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            state.team = Team(cast(MPI.Intracomm, self), devices.select())
+            state.team = self._make_team(state)
         else:
             state.team.check()
         return state.team
+
+    def _make_team(self, state: State) -> Team:
+        if self.is_inter:
+            raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+        if state.refusal is not None and self.staging:  # told once, and nothing has changed
+            raise NotSupported(str(state.refusal))
+        mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+        try:
+            return Team(cast(MPI.Intracomm, self), devices.select())
+        except NotSupported as refusal:
+            state.refusal = refusal
+            raise
 
     @property
     def endpoint(self) -> Endpoint:
@@ -130,6 +142,21 @@ class Base(_Comm):
     def checking(self) -> bool:
         """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
         return state_of(self).checking
+
+    @property
+    def staging(self) -> bool:
+        """Whether MPI may do, on copies in host memory, what no kernel does with device arrays.
+
+        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
+        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
+        MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
+        """
+        chosen = state_of(self).staging
+        return "pyncclx.MPI" in sys.modules if chosen is None else chosen
+
+    @staging.setter
+    def staging(self, value: bool) -> None:
+        state_of(self).staging = bool(value)
 
     @property
     def device(self) -> str:

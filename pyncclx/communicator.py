@@ -17,6 +17,7 @@ from mpi4py import MPI
 from .base import state_of
 from .collectives.methods import Collectives
 from .point_to_point import PointToPoint
+from .staging import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .token_shuffle import Shuffles
 
 __all__ = [
@@ -73,9 +74,10 @@ def _told_ours(callback: Any) -> Any:
     return lambda comm, *rest: callback(ours(comm), *rest)
 
 
+@falls_back
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
-class Comm(PointToPoint, MPI.Comm):
+class Comm(PointToPoint, StagedMessages, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -150,14 +152,15 @@ class Comm(PointToPoint, MPI.Comm):
         return super().Create_errhandler(_told_ours(errhandler_fn))
 
 
+@falls_back
 @_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
-class Intracomm(Collectives, Shuffles, MPI.Intracomm, Comm):
+class Intracomm(Collectives, Shuffles, StagedCollectives, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 
-class Topocomm(MPI.Topocomm, Intracomm):
+class Topocomm(StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
