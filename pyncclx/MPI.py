@@ -6,31 +6,30 @@ Communicators of this module never refuse a call that MPI allows. What no kernel
 memory (`comm.staging`); `comm.explain` says which calls those are.
 """
 
+# ruff: noqa: PLC0414
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from mpi4py import MPI as _MPI
 from mpi4py.MPI import *  # noqa: F403
 
-from .communicator import (
-    CONSTANTS,
-    Cartcomm,
-    Comm,
-    Distgraphcomm,
-    Graphcomm,
-    Intercomm,
-    Intracomm,
-    Topocomm,
-)
-from .staging.requests import Prequest, Request
+from .communicator import COMM_NULL as COMM_NULL
+from .communicator import COMM_SELF as COMM_SELF
+from .communicator import COMM_WORLD as COMM_WORLD
+from .communicator import Cartcomm as Cartcomm
+from .communicator import Comm as Comm
+from .communicator import Distgraphcomm as Distgraphcomm
+from .communicator import Graphcomm as Graphcomm
+from .communicator import Intercomm as Intercomm
+from .communicator import Intracomm as Intracomm
+from .communicator import Topocomm as Topocomm
+from .staging.requests import REQUEST_NULL as REQUEST_NULL
+from .staging.requests import Grequest as Grequest
+from .staging.requests import Prequest as Prequest
+from .staging.requests import Request as Request
 
-COMM_NULL: Comm = CONSTANTS["COMM_NULL"]
-COMM_SELF = cast(Intracomm, CONSTANTS["COMM_SELF"])
-COMM_WORLD = cast(Intracomm, CONSTANTS["COMM_WORLD"])
-
-_REPLACED = ("Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Prequest", "Request", "Topocomm")
-__all__ = [*_REPLACED, *(name for name in dir(_MPI) if not name.startswith("_") and name not in _REPLACED)]  # noqa: PLE0604
+__all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ comes before mpi4py's class, so that its ``super()`` is mpi4py.
 
 from __future__ import annotations
 
-import copyreg
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -17,10 +16,13 @@ from mpi4py import MPI
 from .base import state_of
 from .collectives.methods import Collectives
 from .point_to_point import PointToPoint
-from .staging import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
+from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .token_shuffle import Shuffles
 
 __all__ = [
+    "COMM_NULL",
+    "COMM_SELF",
+    "COMM_WORLD",
     "Cartcomm",
     "Comm",
     "Communicator",
@@ -98,11 +100,10 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
     """
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        name = next((name for name, constant in CONSTANTS.items() if self == constant), None)
-        if name is None:
-            return super().__reduce__()
-        constant = CONSTANTS[name]
-        return (constant_of, (name,)) if self is constant else (copyreg.__newobj__, (type(self), constant))
+        for name, constant in _CONSTANTS.items():
+            if self == constant:
+                return (_constant, (name,)) if self is constant else (_copy_of_constant, (type(self), name))
+        return super().__reduce__()
 
     def Free(self) -> None:
         """Release the communicator, and the device memory it holds. Collective.
@@ -115,9 +116,9 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
 
     def free(self) -> None:
         """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give their memory back."""
-        if self in (CONSTANTS["COMM_WORLD"], CONSTANTS["COMM_SELF"]):
+        if self in (COMM_WORLD, COMM_SELF):
             self.Free()
-        if all(self is not constant for constant in CONSTANTS.values()):
+        if all(self is not constant for constant in _CONSTANTS.values()):
             super().free()
 
     def Disconnect(self) -> None:
@@ -193,23 +194,25 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
 )
 
 
-CONSTANTS: dict[str, Comm] = {
-    "COMM_NULL": Comm(MPI.COMM_NULL),
-    "COMM_SELF": Intracomm(MPI.COMM_SELF),
-    "COMM_WORLD": Intracomm(MPI.COMM_WORLD),
-}
+COMM_NULL = Comm(MPI.COMM_NULL)
+COMM_SELF = Intracomm(MPI.COMM_SELF)
+COMM_WORLD = Intracomm(MPI.COMM_WORLD)
+_CONSTANTS: dict[str, Comm] = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
 
 
-def constant_of(name: str) -> Comm:
-    """The communicator of `pyncclx.MPI` of this name; unpickling gives the very object."""
-    return CONSTANTS[name]
+def _constant(name: str) -> Comm:
+    return _CONSTANTS[name]
+
+
+def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
+    return cls.__new__(cls, _CONSTANTS[name])
 
 
 def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
     if not isinstance(comm, Comm):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
-        constants = [constant for constant in CONSTANTS.values() if type(constant) is cls and constant == comm]
+        constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]
         comm = constants[0] if constants else cls(comm)
     if parent is not None and comm != MPI.COMM_NULL:
         state_of(comm, parent)

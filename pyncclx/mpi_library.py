@@ -6,6 +6,7 @@ import ctypes
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -31,7 +32,7 @@ def is_cuda_aware() -> bool | None:
     if kinds is not None:
         return any(kind.split(":")[0] == "cuda" for kind in kinds.split(","))
     file = path()
-    library = ctypes.CDLL(file) if file else None
+    library: Any = ctypes.CDLL(file) if file else None
     if hasattr(library, "MPIX_GPU_query_support"):
         flag = ctypes.c_int(0)
         status = library.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag))

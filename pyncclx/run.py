@@ -12,4 +12,4 @@ from . import MPI
 def replace_mpi4py() -> None:
     """Let every ``from mpi4py import MPI`` that comes give `pyncclx.MPI`."""
     sys.modules["mpi4py.MPI"] = MPI
-    mpi4py.MPI = MPI  # type: ignore[misc]
+    mpi4py.MPI = MPI

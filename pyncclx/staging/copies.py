@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,20 +113,10 @@ class Copy:
         """What mpi4py is given in the array's place."""
         return _Stand(self.host, self._typestr, self._itemsize, self._readonly)
 
-    def stand_until_complete(self) -> _Stand:
-        """The same for a nonblocking call; completion takes the result to the device.
-
-        mpi4py's request holds on to its buffers until it has completed, by whatever call, and lets go of them then.
-        """
-        stand = self.stand()
-        weakref.finalize(stand, self.upload).atexit = False
-        return stand
-
 
 def _element(key: Any) -> tuple[str, int]:
-    """Element type and size as the array interface says them; bytes for what has no word there."""
-    dtype = key if isinstance(key, np.dtype) else None
-    if dtype is None:
-        datatype = datatypes.of(key)
-        return f"|V{datatype.itemsize}" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize
-    return (f"|V{dtype.itemsize}" if dtype.kind == "V" else dtype.str), dtype.itemsize
+    """Element type and size as the array interface says them; bytes for what it has no word for."""
+    if isinstance(key, np.dtype):
+        return f"|V{key.itemsize}" if key.kind == "V" else key.str, key.itemsize
+    datatype = datatypes.of(key)
+    return "|V2" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize

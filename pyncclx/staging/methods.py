@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
 from ..arrays import host_arrays
 from ..base import Base
+from ..buffers import where
 from ..errors import NotSupported
 from ..mpi_library import is_cuda_aware
 from .copies import Copy
-from ..buffers import where
 from .operations import OPERATIONS, Argument, argument, device_buffers, is_nonblocking, is_persistent
-from .requests import StagedPrequest
+from .requests import Prequest, StagedPrequest, land_on_completion
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -34,21 +34,27 @@ def _stages(owner: type) -> Callable[[_Class], _Class]:
     return add
 
 
+def _same(result: Any) -> Any:
+    return result
+
+
 def _method(operation: str, original: _Method) -> _Method:
+    as_ours = Prequest if is_persistent(operation) else _same
+
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self)
         # On the host device every array is in host memory: staging is MPI's call itself.
         if host_arrays() or not device_buffers(operation, args, kwargs):
-            return call(*args, **kwargs)
+            return as_ours(call(*args, **kwargs))
         if self.staging:
             return stage(self, operation, call, args, kwargs)
         if is_cuda_aware() is False:
             raise NotSupported(
-                f"{operation}: no kernel does this, and this MPI library does not take device arrays. Set comm.staging = "
-                "True, or use `from pyncclx import MPI`, to send them through host memory; or pass host arrays"
+                f"{operation}: no kernel does this, and the MPI library does not take device arrays. Pass host arrays, "
+                "or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host memory"
             )
-        return call(*args, **kwargs)
+        return as_ours(call(*args, **kwargs))
 
     return method
 
@@ -71,21 +77,21 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
     """
     comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
-    until_complete = is_nonblocking(operation)
-    copies, args, kwargs = _replace(comm, operation, args, kwargs, until_complete)
+    copies, args, kwargs = _replace(comm, operation, args, kwargs)
     if is_persistent(operation):
         return StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
     for copy in copies:
         copy.download()
     result = call(*args, **kwargs)
-    if not until_complete:
-        for copy in copies:
-            copy.upload()
+    if is_nonblocking(operation):
+        return land_on_completion(result, copies)
+    for copy in copies:
+        copy.upload()
     return result
 
 
 def _replace(
-    comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any], until_complete: bool
+    comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
     """The copies that a call needs, and its arguments with what stands for the device arrays."""
     copies, placed, named = [], list(args), dict(kwargs)
@@ -95,8 +101,7 @@ def _replace(
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
         copy = Copy(array, f"{operation}: {which.name}", written=which.written and not reads, whole=whole)
-        stand = copy.stand_until_complete() if until_complete else copy.stand()
-        replaced = stand if whole else type(spec)((stand, *spec[1:]))
+        replaced = copy.stand() if whole else type(spec)((copy.stand(), *spec[1:]))
         copies.append(copy)
         if which.position < len(args):
             placed[which.position] = replaced
@@ -192,16 +197,14 @@ class StagedMessage(MPI.Message):
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """As mpi4py's; buf may be a device array."""
-        if self._goes_to_host(buf):
-            super().Recv(buf, status)
-        else:
-            stage(self._comm, "Recv", super().Recv, (buf, status), {})
+        self._receive("Recv", super().Recv, buf, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
         """As mpi4py's; buf may be a device array."""
-        if self._goes_to_host(buf):
-            return super().Irecv(buf)
-        return stage(self._comm, "Irecv", super().Irecv, (buf,), {})
+        return cast(MPI.Request, self._receive("Irecv", super().Irecv, buf))
 
-    def _goes_to_host(self, buf: Any) -> bool:
-        return self._comm is None or not self._comm.staging or host_arrays() or where(buf) != "device"
+    def _receive(self, operation: str, call: _Method, *args: Any) -> Any:
+        on_host = host_arrays() or where(args[0]) != "device"
+        if on_host or self._comm is None or not self._comm.staging:
+            return call(*args)
+        return stage(self._comm, operation, call, args, {})

@@ -1,13 +1,16 @@
 """Requests of operations on host copies, and the calls that complete many requests at once.
 
-Nonblocking calls need no request of their own, see `Copy.stand_until_complete`; persistent ones do.
+Nonblocking calls need no class of requests, see `land_on_completion`; persistent ones do.
 """
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from .copies import Copy
@@ -58,9 +61,38 @@ class Request(MPI.Request, metaclass=LikeMpi4py):
 
     like = MPI.Request
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        super().__reduce__()  # raises for all but null requests
+        return (_null, ()) if self is REQUEST_NULL else (_copy_of_null, (type(self),))
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Request:
+        """As mpi4py's."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Request:
+        """As mpi4py's."""
+        return cls(super().fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> Request:
+        """As mpi4py's."""
+        return cls(super().f2py(arg))
+
 
 for _name, _completed in _COMPLETED.items():
     setattr(Request, _name, _completing(_name, _completed))
+
+REQUEST_NULL = Request(MPI.REQUEST_NULL)
+
+
+def _null() -> Request:
+    return REQUEST_NULL
+
+
+def _copy_of_null(cls: type[Request]) -> Request:
+    return cls.__new__(cls, REQUEST_NULL)
 
 
 class Prequest(MPI.Prequest, Request):
@@ -69,12 +101,43 @@ class Prequest(MPI.Prequest, Request):
     like = MPI.Prequest
 
     @classmethod
-    def Startall(cls, requests: list[MPI.Prequest]) -> None:  # type: ignore[override]
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
         """As mpi4py's."""
         for request in requests:
             if isinstance(request, StagedPrequest):
                 request.prepare()
         super().Startall(requests)
+
+
+class Grequest(MPI.Grequest, Request):
+    """An `mpi4py.MPI.Grequest`."""
+
+    like = MPI.Grequest
+
+    @classmethod
+    def Start(cls, *args: Any, **kwargs: Any) -> Grequest:
+        """As mpi4py's."""
+        return cls(super().Start(*args, **kwargs))
+
+
+def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
+    """A request of mpi4py's that takes results to the device when it completes, by whatever call.
+
+    An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
+    give it some; so it is made to hold one whose end we are told of.
+    """
+    held = np.empty(0, np.uint8)
+    weakref.finalize(held, _upload, copies).atexit = False
+    holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
+    holder.Free()
+    holding = MPI.Request(holder)
+    ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
+    return holding
+
+
+def _upload(copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        copy.upload()
 
 
 class StagedPrequest(Prequest):
@@ -108,8 +171,7 @@ class StagedPrequest(Prequest):
         """Take the result to the device, if the operation has been started and is complete."""
         if self._active:
             self._active = False
-            for copy in self._copies:
-                copy.upload()
+            _upload(self._copies)
 
     def Start(self) -> None:
         """As mpi4py's."""
@@ -161,8 +223,7 @@ class StagedPrequest(Prequest):
         """As mpi4py's."""
         flag = super().Parrived(partition)
         if flag:
-            for copy in self._copies:
-                copy.upload()
+            _upload(self._copies)
         return flag
 
     def _take(self, partitions: Iterable[int]) -> None:

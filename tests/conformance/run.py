@@ -39,7 +39,7 @@ def run(module: str, ranks: int, options: argparse.Namespace) -> Results:
         for _ in range(MOST_STARTS):
             code = launch.run(launch.mpiexec(ranks, *arguments), variables, options.seconds)
             ended, pending = read(record)
-            if code == 0 or code == launch.TIMED_OUT or not (ended or pending):
+            if code in (0, launch.TIMED_OUT) or not (ended or pending):
                 break
             for test in pending:
                 note = {"test": test, "outcome": "failed", "why": f"ended the job with code {code}", "seconds": 0.0}
