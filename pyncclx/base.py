@@ -13,11 +13,14 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from . import devices
+from .arrays import host_arrays
 from .collectives import MODULES
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
+from .mpi_library import is_cuda_aware
+from .staging.operations import OPERATIONS
 from .team import Team
 
 _BLOCKING = ("stream", "host")
@@ -220,7 +223,7 @@ class Base(_Comm):
         return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
-        """Say in a sentence how an operation on device arrays would run. Collective at the first use.
+        """Say in a sentence how a method would run on device arrays. Collective at the first use.
 
         Parameters
         ----------
@@ -228,14 +231,41 @@ class Base(_Comm):
             Name of the method, such as "Allreduce".
         nbytes : int
             Of the message; for Allgather, Alltoall and Reduce_scatter_block of one rank's block.
+
+        Returns
+        -------
+        str
+            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
+            mpi4py's and nothing else) or "refused".
         """
         if operation not in MODULES:
-            raise ValueError(f"operation is {operation!r}; it can be {', '.join(MODULES)}")
-        team = self.team
+            return self._explain_without_kernel(operation)
+        try:
+            team = self.team
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
-        return f"{operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+        return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_without_kernel(self, operation: str) -> str:
+        if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
+            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
+        if operation not in OPERATIONS:
+            return f"host: {operation} is mpi4py's and moves no device arrays"
+        if host_arrays():
+            return f"host: {operation} is mpi4py's, and the host device's arrays are in host memory"
+        if self.staging:
+            return f"staged: {operation} has no kernel; device arrays go through pinned host memory and MPI"
+        aware = is_cuda_aware()
+        if aware is False:
+            return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
+        return (
+            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
+        )
 
 
 if TYPE_CHECKING:
