@@ -108,16 +108,16 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
     def Free(self) -> None:
         """Release the communicator, and the device memory it holds. Collective.
 
-        MPI.COMM_WORLD and MPI.COMM_SELF, which cannot be freed, give the memory back and stay usable.
+        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` makes them give the memory back.
         """
-        self._leave()
-        if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            super().Free()
+        if self not in (COMM_WORLD, COMM_SELF):
+            self._leave()
+        super().Free()
 
     def free(self) -> None:
-        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give their memory back."""
+        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give the memory back and stay usable."""
         if self in (COMM_WORLD, COMM_SELF):
-            self.Free()
+            self._leave()
         if all(self is not constant for constant in _CONSTANTS.values()):
             super().free()
 
@@ -140,7 +140,7 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
     def __exit__(self, kind: object, *exception: object) -> None:
         # Freeing waits for all ranks. One that raises must not: the others may never come here.
         if kind is None:
-            self.Free()
+            self.free()
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
