@@ -24,6 +24,9 @@ from .communicator import Graphcomm as Graphcomm
 from .communicator import Intercomm as Intercomm
 from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
+from .staging.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
+from .staging.matched import MESSAGE_NULL as MESSAGE_NULL
+from .staging.matched import Message as Message
 from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest

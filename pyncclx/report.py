@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from . import communicator
-from .staging import methods
+from .staging import stage
 from .staging.operations import OPERATIONS, argument
 from .team import Team
 
@@ -27,7 +27,7 @@ class Recorder:
         self.rows: dict[tuple[str, str], tuple[int, int, float]] = {}  # (operation, how): calls, bytes, seconds
         self._how = "host"
         Team.launch = self._noting(Team.launch, "native")  # type: ignore[method-assign]
-        methods.stage = self._noting(methods.stage, "staged")
+        stage.stage = self._noting(stage.stage, "staged")
         for cls in (communicator.Comm, communicator.Intracomm, communicator.Topocomm):
             for operation in OPERATIONS:
                 method = getattr(cls, operation, None)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..messages import request as messages
 from .copies import Copy
 
 
@@ -46,9 +47,11 @@ _COMPLETED: dict[str, _Indices] = {
 
 def _completing(name: str, completed: _Indices) -> Any:
     original = getattr(MPI.Request, name)
+    with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        result = original(requests, *args, **kwargs)
+        ours = any(isinstance(request, (messages.Request, messages.Checked)) for request in requests)
+        result = (with_ours if ours else original)(requests, *args, **kwargs)
         land(requests[i] for i in completed(len(requests), result) if i >= 0)  # MPI.UNDEFINED is negative
         return result
 

@@ -86,10 +86,11 @@ def gpu(monkeypatch):
     monkeypatch.setattr(devices, "select", lambda: fake)
     monkeypatch.setattr(copies, "_mover", lambda: fake)
 
-    def refuse(self, state):
+    def refuse(self, state=None):
         raise pyncclx.NotSupported("no kernels here")
 
     monkeypatch.setattr(Base, "_make_team", refuse)
+    monkeypatch.setattr(Base, "endpoint", property(refuse))
     return fake
 
 
@@ -112,7 +113,9 @@ def check(array, expected):
 def test_refused_unless_allowed(comm, monkeypatch):
     monkeypatch.setattr(methods, "is_cuda_aware", lambda: False)
     comm.staging = False
-    with pytest.raises(pyncclx.NotSupported, match=r"Ssend: no kernel does this.*comm\.staging = True"):
+    with pytest.raises(pyncclx.NotSupported, match=r"Bsend: no kernel does this.*comm\.staging = True"):
+        comm.Bsend(Array(ramp(comm, 3)), comm.rank)
+    with pytest.raises(pyncclx.NotSupported, match="no kernels here"):
         comm.Ssend(Array(ramp(comm, 3)), comm.rank)
     with pytest.raises(pyncclx.NotSupported, match="no kernels here"):
         comm.Allreduce(Array(ramp(comm, 3)), Array(np.zeros(3)))
