@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
-from ..arrays import host_arrays
+from .. import arrays
 from ..buffers import on_host
 from ..errors import NotSupported
 from ..messages import calls, host_receive
@@ -79,7 +79,7 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
         except NotSupported:
             if not comm.staging:
                 raise
-        if host_arrays():
+        if arrays.host_arrays():
             return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
         return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
 
@@ -96,7 +96,7 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
         except NotSupported:
             if not comm.staging:
                 raise
-        if host_arrays():
+        if arrays.host_arrays():
             return host_receive.ireceive(comm, receive(buf), buf)
         return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
 

@@ -80,7 +80,6 @@ class FakeGpu:
 def gpu(monkeypatch):
     """Arrays of the class above are on a GPU, and no kernel runs there."""
     fake = FakeGpu()
-    monkeypatch.setattr(methods, "host_arrays", lambda: False)
     monkeypatch.setattr(arrays, "host_arrays", lambda: False)
     monkeypatch.setattr(arrays, "is_device_pointer", fake.is_device_pointer)
     monkeypatch.setattr(devices, "select", lambda: fake)
