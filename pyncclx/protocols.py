@@ -92,8 +92,9 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     if dtype.kind == "V":  # the interface has no word for bfloat16, the array's own dtype may have
         key = TABLE.get(str(getattr(array, "dtype", "")), dtype)
     nbytes = math.prod(shape) * dtype.itemsize
+    address = _address(interface, name)
     readonly = bool(interface["data"][1])
-    return _address(interface, name), nbytes, key, shape, readonly, interface.get("stream"), array
+    return address, nbytes, key, shape, readonly, interface.get("stream"), array
 
 
 def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
