@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import bench
+from . import bench, info, run
 from .bench import shuffle
 
 
@@ -12,6 +12,8 @@ def main() -> None:
     """Parse the command and run it."""
     parser = argparse.ArgumentParser(prog="python -m pyncclx", description="GPU collectives for mpi4py programs.")
     commands = parser.add_subparsers(required=True, metavar="command")
+    run.add_command(commands)
+    info.add_command(commands)
     bench.add_command(commands)
     shuffle.add_command(commands)
     arguments = parser.parse_args()

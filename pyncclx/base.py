@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,11 +13,14 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from . import devices
+from .arrays import host_arrays
 from .collectives import MODULES
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
+from .mpi_library import is_cuda_aware
+from .staging.operations import OPERATIONS
 from .team import Team
 
 _BLOCKING = ("stream", "host")
@@ -27,8 +31,10 @@ class State:
 
     def __init__(self, parent: State | None = None) -> None:
         self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
+        self.staging: bool | None = parent.staging if parent else None
         self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
         self.team: Team | None = None
+        self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
         self.endpoint: Endpoint | None = None
 
@@ -94,13 +100,22 @@ class Base(_Comm):
         """The device side of this communicator, made at the first use. Collective then."""
         state = state_of(self)
         if state.team is None:
-            if self.is_inter:
-                raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
-            mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            state.team = Team(cast(MPI.Intracomm, self), devices.select())
+            state.team = self._make_team(state)
         else:
             state.team.check()
         return state.team
+
+    def _make_team(self, state: State) -> Team:
+        if self.is_inter:
+            raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+        if state.refusal is not None and self.staging:  # told once, and nothing has changed
+            raise NotSupported(str(state.refusal))
+        mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+        try:
+            return Team(cast(MPI.Intracomm, self), devices.select())
+        except NotSupported as refusal:
+            state.refusal = refusal
+            raise
 
     @property
     def endpoint(self) -> Endpoint:
@@ -130,6 +145,21 @@ class Base(_Comm):
     def checking(self) -> bool:
         """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
         return state_of(self).checking
+
+    @property
+    def staging(self) -> bool:
+        """Whether MPI may do, on copies in host memory, what no kernel does with device arrays.
+
+        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
+        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
+        MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
+        """
+        chosen = state_of(self).staging
+        return "pyncclx.MPI" in sys.modules if chosen is None else chosen
+
+    @staging.setter
+    def staging(self, value: bool) -> None:
+        state_of(self).staging = bool(value)
 
     @property
     def device(self) -> str:
@@ -193,7 +223,7 @@ class Base(_Comm):
         return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
-        """Say in a sentence how an operation on device arrays would run. Collective at the first use.
+        """Say in a sentence how a method would run on device arrays. Collective at the first use.
 
         Parameters
         ----------
@@ -201,14 +231,41 @@ class Base(_Comm):
             Name of the method, such as "Allreduce".
         nbytes : int
             Of the message; where there is a block for each rank, of the longest.
+
+        Returns
+        -------
+        str
+            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
+            mpi4py's and nothing else) or "refused".
         """
         if operation not in MODULES:
-            raise ValueError(f"operation is {operation!r}; it can be {', '.join(MODULES)}")
-        team = self.team
+            return self._explain_without_kernel(operation)
+        try:
+            team = self.team
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
-        return f"{operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+        return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_without_kernel(self, operation: str) -> str:
+        if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
+            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
+        if operation not in OPERATIONS:
+            return f"host: {operation} is mpi4py's and moves no device arrays"
+        if host_arrays():
+            return f"host: {operation} is mpi4py's, and the host device's arrays are in host memory"
+        if self.staging:
+            return f"staged: {operation} has no kernel; device arrays go through pinned host memory and MPI"
+        aware = is_cuda_aware()
+        if aware is False:
+            return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
+        return (
+            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
+        )
 
 
 if TYPE_CHECKING:

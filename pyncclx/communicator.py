@@ -17,9 +17,13 @@ from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .point_to_point import PointToPoint
+from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .token_shuffle import Shuffles
 
 __all__ = [
+    "COMM_NULL",
+    "COMM_SELF",
+    "COMM_WORLD",
     "Cartcomm",
     "Comm",
     "Communicator",
@@ -73,9 +77,10 @@ def _told_ours(callback: Any) -> Any:
     return lambda comm, *rest: callback(ours(comm), *rest)
 
 
+@falls_back
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
-class Comm(PointToPoint, MPI.Comm):
+class Comm(PointToPoint, StagedMessages, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -95,19 +100,27 @@ class Comm(PointToPoint, MPI.Comm):
         From the first call after a kernel has given up waiting, and from all later ones.
     """
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        for name, constant in _CONSTANTS.items():
+            if self == constant:
+                return (_constant, (name,)) if self is constant else (_copy_of_constant, (type(self), name))
+        return super().__reduce__()
+
     def Free(self) -> None:
         """Release the communicator, and the device memory it holds. Collective.
 
-        MPI.COMM_WORLD and MPI.COMM_SELF, which cannot be freed, give the memory back and stay usable.
+        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` makes them give the memory back.
         """
-        self._leave()
-        if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            super().Free()
+        if self not in (COMM_WORLD, COMM_SELF):
+            self._leave()
+        super().Free()
 
     def free(self) -> None:
-        """As `Free`, and nothing for COMM_NULL."""
-        if self != MPI.COMM_NULL:
-            self.Free()
+        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give the memory back and stay usable."""
+        if self in (COMM_WORLD, COMM_SELF):
+            self._leave()
+        if all(self is not constant for constant in _CONSTANTS.values()):
+            super().free()
 
     def Disconnect(self) -> None:
         """As `Free`, once pending communication is over. Collective."""
@@ -128,7 +141,7 @@ class Comm(PointToPoint, MPI.Comm):
     def __exit__(self, kind: object, *exception: object) -> None:
         # Freeing waits for all ranks. One that raises must not: the others may never come here.
         if kind is None:
-            self.Free()
+            self.free()
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
@@ -141,14 +154,15 @@ class Comm(PointToPoint, MPI.Comm):
         return super().Create_errhandler(_told_ours(errhandler_fn))
 
 
+@falls_back
 @_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
-class Intracomm(Collectives, BlockCollectives, PrefixReductions, Shuffles, MPI.Intracomm, Comm):
+class Intracomm(Collectives, BlockCollectives, PrefixReductions, Shuffles, StagedCollectives, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 
-class Topocomm(MPI.Topocomm, Intracomm):
+class Topocomm(StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
@@ -181,10 +195,26 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
 )
 
 
+COMM_NULL = Comm(MPI.COMM_NULL)
+COMM_SELF = Intracomm(MPI.COMM_SELF)
+COMM_WORLD = Intracomm(MPI.COMM_WORLD)
+_CONSTANTS: dict[str, Comm] = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
+
+
+def _constant(name: str) -> Comm:
+    return _CONSTANTS[name]
+
+
+def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
+    return cls.__new__(cls, _CONSTANTS[name])
+
+
 def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
     if not isinstance(comm, Comm):
-        comm = next(cls for base, cls in _TREE if isinstance(comm, base))(comm)
+        cls = next(cls for base, cls in _TREE if isinstance(comm, base))
+        constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]
+        comm = constants[0] if constants else cls(comm)
     if parent is not None and comm != MPI.COMM_NULL:
         state_of(comm, parent)
     return comm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,18 @@ def _interface(array: Any) -> dict[str, Any] | None:
         if not hasattr(array, "__dlpack__"):
             raise
         return None
+    if not isinstance(interface, dict):
+        raise TypeError(f"__cuda_array_interface__ is {interface!r}, expecting a dict")
     return interface
 
 
 def _address(interface: dict[str, Any], name: str) -> int:
-    address = interface["data"][0]
+    data = interface["data"]
+    if not isinstance(data, tuple):
+        raise TypeError(f"{name}: __cuda_array_interface__ has data {data!r}, expecting a tuple")
+    if len(data) != 2:
+        raise ValueError(f"{name}: __cuda_array_interface__ has data {data!r}, expecting (address, read-only)")
+    address = data[0]
     if address is None and 0 in interface["shape"]:
         return 0
     if not isinstance(address, int):
@@ -71,6 +79,11 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     typestr = interface["typestr"]
     if typestr[0] not in "<>|" or min(shape, default=0) < 0:
         raise BufferError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, shape {shape}")
+    if not typestr[2:].isdecimal():
+        raise ValueError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, without a size")
+    descr = interface.get("descr")
+    if descr is not None and (len(descr) != 1 or descr[0] != ("", typestr)):
+        warnings.warn(f"{name}: __cuda_array_interface__: 'descr' is ignored", RuntimeWarning, stacklevel=2)
     dtype = np.dtype(typestr)
     strides = interface.get("strides")
     if strides is not None and not is_contiguous(shape, strides, dtype.itemsize):
@@ -79,8 +92,9 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     if dtype.kind == "V":  # the interface has no word for bfloat16, the array's own dtype may have
         key = TABLE.get(str(getattr(array, "dtype", "")), dtype)
     nbytes = math.prod(shape) * dtype.itemsize
+    address = _address(interface, name)
     readonly = bool(interface["data"][1])
-    return _address(interface, name), nbytes, key, shape, readonly, interface.get("stream"), array
+    return address, nbytes, key, shape, readonly, interface.get("stream"), array
 
 
 def _read_dlpack(array: Any, name: str, device: Device) -> Memory:

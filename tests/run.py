@@ -1,4 +1,4 @@
-"""The whole test suite: linters, tests of one process, tests on 1 to 8 ranks, protocol tests.
+"""The whole test suite: linters, tests of one process, tests on 1 to 8 ranks, protocol tests, mpi4py's own tests.
 
     python tests/run.py [step ...] [-n ranks ...] [-k expression]
 
@@ -7,6 +7,7 @@ hangs is ended and counts as a failure.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = (1, 2, 3, 4, 8)
 # Seconds that a step may take, several times what it takes on two processors.
 LIMITS = {"ruff": 60.0, "mypy": 240.0, "kernels": 900.0, "host": 900.0, "ranks": 600.0, "protocol": 900.0}
+LIMITS["conformance"] = 900.0
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
 
@@ -49,6 +51,22 @@ def kernels() -> Result:
     command = [sys.executable, str(ROOT / "tests" / "kernels.py")]
     code = launch.run(command, launch.environment("host"), LIMITS["kernels"])
     return Result("kernels", passed=int(code == 0), failed=int(code != 0))
+
+
+def conformance() -> Result:
+    """A part of mpi4py's own tests, on our module and on mpi4py; `tests/conformance/run.py` runs all of them."""
+    print("==== mpi4py's tests on pyncclx.MPI, 2 ranks, host", flush=True)
+    result = Result("mpi4py's tests, 2 ranks, host")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, str(ROOT / "tests/conformance/run.py"), "--quick", "--json", str(report)]
+        code = launch.run(command, launch.environment("host"), LIMITS["conformance"])
+        if report.exists():
+            summary = json.loads(report.read_text())["summary"]
+            result.passed, result.failed, result.skipped = (summary[key] for key in ("passed", "worse", "skipped"))
+    if code != 0 and result.failed == 0:
+        result.failed, result.note = 1, f"ended with code {code}"
+    return result
 
 
 def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
@@ -104,6 +122,8 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             yield check("mypy")
         elif step == "kernels":
             yield kernels()
+        elif step == "conformance":
+            yield conformance()
         elif (ROOT / "tests" / step).is_dir():
             for ranks in options.ranks if step == "ranks" else [None]:
                 yield tests(step, ranks, arguments)
@@ -118,7 +138,7 @@ def timed(steps: Iterator[Result]) -> Iterator[Result]:
 
 
 def main() -> int:
-    steps = ["checks", "kernels", "host", "ranks", "protocol"]
+    steps = ["checks", "kernels", "host", "ranks", "protocol", "conformance"]
     parser = argparse.ArgumentParser(description="run the tests")
     parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)

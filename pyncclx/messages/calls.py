@@ -56,6 +56,20 @@ def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     return request_of(_Pending(comm, incoming, incoming.status if incoming else _no_source()))
 
 
+def receive_matched(comm: Base, message: MPI.Message, buf: Any, status: MPI.Status | None) -> None:
+    """Mrecv."""
+    incoming = _matched(comm, "Recv", message, buf)
+    incoming.finish(incoming.stream)
+    _tell(status, incoming.status)
+    _after(comm)
+
+
+def ireceive_matched(comm: Base, message: MPI.Message, buf: Any) -> Request:
+    """Imrecv."""
+    incoming = _matched(comm, "Irecv", message, buf)
+    return request_of(_Pending(comm, incoming, incoming.status))
+
+
 def exchange(
     comm: Base,
     sendbuf: Any,
@@ -153,6 +167,16 @@ def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name:
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=True)
     return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
+
+
+def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any) -> Incoming:
+    """Begin to receive a message that a probe has matched."""
+
+    def start(envelope: Any, source: int, tag: int) -> MPI.Request:
+        return MPI.Message.Irecv(message, [envelope, MPI.BYTE])
+
+    buffer, stream = _resolve(comm, f"{operation}: buf", buf, writable=True)
+    return Incoming(comm.endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start)
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:

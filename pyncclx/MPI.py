@@ -1,0 +1,40 @@
+"""All of `mpi4py.MPI`, with our communicators in it: a program that imports this instead needs no other change.
+
+    from pyncclx import MPI
+
+Communicators of this module never refuse a call that MPI allows. What no kernel does is done by MPI on a copy in host
+memory (`comm.staging`); `comm.explain` says which calls those are.
+"""
+
+# ruff: noqa: PLC0414
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI as _MPI
+from mpi4py.MPI import *  # noqa: F403
+
+from .communicator import COMM_NULL as COMM_NULL
+from .communicator import COMM_SELF as COMM_SELF
+from .communicator import COMM_WORLD as COMM_WORLD
+from .communicator import Cartcomm as Cartcomm
+from .communicator import Comm as Comm
+from .communicator import Distgraphcomm as Distgraphcomm
+from .communicator import Graphcomm as Graphcomm
+from .communicator import Intercomm as Intercomm
+from .communicator import Intracomm as Intracomm
+from .communicator import Topocomm as Topocomm
+from .staging.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
+from .staging.matched import MESSAGE_NULL as MESSAGE_NULL
+from .staging.matched import Message as Message
+from .staging.requests import REQUEST_NULL as REQUEST_NULL
+from .staging.requests import Grequest as Grequest
+from .staging.requests import Prequest as Prequest
+from .staging.requests import Request as Request
+
+__all__ = [name for name in dir(_MPI) if not name.startswith("_")]
+
+
+def __getattr__(name: str) -> Any:
+    # What mpi4py keeps to itself but others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
+    return getattr(_MPI, name)

@@ -1,0 +1,42 @@
+"""The MPI library of this process: which it is, and whether it takes device arrays itself."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+
+
+def path() -> str | None:
+    """The file of the MPI library that mpi4py has loaded; None if it does not show."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        found = re.search(r"/\S*/libmpi(?:_abi|_cray|_gnu\S*|ch)?\.so\S*$", line)
+        if found:
+            return found.group()
+    return None
+
+
+@functools.cache
+def is_cuda_aware() -> bool | None:
+    """Whether the MPI library says that it takes device arrays; None if it does not say.
+
+    Asked are, in this order, the info key of MPI 4.1 and the queries of Open MPI and of MPICH.
+    """
+    kinds = MPI.COMM_WORLD.Get_info().get("mpi_memory_alloc_kinds")
+    if kinds is not None:
+        return any(kind.split(":")[0] == "cuda" for kind in kinds.split(","))
+    file = path()
+    library: Any = ctypes.CDLL(file) if file else None
+    if hasattr(library, "MPIX_GPU_query_support"):
+        flag = ctypes.c_int(0)
+        status = library.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag))
+        return bool(flag.value) if status == 0 else None
+    if hasattr(library, "MPIX_Query_cuda_support"):
+        return bool(library.MPIX_Query_cuda_support())
+    return None

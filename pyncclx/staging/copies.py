@@ -1,0 +1,122 @@
+"""The host copy of a device array, as mpi4py is given it, and the way back of what MPI wrote there."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import datatypes, devices
+from ..arrays import reader_of
+from ..buffers import Buffer
+from ..collectives.launch import stream_for
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Mover(Protocol):
+    """Host memory and copies; `pyncclx.staging.pinned` fulfils it."""
+
+    def allocate(self, nbytes: int) -> Bytes: ...
+
+    def download(self, address: int, host: Bytes, stream: Any) -> None: ...
+
+    def upload(self, address: int, host: Bytes, stream: Any) -> None: ...
+
+    def upload_where(self, address: int, host: Bytes, mask: npt.NDArray[np.bool_], stream: Any) -> None: ...
+
+
+def _mover() -> Mover:
+    from . import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
+
+    return pinned
+
+
+class _Stand:
+    """Stands for the device array in mpi4py's eyes: its type and length, at an address of the host."""
+
+    def __init__(self, host: Bytes, typestr: str, itemsize: int, readonly: bool) -> None:
+        self.host = host
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": (host.nbytes // itemsize,),
+            "typestr": typestr,
+            "data": (host.ctypes.data, readonly),
+        }
+
+
+class Copy:
+    """A device array's copy in host memory.
+
+    What goes back are the bytes that MPI has changed, and no others: next to them, in the gaps of a derived datatype or
+    between blocks, other operations may be writing to the device array meanwhile.
+
+    Parameters
+    ----------
+    array : device array
+    name : str
+        Operation and argument for messages, such as ``"Gatherv: recvbuf"``.
+    written : bool
+        Whether MPI may write to it.
+    whole : bool
+        Whether all of the array belongs to the operation.
+    """
+
+    def __init__(self, array: Any, name: str, *, written: bool, whole: bool) -> None:
+        device, read = devices.select(), reader_of(array)
+        if read is None:
+            raise TypeError(f"{name} is {array!r}; expecting an array")
+        self._mover, self._device, self._whole = _mover(), device, whole
+        self.address, nbytes, key, shape, readonly, stream, owner = read(array, name, device)
+        self._source = Buffer(self.address, nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
+        self.written = written and not readonly
+        self.host = self._mover.allocate(nbytes)
+        self._before: Bytes | None = None
+        self._typestr, self._itemsize = _element(key)
+        self._readonly = readonly
+
+    def download(self, part: slice = slice(None)) -> None:
+        """Bring the device's contents here, after what its producer has enqueued."""
+        host = self.host[part]
+        if host.nbytes:
+            stream = stream_for(self._device, (self._source,))
+            self._mover.download(self.address + (part.start or 0), host, stream)
+        self._before = self.host.copy() if self.written and not self._whole else None
+
+    def upload(self) -> None:
+        """Take what MPI has written to the device; it is there when this returns."""
+        if not self.written or not self.host.nbytes:
+            return
+        stream = self._device.current_stream()
+        if self._before is None:
+            self._mover.upload(self.address, self.host, stream)
+            return
+        changed = np.flatnonzero(self.host != self._before)
+        if changed.size:
+            first, last = int(changed[0]), int(changed[-1]) + 1
+            part = self.host[first:last]
+            if changed.size == last - first:
+                self._mover.upload(self.address + first, part, stream)
+            else:
+                mask = part != self._before[first:last]
+                self._mover.upload_where(self.address + first, part, mask, stream)
+
+    def partition(self, index: int, partitions: int) -> slice:
+        """Where a partition of a partitioned operation lies; all there is, if that depends on a datatype."""
+        nbytes, rest = divmod(self.host.nbytes, partitions)
+        if rest or not self._whole:
+            return slice(None)
+        return slice(index * nbytes, (index + 1) * nbytes)
+
+    def stand(self) -> _Stand:
+        """What mpi4py is given in the array's place."""
+        return _Stand(self.host, self._typestr, self._itemsize, self._readonly)
+
+
+def _element(key: Any) -> tuple[str, int]:
+    """Element type and size as the array interface says them; bytes for what it has no word for."""
+    if isinstance(key, np.dtype):
+        return f"|V{key.itemsize}" if key.kind == "V" else key.str, key.itemsize
+    datatype = datatypes.of(key)
+    return "|V2" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize

@@ -1,0 +1,66 @@
+"""The buffer operations of MPI: which arguments of each method are buffers, and which of them it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ..buffers import where
+
+
+class Argument(NamedTuple):
+    """A buffer argument of a method."""
+
+    name: str
+    position: int
+    written: bool
+
+
+_SEND = (Argument("buf", 0, False),)
+_RECV = (Argument("buf", 0, True),)
+_PAIR = (Argument("sendbuf", 0, False), Argument("recvbuf", 1, True))
+_EXCHANGE = (Argument("sendbuf", 0, False), Argument("recvbuf", 3, True))
+
+
+def _forms(*names: str) -> Iterator[str]:
+    """An operation's blocking, nonblocking and persistent forms."""
+    for name in names:
+        yield from (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")
+
+
+_PAIRS = (
+    *("Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
+    *("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
+    *("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"),
+)
+
+#: By the name of the method. Neither MPI's barriers nor the lower-case methods, which take Python objects, are here.
+OPERATIONS: dict[str, tuple[Argument, ...]] = {
+    **dict.fromkeys(_forms(*_PAIRS), _PAIR),
+    **dict.fromkeys(_forms("Send", "Bsend", "Ssend", "Rsend"), _SEND),
+    **dict.fromkeys(_forms("Recv", "Bcast"), _RECV),
+    **dict.fromkeys(("Sendrecv", "Isendrecv"), _EXCHANGE),
+    **dict.fromkeys(("Sendrecv_replace", "Isendrecv_replace"), _RECV),
+    "Psend_init": _SEND,
+    "Precv_init": _RECV,
+}
+
+
+def device_buffers(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument]:
+    """The arguments of a call that are device arrays."""
+    return [a for a in OPERATIONS[operation] if where(argument(a, args, kwargs)) == "device"]
+
+
+def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One argument of a call; None if it was left out."""
+    return args[which.position] if which.position < len(args) else kwargs.get(which.name)
+
+
+def is_nonblocking(operation: str) -> bool:
+    """Whether the method returns a request for one operation."""
+    return operation[0] == "I" and operation[1].islower()
+
+
+def is_persistent(operation: str) -> bool:
+    """Whether the method returns a request that can be started."""
+    return operation.endswith("_init")

@@ -1,0 +1,45 @@
+"""Pinned host memory, and copies between it and the GPU. Each copy is over when the function returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import NotSupported
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def allocate(nbytes: int) -> Bytes:
+    """Host memory that the GPU can copy to and from at full speed; from CuPy's pool."""
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes) if nbytes else np.empty(0, np.uint8)
+
+
+def download(address: int, host: Bytes, stream: Any) -> None:
+    """Copy from the GPU, after what is on `stream`."""
+    if stream.is_capturing():
+        raise NotSupported("an operation that MPI does on host memory cannot be captured in a graph; call it outside")
+    cupy.cuda.runtime.memcpyAsync(
+        host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
+    )
+    stream.synchronize()
+
+
+def upload(address: int, host: Bytes, stream: Any) -> None:
+    """Copy to the GPU, after what is on `stream`."""
+    cupy.cuda.runtime.memcpyAsync(
+        address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
+    )
+    stream.synchronize()
+
+
+def upload_where(address: int, host: Bytes, mask: npt.NDArray[np.bool_], stream: Any) -> None:
+    """Copy the bytes to the GPU for which `mask` is true, after what is on `stream`; the others are not touched."""
+    memory = cupy.cuda.UnownedMemory(address, host.nbytes, None, cupy.cuda.Device().id)
+    with stream:
+        target = cupy.ndarray(host.shape, np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        cupy.copyto(target, cupy.asarray(host), where=cupy.asarray(mask))
+    stream.synchronize()

@@ -1,0 +1,242 @@
+"""Requests of operations on host copies, and the calls that complete many requests at once.
+
+Nonblocking calls need no class of requests, see `land_on_completion`; persistent ones do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..messages import request as messages
+from .copies import Copy
+
+
+class LikeMpi4py(type):
+    """The class of a class that stands for mpi4py's in `pyncclx.MPI`: objects of mpi4py's are its instances too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, vars(cls).get("like", ())) or super().__instancecheck__(instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, vars(cls).get("like", ())) or super().__subclasscheck__(subclass)
+
+
+_Indices = Callable[[int, Any], Iterable[int]]
+# Which of n requests a call has completed, by what it returned.
+_COMPLETED: dict[str, _Indices] = {
+    "Waitall": lambda n, _: range(n),
+    "waitall": lambda n, _: range(n),
+    "Testall": lambda n, flag: range(n if flag else 0),
+    "testall": lambda n, result: range(n if result[0] else 0),
+    "Waitany": lambda _, index: [index],
+    "waitany": lambda _, result: [result[0]],
+    "Testany": lambda _, result: [result[0]] if result[1] else [],
+    "testany": lambda _, result: [result[0]] if result[1] else [],
+    "Waitsome": lambda _, indices: indices or [],
+    "waitsome": lambda _, result: result[0] or [],
+    "Testsome": lambda _, indices: indices or [],
+    "testsome": lambda _, result: result[0] or [],
+}
+
+
+def _completing(name: str, completed: _Indices) -> Any:
+    original = getattr(MPI.Request, name)
+    with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
+
+    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
+        ours = any(isinstance(request, (messages.Request, messages.Checked)) for request in requests)
+        result = (with_ours if ours else original)(requests, *args, **kwargs)
+        land(requests[i] for i in completed(len(requests), result) if i >= 0)  # MPI.UNDEFINED is negative
+        return result
+
+    method.__name__, method.__doc__ = name, original.__doc__
+    return classmethod(method)
+
+
+class Request(MPI.Request, metaclass=LikeMpi4py):
+    """An `mpi4py.MPI.Request`; the calls that complete many take staged ones among them."""
+
+    like = MPI.Request
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        super().__reduce__()  # raises for all but null requests
+        return (_null, ()) if self is REQUEST_NULL else (_copy_of_null, (type(self),))
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Request:
+        """As mpi4py's."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Request:
+        """As mpi4py's."""
+        return cls(super().fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> Request:
+        """As mpi4py's."""
+        return cls(super().f2py(arg))
+
+
+for _name, _completed in _COMPLETED.items():
+    setattr(Request, _name, _completing(_name, _completed))
+
+REQUEST_NULL = Request(MPI.REQUEST_NULL)
+
+
+def _null() -> Request:
+    return REQUEST_NULL
+
+
+def _copy_of_null(cls: type[Request]) -> Request:
+    return cls.__new__(cls, REQUEST_NULL)
+
+
+class Prequest(MPI.Prequest, Request):
+    """An `mpi4py.MPI.Prequest`; `Startall` takes staged ones among others."""
+
+    like = MPI.Prequest
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        """As mpi4py's."""
+        for request in requests:
+            if isinstance(request, StagedPrequest):
+                request.prepare()
+        super().Startall(requests)
+
+
+class Grequest(MPI.Grequest, Request):
+    """An `mpi4py.MPI.Grequest`."""
+
+    like = MPI.Grequest
+
+    @classmethod
+    def Start(cls, *args: Any, **kwargs: Any) -> Grequest:
+        """As mpi4py's."""
+        return cls(super().Start(*args, **kwargs))
+
+
+def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
+    """A request of mpi4py's that takes results to the device when it completes, by whatever call.
+
+    An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
+    give it some; so it is made to hold one whose end we are told of.
+    """
+    held = np.empty(0, np.uint8)
+    weakref.finalize(held, _upload, copies).atexit = False
+    holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
+    holder.Free()
+    holding = MPI.Request(holder)
+    ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
+    return holding
+
+
+def _upload(copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        copy.upload()
+
+
+class StagedPrequest(Prequest):
+    """A persistent request that copies device arrays to the host when started, and back when completed.
+
+    Parameters
+    ----------
+    request : MPI.Prequest
+        mpi4py's, on the host copies.
+    copies : sequence of Copy
+    partitions : int
+        Of a partitioned operation; 0 for others.
+    """
+
+    def __new__(cls, request: MPI.Prequest, *_: Any) -> StagedPrequest:
+        """As mpi4py's, which takes the request alone."""
+        return super().__new__(cls, request)
+
+    def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
+        self._copies, self._partitions = copies, partitions
+        self._active = False
+
+    def prepare(self) -> None:
+        """Take the device arrays to the host, just before the operation is started."""
+        for copy in self._copies:
+            if not self._partitions or copy.written:  # partitions to send are copied when they are ready
+                copy.download()
+        self._active = True
+
+    def land(self) -> None:
+        """Take the result to the device, if the operation has been started and is complete."""
+        if self._active:
+            self._active = False
+            _upload(self._copies)
+
+    def Start(self) -> None:
+        """As mpi4py's."""
+        self.prepare()
+        super().Start()
+
+    def Wait(self, status: MPI.Status | None = None) -> Any:
+        """As mpi4py's."""
+        super().Wait(status)
+        self.land()
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """As mpi4py's."""
+        flag = super().Test(status)
+        if flag:
+            self.land()
+        return flag
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As mpi4py's."""
+        message = super().wait(status)
+        self.land()
+        return message
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """As mpi4py's."""
+        flag, message = super().test(status)
+        if flag:
+            self.land()
+        return flag, message
+
+    def Pready(self, partition: int) -> None:
+        """As mpi4py's."""
+        self._take([partition])
+        super().Pready(partition)
+
+    def Pready_range(self, partition_low: int, partition_high: int) -> None:
+        """As mpi4py's."""
+        self._take(range(partition_low, partition_high + 1))
+        super().Pready_range(partition_low, partition_high)
+
+    def Pready_list(self, partitions: Sequence[int]) -> None:
+        """As mpi4py's."""
+        self._take(partitions)
+        super().Pready_list(partitions)
+
+    def Parrived(self, partition: int) -> bool:
+        """As mpi4py's."""
+        flag = super().Parrived(partition)
+        if flag:
+            _upload(self._copies)
+        return flag
+
+    def _take(self, partitions: Iterable[int]) -> None:
+        for copy in self._copies:
+            for partition in partitions:
+                copy.download(copy.partition(partition, self._partitions))
+
+
+def land(requests: Iterable[MPI.Request]) -> None:
+    """After requests have been completed together."""
+    for request in requests:
+        if isinstance(request, StagedPrequest):
+            request.land()

@@ -1,0 +1,83 @@
+"""A call of MPI's with host copies in the place of device arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .copies import Copy
+from .operations import Argument, argument, device_buffers, is_nonblocking, is_persistent
+from .requests import StagedPrequest, land_on_completion
+
+if TYPE_CHECKING:
+    from ..base import Base
+
+_Method = Callable[..., Any]
+
+
+def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call mpi4py's method with host copies in the place of device arrays.
+
+    Parameters
+    ----------
+    comm : Base
+    operation : str
+    call : callable
+        mpi4py's method, bound to what it belongs to.
+    args, kwargs
+        Of the call.
+
+    Returns
+    -------
+    object
+        What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
+    """
+    comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
+    copies, args, kwargs = _replace(comm, operation, args, kwargs)
+    if is_persistent(operation):
+        return StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
+    for copy in copies:
+        copy.download()
+    result = call(*args, **kwargs)
+    if is_nonblocking(operation):
+        return land_on_completion(result, copies)
+    for copy in copies:
+        copy.upload()
+    return result
+
+
+def _replace(
+    comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
+    """The copies that a call needs, and its arguments with what stands for the device arrays."""
+    copies, placed, named = [], list(args), dict(kwargs)
+    reads = is_bcast_root(comm, operation, args, kwargs)
+    for which in device_buffers(operation, args, kwargs):
+        spec = argument(which, args, kwargs)
+        whole = not isinstance(spec, (list, tuple))
+        array = spec if whole else spec[0]
+        copy = Copy(array, f"{operation}: {which.name}", written=which.written and not reads, whole=whole)
+        replaced = copy.stand() if whole else type(spec)((copy.stand(), *spec[1:]))
+        copies.append(copy)
+        if which.position < len(args):
+            placed[which.position] = replaced
+        else:
+            named[which.name] = replaced
+    return copies, tuple(placed), named
+
+
+def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this rank only reads the buffer of a broadcast."""
+    if operation not in ("Bcast", "Ibcast", "Bcast_init"):
+        return False
+    root = argument(Argument("root", 1, False), args, kwargs) or 0
+    return bool(root == MPI.ROOT if comm.is_inter else root == comm.rank)
+
+
+def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Of a partitioned operation; 0 for others."""
+    if operation not in ("Psend_init", "Precv_init"):
+        return 0
+    return int(argument(Argument("partitions", 1, False), args, kwargs))

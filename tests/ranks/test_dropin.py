@@ -1,0 +1,85 @@
+"""pyncclx.MPI is mpi4py.MPI with our communicators in it."""
+
+import copy
+import importlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.base import state_of
+
+
+@pytest.fixture
+def module():
+    """`pyncclx.MPI`, gone again afterwards: that it is loaded is what lets communicators stage."""
+    yield importlib.import_module("pyncclx.MPI")
+    del sys.modules["pyncclx.MPI"]
+
+
+def test_every_public_name(module):
+    names = [name for name in dir(MPI) if not name.startswith("_")]
+    assert len(names) > 300
+    ours = {name for name in names if getattr(module, name) is not getattr(MPI, name)}
+    communicators = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Topocomm"}
+    constants = {"COMM_NULL", "COMM_SELF", "COMM_WORLD", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL"}
+    assert ours == communicators | constants | {"Grequest", "Message", "Prequest", "Request"}
+    for name in ours - constants:
+        assert issubclass(getattr(module, name), getattr(MPI, name))
+    namespace = {}
+    exec("from pyncclx.MPI import *", namespace)
+    assert namespace["COMM_WORLD"] is module.COMM_WORLD
+
+
+def test_constants(module):
+    assert module.COMM_WORLD == MPI.COMM_WORLD
+    assert type(module.COMM_WORLD) is pyncclx.Intracomm
+    assert pyncclx.Communicator() is module.COMM_WORLD
+    for constant in (module.COMM_WORLD, module.COMM_SELF, module.COMM_NULL, module.REQUEST_NULL):
+        assert pickle.loads(pickle.dumps(constant)) is constant
+        assert copy.copy(constant) is constant
+        again = pickle.loads(pickle.dumps(type(constant)(constant)))
+        assert again == constant
+        assert again is not constant
+    assert module.COMM_WORLD.Split(MPI.UNDEFINED) == module.COMM_NULL
+
+
+def test_addresses_and_handles(module):
+    """What other extension modules are built on."""
+    world = module.COMM_WORLD
+    assert module._handleof(world) == MPI._handleof(MPI.COMM_WORLD)
+    assert module._addressof(world) != 0
+    assert "PyMPIComm_Get" in module.__pyx_capi__
+    assert module.Win.Allocate(8, comm=world).Free() is None
+    with pytest.raises(AttributeError):
+        module.no_such_name  # noqa: B018
+
+
+def test_staging_is_allowed(module, monkeypatch):
+    """By the module alone, unless the communicator says otherwise."""
+    comm = module.COMM_WORLD.Dup()
+    assert comm.staging
+    comm.staging = False
+    assert not comm.Dup().staging
+    state_of(comm).staging = None
+    monkeypatch.delitem(sys.modules, "pyncclx.MPI")
+    assert not comm.staging
+    monkeypatch.undo()
+
+
+def test_requests(module):
+    """Requests of mpi4py's are instances of ours, and complete together."""
+    comm, x, y = module.COMM_WORLD, np.ones(3), np.zeros(3)
+    request = comm.Irecv(y, comm.rank)
+    persistent = comm.Send_init(x, comm.rank)
+    assert isinstance(request, module.Request)
+    assert not isinstance(request, module.Prequest)
+    assert type(persistent) is module.Prequest
+    module.Prequest.Startall([persistent])
+    assert module.Request.Waitall([request, persistent]) is True
+    assert y.tolist() == [1, 1, 1]
+    assert module.Request.Waitany([module.Request()]) == MPI.UNDEFINED
+    persistent.Free()
