@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import dlpack
-from .datatypes import TABLE
+from .datatypes import MOVED_ONLY, TABLE
 from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, not_contiguous
 
 __all__ = ["read_protocol", "speaks", "stated_address"]
@@ -105,7 +105,7 @@ def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
     if tensor.strides is not None and not is_contiguous(tensor.shape, tensor.strides, 1):
         raise not_contiguous(name, tensor.shape, tensor.strides)
     nbytes = math.prod(tensor.shape) * tensor.itemsize
-    datatype = TABLE.get(tensor.name, TABLE["uint8"])
+    datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or TABLE["uint8"]
     # The export has made the current stream wait for the producer: there is no other stream to wait for.
     return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
 
