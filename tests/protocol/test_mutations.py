@@ -187,12 +187,12 @@ def test_each_mutation_is_noticed(programs, name):
     options = {"mutation": number(name), "epoch": mutation.epoch, "patience_s": 5}
     for seed in range(SEEDS):
         if mutation.finds == "tsan":
-            done = programs["mutated-tsan"](ranks=3, seed=seed, calls=40, **options)
+            done = programs["mutated-tsan"](ranks=3, seed=seed, calls=120, **options)
             if done.returncode == RACE:
                 assert "data race" in done.stderr
                 return
         else:
-            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=100, hostile=1, **options)
+            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, **options)
             if done.returncode in AWRY:
                 return
         assert done.returncode == 0, done.stderr[:6000]

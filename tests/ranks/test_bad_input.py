@@ -238,7 +238,7 @@ def test_operators(comm, a, name):
     refused(comm, reduce(MPI.OP_NULL), MPI.Exception, "operator", "SUM", error_class=MPI.ERR_OP)
     refused(comm, reduce("sum"), TypeError, "op is 'sum'", "MPI.SUM")
     mine = MPI.Op.Create(lambda x, y, t: None)
-    refused(comm, reduce(mine), NotSupported, "Op.Create", "Allgather")
+    refused(comm, reduce(mine), NotSupported, "Op.Create", "pyncclx.Op")
     mine.Free()
 
 
