@@ -14,7 +14,7 @@ import mpi_bootstrap
 
 from . import devices
 from .arrays import host_arrays
-from .collectives import MODULES
+from .collectives import MODULES, blocking_form
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
@@ -238,6 +238,7 @@ class Base(_Comm):
             Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
             mpi4py's and nothing else) or "refused".
         """
+        operation = blocking_form(operation)
         if operation not in MODULES:
             return self._explain_without_kernel(operation)
         try:

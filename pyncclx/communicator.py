@@ -16,6 +16,7 @@ from mpi4py import MPI
 from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
+from .nonblocking import Nonblocking
 from .point_to_point import PointToPoint
 from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .token_shuffle import Shuffles
@@ -158,7 +159,9 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
 @_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
-class Intracomm(Collectives, BlockCollectives, PrefixReductions, Shuffles, StagedCollectives, MPI.Intracomm, Comm):
+class Intracomm(
+    Collectives, BlockCollectives, PrefixReductions, Nonblocking, Shuffles, StagedCollectives, MPI.Intracomm, Comm
+):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 

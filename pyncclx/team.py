@@ -16,7 +16,7 @@ import mpi_bootstrap
 
 from . import layout
 from .buffers import Buffer
-from .devices import Device, Function, Upload, Watch
+from .devices import Device, Event, Function, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
 from .heap import Heap, Lease, process_heap
 from .symmetric import Window, allocate_window
@@ -190,6 +190,12 @@ class Team:
         if self._stream is not None and self._stream != stream:
             self.device.order(self._stream, stream)
         self._stream = stream
+
+    def mark(self) -> Event:
+        """The end of what was launched last."""
+        event = self.device.event()
+        event.record(self._stream)
+        return event
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""

@@ -39,4 +39,11 @@ MODULES = {
     "Exscan": exscan,
 }
 
-__all__ = ["MODULES"]
+
+def blocking_form(name: str) -> str:
+    """The operation of which a method is the nonblocking form, if it is the one of a kernel; else its own name."""
+    operation = name[1:].capitalize()
+    return operation if name == f"I{operation.lower()}" and operation in MODULES else name
+
+
+__all__ = ["MODULES", "blocking_form"]

@@ -57,6 +57,22 @@ class Watch(Protocol):
         """Free the memory; `array` must not be used afterwards."""
 
 
+class Event(Protocol):
+    """A place in the order of a stream."""
+
+    def record(self, stream: Any) -> None:
+        """Be where the stream's work ends by now."""
+
+    def is_over(self) -> bool:
+        """Tell whether the work before it is over; in a graph that is being captured it counts as over."""
+
+    def order(self, then: Any) -> None:
+        """Make what is enqueued on `then` from now on wait for the work before it."""
+
+    def synchronize(self) -> None:
+        """Wait on the host for the work before it."""
+
+
 class Device(Protocol):
     """What the library needs of the place where its kernels run. Addresses are those that kernels use.
 
@@ -131,6 +147,9 @@ class Device(Protocol):
 
     def order(self, first: Any, then: Any) -> None:
         """Make what is enqueued on `then` from now on wait for what is on `first` by now."""
+
+    def event(self) -> Event:
+        """Return an event to record."""
 
     def is_device_pointer(self, address: int) -> bool:
         """Tell whether kernels can use this address."""

@@ -110,6 +110,43 @@ class LegacyPeerMemory:
         cupy.cuda.runtime.ipcCloseMemHandle(self.address)
 
 
+class Event:
+    """A place in the order of a stream."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._owner = cupy.cuda.Event(disable_timing=True)
+        self._event = driver.CUevent(self._owner.ptr)
+        self._on = self._capture = 0  # the stream and the capture it was recorded in
+
+    def record(self, stream: Any) -> None:
+        """Be where the stream's work ends by now."""
+        handle = self._device._stream(stream)
+        self._on, self._capture = stream.ptr, self._device._capture(handle)
+        _checked(driver.cuEventRecord(self._event, handle))
+
+    def is_over(self) -> bool:
+        """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
+        if self._capture:
+            return True
+        result = driver.cuEventQuery(self._event)
+        if result[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        _checked(result)
+        return True
+
+    def order(self, then: Any) -> None:
+        """What is enqueued on `then` from now on waits; not across the border of a capture, as `Device.order`."""
+        handle = self._device._stream(then)
+        if then.ptr != self._on and self._device._capture(handle) == self._capture:
+            _checked(driver.cuStreamWaitEvent(handle, self._event, 0))
+
+    def synchronize(self) -> None:
+        """Wait on the host; not for one in a capture."""
+        if not self._capture:
+            self._owner.synchronize()
+
+
 class Upload:
     """Constant bytes in device memory."""
 
@@ -343,6 +380,10 @@ class Device:
             return
         _checked(driver.cuEventRecord(self._event, before))
         _checked(driver.cuStreamWaitEvent(after, self._event, 0))
+
+    def event(self) -> Event:
+        """An event to record."""
+        return Event(self)
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait on the host for a stream, or for the whole GPU."""

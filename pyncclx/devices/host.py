@@ -81,6 +81,23 @@ class Watch:
         del self.array
 
 
+class Event:
+    """A place in the order of launches, which return when they are done: always over."""
+
+    def record(self, stream: object) -> None:
+        """Do nothing."""
+
+    def is_over(self) -> bool:
+        """Return True."""
+        return True
+
+    def order(self, then: object) -> None:
+        """Do nothing."""
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
 class Launch(ctypes.Structure):
     """`Launch` of ``cuda/host/emulator.h``."""
 
@@ -257,6 +274,10 @@ class Device:
 
     def order(self, first: object, then: object) -> None:
         """Do nothing: launches are synchronous."""
+
+    def event(self) -> Event:
+        """Return an event, which is over."""
+        return Event()
 
     def is_device_pointer(self, address: int) -> bool:
         """Return True: kernels use the process' own memory."""
