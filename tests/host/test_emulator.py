@@ -128,7 +128,9 @@ def test_stuck_kernel_is_reported(kernels: dict[str, host.Kernel], capfd: pytest
 
 
 def test_deadlock_is_reported_at_once(run: Run) -> None:
-    with pytest.raises(RuntimeError, match="deadlock: 0 threads poll, 1 wait at __syncthreads, 31 at a warp"):
+    with pytest.raises(
+        RuntimeError, match="deadlock: 0 threads poll, 1 wait at __syncthreads, 0 at a group's barrier, 31 at"
+    ):
         run("deadlock", 1, 32, 1)
 
 
