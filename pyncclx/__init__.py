@@ -13,6 +13,7 @@ from .communicator import (
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .messages.request import Request
 from .ops import AVG
+from .persistent import Prequest
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
 from .user_op import Op
@@ -33,6 +34,7 @@ __all__ = [
     "NotSupported",
     "Op",
     "PeerTimeout",
+    "Prequest",
     "Request",
     "Rows",
     "TokenShuffle",

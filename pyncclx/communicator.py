@@ -17,6 +17,7 @@ from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .nonblocking import Nonblocking
+from .persistent import Persistent
 from .point_to_point import PointToPoint
 from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .token_shuffle import Shuffles
@@ -160,7 +161,15 @@ class Comm(PointToPoint, StagedMessages, MPI.Comm):
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
 class Intracomm(
-    Collectives, BlockCollectives, PrefixReductions, Nonblocking, Shuffles, StagedCollectives, MPI.Intracomm, Comm
+    Collectives,
+    BlockCollectives,
+    PrefixReductions,
+    Nonblocking,
+    Persistent,
+    Shuffles,
+    StagedCollectives,
+    MPI.Intracomm,
+    Comm,
 ):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 

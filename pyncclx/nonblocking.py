@@ -82,11 +82,16 @@ class Launched:
         return self._event is None or self._event.is_over()
 
     def fill(self, status: MPI.Status) -> None:
-        """There is no message: an empty status."""
-        status.Set_source(MPI.ANY_SOURCE)
-        status.Set_tag(MPI.ANY_TAG)
-        status.Set_error(MPI.SUCCESS)
-        status.Set_elements(MPI.BYTE, 0)
+        """There is no message."""
+        fill_empty(status)
+
+
+def fill_empty(status: MPI.Status) -> None:
+    """Make a status MPI's empty one."""
+    status.Set_source(MPI.ANY_SOURCE)
+    status.Set_tag(MPI.ANY_TAG)
+    status.Set_error(MPI.SUCCESS)
+    status.Set_elements(MPI.BYTE, 0)
 
 
 def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:

@@ -41,9 +41,10 @@ MODULES = {
 
 
 def blocking_form(name: str) -> str:
-    """The operation of which a method is the nonblocking form, if it is the one of a kernel; else its own name."""
-    operation = name[1:].capitalize()
-    return operation if name == f"I{operation.lower()}" and operation in MODULES else name
+    """The operation of which a method is another form, if it is one that has a kernel; else the method's name."""
+    operation = name.removesuffix("_init") if name.endswith("_init") else name[1:].capitalize()
+    forms = (f"I{operation.lower()}", f"{operation}_init")
+    return operation if name in forms and operation in MODULES else name
 
 
 __all__ = ["MODULES", "blocking_form"]

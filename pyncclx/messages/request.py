@@ -36,6 +36,11 @@ class Request(MPI.Request):
 
     _work: Work
 
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to wait for."""
+        return bool(self)
+
     # One
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -119,10 +124,10 @@ class Request(MPI.Request):
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
         """Whether one is over, and which."""
-        if not any(requests):
+        if not any(map(_is_active, requests)):
             return MPI.UNDEFINED, True
         for index, request in enumerate(requests):
-            if request and request.Get_status():
+            if _is_active(request) and request.Get_status():
                 request.Wait(status)
                 return index, True
         return MPI.UNDEFINED, False
@@ -135,9 +140,9 @@ class Request(MPI.Request):
     @classmethod
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
         """Which are over, each of them once; None if none is active."""
-        if not any(requests):
+        if not any(map(_is_active, requests)):
             return None
-        over = [index for index, request in enumerate(requests) if request and request.Get_status()]
+        over = [index for index, request in enumerate(requests) if _is_active(request) and request.Get_status()]
         cls.Waitall([requests[index] for index in over], statuses)
         return over
 
@@ -179,6 +184,10 @@ def _query(status: MPI.Status, work: Work) -> None:
     work.finish()
     work.fill(status)
     status.Set_cancelled(False)
+
+
+def _is_active(request: MPI.Request) -> bool:
+    return request.is_active if isinstance(request, Request) else bool(request)
 
 
 def _error_of(request: MPI.Request) -> Exception | None:

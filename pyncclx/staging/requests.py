@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from .. import persistent
 from ..messages import request as messages
 from .copies import Copy
 
@@ -109,7 +110,9 @@ class Prequest(MPI.Prequest, Request):
         for request in requests:
             if isinstance(request, StagedPrequest):
                 request.prepare()
-        super().Startall(requests)
+            elif isinstance(request, persistent.Prequest):
+                request.Start()
+        super().Startall([request for request in requests if not isinstance(request, persistent.Prequest)])
 
 
 class Grequest(MPI.Grequest, Request):

@@ -1,0 +1,217 @@
+"""Persistent collectives: started again and again with other data, what the blocking form gives each time."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from arrays import Output, gpu_only, put, xp
+from everywhere import raises_everywhere
+from pyncclx import ops
+from pyncclx.staging import requests as staged
+from reference import comparing, contributions, fold, labels
+
+COUNT = 37
+STARTS = 3
+
+
+def arguments(comm, name):
+    """A send buffer's length, elements to receive, with counts as a tuple; what comes after; keywords."""
+    n, rank, size = COUNT, comm.rank, comm.size
+    lengths = [n + r for r in range(size)]
+    rooted = {"root": size - 1}
+    return {
+        "Reduce": (n, n, (), rooted),
+        "Allreduce": (n, n, (MPI.MAX, MPI.INFO_NULL), {}),
+        "Scan": (n, n, (), {"info": MPI.INFO_NULL}),
+        "Exscan": (n, n, (), {}),
+        "Reduce_scatter_block": (n * size, n, (), {}),
+        "Reduce_scatter": (sum(lengths), lengths[rank], (lengths,), {}),
+        "Gather": (n, n * size, (), rooted),
+        "Scatter": (n * size, n, (), rooted),
+        "Allgather": (n, n * size, (), {}),
+        "Alltoall": (n * size, n * size, (), {}),
+        "Gatherv": (lengths[rank], (sum(lengths), lengths), (), rooted),
+        "Scatterv": ((sum(lengths), lengths), lengths[rank], (), rooted),
+        "Allgatherv": (lengths[rank], (sum(lengths), lengths), (), {}),
+        "Alltoallv": ((n * size, [n] * size), (n * size, [n] * size), (), {}),
+    }[name]
+
+
+def spec(array, length):
+    return [array, length[1]] if isinstance(length, tuple) else array
+
+
+def total(length):
+    return length[0] if isinstance(length, tuple) else length
+
+
+NAMES = (
+    *("Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter", "Gather", "Scatter"),
+    *("Allgather", "Alltoall", "Gatherv", "Scatterv", "Allgatherv", "Alltoallv"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_mpi4py(comm, name):
+    sent, received, more, named = arguments(comm, name)
+    send, recv = put(labels(comm.rank, total(sent))), Output(total(received), "i8")
+    request = getattr(comm, f"{name}_init")(spec(send, sent), spec(recv.array, received), *more, **named)
+    assert isinstance(request, pyncclx.Prequest)
+    plain = {key: value for key, value in named.items() if key != "info"}
+    with comparing() as compare:
+        for call in range(STARTS):
+            recv.poison()
+            values, expected = labels(comm.rank, total(sent), call), recv.read()
+            getattr(MPI.Intracomm, name)(comm, spec(values, sent), spec(expected, received), *more[:1], **plain)
+            send[...] = xp.array(values)
+            request.Start()
+            request.Wait()
+            compare(recv, expected, f"start {call}")
+    request.Free()
+    assert not request
+
+
+def test_bcast_in_place(comm):
+    buf = Output(COUNT, "i8")
+    request = comm.Bcast_init(buf.array, root=comm.size - 1)
+    with comparing() as compare:
+        for call in range(STARTS):
+            buf.fill(labels(comm.rank, COUNT, call))
+            request.Start()
+            while not request.Test():
+                pass
+            compare(buf, labels(comm.size - 1, COUNT, call), f"start {call}")
+    request.Free()
+
+
+def test_barrier(comm):
+    request = comm.Barrier_init(device=True)
+    for _ in range(STARTS):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+def test_a_start_at_a_time(comm):
+    """Also of one with nothing to do."""
+    for count in (0, COUNT):
+        request = comm.Allreduce_init(put(np.ones(count, "f4")), Output(count, "f4").array)
+        assert not request.is_active
+        request.Wait()  # an inactive one is over
+        request.Start()
+        assert request.is_active
+        with raises_everywhere(comm, MPI.Exception, match="has been started") as raised:
+            request.Start()
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+        request.Wait()
+        assert not request.is_active
+        assert request
+        request.Free()
+        with raises_everywhere(comm, MPI.Exception, match="has been freed"):
+            request.Start()
+
+
+@pytest.mark.parametrize("prequest", [pyncclx.Prequest, staged.Prequest], ids=["ours", "drop-in"])
+@pytest.mark.parametrize("requests", [pyncclx.Request, staged.Request], ids=["ours", "drop-in"])
+def test_lists(comm, prequest, requests):
+    """Ours and mpi4py's, started together and waited for together."""
+    vectors, recv = contributions(comm.size, COUNT), Output(COUNT, "f4")
+    ours = comm.Allreduce_init(put(vectors[comm.rank]), recv.array)
+    mine, arrived = np.array([comm.rank]), np.array([-1])
+    theirs = [MPI.Comm.Send_init(comm, mine, comm.rank), MPI.Comm.Recv_init(comm, arrived, comm.rank)]
+    both = [theirs[0], ours, theirs[1]]
+    with comparing() as compare:
+        for call in range(STARTS):
+            recv.poison()
+            arrived[0] = -1
+            prequest.Startall(both)
+            assert ours.is_active
+            requests.Waitall(both)
+            assert not ours.is_active
+            assert arrived[0] == comm.rank
+            compare(recv, fold(ops.SUM, vectors), f"start {call}")
+    for request in both:
+        request.Free()
+
+
+def test_inactive_ones_are_passed_over(comm):
+    sends = [put(np.ones(COUNT, "f4")) for _ in range(2)]
+    first, second = (comm.Allreduce_init(send, Output(COUNT, "f4").array) for send in sends)
+    assert pyncclx.Request.Testany([first, second]) == (MPI.UNDEFINED, True)
+    assert pyncclx.Request.Waitsome([first, second]) is None
+    second.Start()
+    assert pyncclx.Request.Waitany([first, second]) == 1
+    assert not second.is_active
+    first.Start()
+    assert pyncclx.Request.Waitsome([first, second]) == [0]
+    first.Free()
+    second.Free()
+
+
+def test_arrays_live_as_long_as_the_request(comm):
+    vectors, recv = contributions(comm.size, COUNT), Output(COUNT, "f4")
+    send = put(vectors[comm.rank])
+    gone = weakref.ref(send)
+    request = comm.Allreduce_init(send, recv.array)
+    del send
+    gc.collect()
+    assert gone() is not None
+    request.Start()
+    request.Wait()
+    request.Free()
+    gc.collect()
+    assert gone() is None
+    with comparing() as compare:
+        compare(recv, fold(ops.SUM, vectors), "recv")
+
+
+def test_freed_communicator(comm):
+    other = comm.Dup()
+    request = other.Allreduce_init(put(np.ones(COUNT, "f4")), Output(COUNT, "f4").array)
+    request.Start()
+    other.Free()
+    request.Wait()
+    with raises_everywhere(comm, MPI.Exception, match="communicator has been freed"):
+        request.Start()
+    request.Free()
+
+
+def test_explain(comm):
+    assert comm.explain("Allreduce_init", 64) == comm.explain("Allreduce", 64)
+
+
+@gpu_only
+def test_streams_and_graphs(comm):
+    """Started on one stream and waited for on another, then captured and replayed."""
+    first, second = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
+    send, recv, after = xp.zeros(COUNT, "f4"), xp.empty(COUNT, "f4"), Output(COUNT, "f4")
+    request = comm.Allreduce_init(send, recv)
+    with comparing() as compare:
+        for call in range(STARTS):
+            vectors = contributions(comm.size, COUNT, call=call)
+            with first:
+                send.set(vectors[comm.rank], stream=first)
+                request.Start()
+            with second:
+                request.Wait()
+                xp.copyto(after.array, recv)
+            compare(after, fold(ops.SUM, vectors), f"start {call}")
+        with first:
+            first.begin_capture()
+            request.Start()
+            request.Wait()
+            xp.copyto(after.array, recv)
+            graph = first.end_capture()
+        for replay in range(STARTS):
+            vectors = contributions(comm.size, COUNT, call=10 + replay)
+            send.set(vectors[comm.rank])
+            xp.cuda.Device().synchronize()
+            graph.launch(first)
+            first.synchronize()
+            compare(after, fold(ops.SUM, vectors), f"replay {replay}")
+    comm.synchronize()
+    request.Free()
