@@ -43,7 +43,6 @@ struct alignas(128) ChannelControl {
     u32 entered[kMaxRanks];        // rank r: the operation it has begun
     u64 head[kRings][kMaxRanks];   // rank r: how far it has filled the ring it has in this lease
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied the ring this rank has in r's lease
-    u32 arrived, released;         // this rank's block and its block 0 say 1, the other one 0 again (reduce_scatter.cu)
 };
 
 // Where a buffer lies, if all ranks have mapped it: in this rank's part of a window.

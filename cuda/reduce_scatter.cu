@@ -4,9 +4,8 @@
 //   reduce_scatter_one_shot  small: block r goes to rank r as packets
 //   reduce_scatter_two_shot  large: the same in chunks, where the second shot has no receiver, or without a copy
 //
-// In place: recv is this rank's own block of send, which nobody else is sent. At the end the result is moved from there
-// to the beginning of send, where MPI wants it; put there at once, it would replace what other blocks of the grid have
-// yet to send.
+// In place at the beginning of send works for rank 0 alone, whose own block that is: elsewhere the result would replace
+// what other blocks of the grid have yet to send. The caller gives another place, and copies.
 #include "blocks.cuh"
 #include "zero_copy.cuh"
 
@@ -31,66 +30,6 @@ struct BlocksTiling {
     }
 };
 
-// What this rank's grid block `block` moves of the result in place. Where the old and the new place overlap, block 0 goes
-// through it alone, in ascending order.
-__device__ Part part_to_move(const BlocksArgs& args, u32 block) {
-    const u64 begin = args.begin_of[args.team.rank], nbytes = args.nbytes_of[args.team.rank];
-    if (begin >= nbytes) return Part(nbytes, gridDim.x, block);
-    return Part(block == 0 ? nbytes : 0, 1, 0);
-}
-
-// The blocks of this rank's grid arrive, and those that have something to move wait until all have. False: leave.
-__device__ bool meet_grid(Channel& channel, const BlocksArgs& args) {
-    const Team& team = args.team;
-    const auto wait = [&](u32 block, u32 ChannelControl::*word) {
-        const u32* waited = &(channel_control(team, team.rank, int(block))->*word);
-        return wait_for(team, waited, Awaited{channel.epoch, int(block), team.rank, 1, 0});
-    };
-    __syncthreads();
-    if (blockIdx.x != 0) {
-        if (threadIdx.x == 0) st_release_sys(&channel.mine->arrived, 1u);
-        if (part_to_move(args, blockIdx.x).nbytes == 0) return true;
-        const bool ok = channel.everyone(threadIdx.x != 0 || wait(blockIdx.x, &ChannelControl::released));
-        if (threadIdx.x == 0) st_relaxed_sys(&channel.mine->released, 0u);
-        return ok;
-    }
-    bool ok = true;
-    for (u32 block = 1 + threadIdx.x; ok && block < gridDim.x; block += blockDim.x)
-        ok = wait(block, &ChannelControl::arrived);
-    ok = channel.everyone(ok);
-    for (u32 block = 1 + threadIdx.x; block < gridDim.x; block += blockDim.x) {
-        ChannelControl* control = channel_control(team, team.rank, int(block));
-        st_relaxed_sys(&control->arrived, 0u);
-        if (part_to_move(args, block).nbytes > 0) st_release_sys(&control->released, 1u);
-    }
-    return ok;
-}
-
-// In place: the result goes from this rank's own block to the beginning of the buffer. All loads of a stretch come before
-// its stores. False: leave.
-__device__ bool move_down(Channel& channel, const BlocksArgs& args) {
-    const u64 begin = args.begin_of[args.team.rank];
-    if (begin == 0 || args.recv != args.send + begin) return true;
-    if (!meet_grid(channel, args)) return false;
-    const Part part = part_to_move(args, blockIdx.x);
-    const char* from = args.recv + part.begin;
-    char* to = args.recv - begin + part.begin;
-    constexpr int kUnroll = 4;
-    for (u64 first = 0; first < packs_in(part.nbytes); first += kUnroll * blockDim.x) {
-        Pack packs[kUnroll];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            const u64 i = first + u * blockDim.x + threadIdx.x;
-            packs[u] = i < packs_in(part.nbytes) ? load_pack(from, i, part.nbytes) : Pack{0, 0};
-        }
-        __syncthreads();
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) store_pack(to, first + u * blockDim.x + threadIdx.x, part.nbytes, packs[u]);
-        __syncthreads();
-    }
-    return true;
-}
-
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const __grid_constant__ BlocksArgs args) {
     const Team& team = args.team;
@@ -112,13 +51,12 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const
         ok = fold_packets<T, Op>(packets, send, i, mine.nbytes, result);
         if (ok) store_pack(args.recv + mine.begin, i, mine.nbytes, result);
     }
-    channel.leave(move_down(channel, args) && ok && mine.nbytes > 0);
+    channel.leave(ok && mine.nbytes > 0);
 }
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_two_shot(const __grid_constant__ BlocksArgs args) {
     Channel channel(args.team);
     const auto tiling_of = [&](u64 most) { return BlocksTiling(args, most); };
-    const bool heard = reduce_long<T, Op>(channel, args, kToNone, tiling_of);
-    channel.leave(move_down(channel, args) && heard);
+    channel.leave(reduce_long<T, Op>(channel, args, kToNone, tiling_of));
 }

@@ -25,6 +25,7 @@ class Prepared:
     def __init__(self, comm: IntraBase, call: Call) -> None:
         self.active = False
         self.operation, self._state, self._buffers = call.operation, state_of(comm), call.buffers
+        self._settle = call.settle
         if comm.checking:
             compare(comm, call.operation, call.signature)
         self._team = None if call.empty else comm.team
@@ -49,6 +50,8 @@ class Prepared:
             team.check()
             stream = self._stream()
             team.enqueue(self._function, self._grid, self._threads, self._parameters, stream)
+            if self._settle is not None:
+                self._settle(team.device, stream)
             self._event.record(stream)
         self.active = True
 

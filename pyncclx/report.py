@@ -10,6 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 from . import communicator
+from .messages.endpoint import Endpoint
+from .messages.send import Outgoing
 from .staging import stage
 from .staging.operations import OPERATIONS, argument
 from .team import Team
@@ -27,6 +29,8 @@ class Recorder:
         self.rows: dict[tuple[str, str], tuple[int, int, float]] = {}  # (operation, how): calls, bytes, seconds
         self._how = "host"
         Team.launch = self._noting(Team.launch, "native")  # type: ignore[method-assign]
+        Endpoint.launch = self._noting(Endpoint.launch, "native")  # type: ignore[method-assign]
+        Outgoing._inline = self._noting(Outgoing._inline, "staged")  # type: ignore[method-assign]
         stage.stage = self._noting(stage.stage, "staged")
         for cls in (communicator.Comm, communicator.Intracomm, communicator.Topocomm):
             for operation in OPERATIONS:

@@ -102,6 +102,7 @@ class Team:
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.dependents: list[Dependent] = []  # what else the communicator holds
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
+        self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None
 
     def _meet(self, comm: MPI.Intracomm) -> list[Member]:
@@ -158,6 +159,21 @@ class Team:
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
         return window
+
+    def scratch(self, nbytes: int) -> int:
+        """The address of memory for one operation at a time, which lasts as long as the team: graphs may use it.
+
+        Raises
+        ------
+        NotSupported
+            If there is not enough, and the current stream is being captured: memory cannot be allocated then.
+        """
+        if not self._scratch or self._scratch[-1][0] < nbytes:
+            stream, enough = self.device.current_stream(), 1 << (nbytes - 1).bit_length()
+            if self.device.is_capturing(stream):
+                raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
+            self._scratch.append((enough, self.device.allocate_temporary(enough, stream)))
+        return self._scratch[-1][1].address
 
     def window(self, address: int) -> Window | None:
         """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
@@ -261,6 +277,7 @@ class Team:
         for window in self.windows:
             window.close()
         self.windows.clear()
+        self._scratch.clear()
 
 
 def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:

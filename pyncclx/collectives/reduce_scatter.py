@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from .. import devices, ops, vectors
 from ..buffers import Buffer, on_host, resolve
+from ..devices import Device
 from ..errors import MPIError
 from ..layout import Layout
 from .blocks import Blocks, blocks_of, pack
@@ -41,18 +43,25 @@ def reduce_scatter(
     send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
     reduction = ops.of(op, "Reduce_scatter")
     template = ops.template("Reduce_scatter", reduction, send)
-    # In place the kernel is given this rank's own block; see cuda/reduce_scatter.cu.
-    address = blocks.address(comm.rank) if send is recv else recv.address
+    # In place the kernel cannot put the result to the beginning at once: it would replace what has yet to be sent.
+    nbytes = blocks.nbytes[comm.rank]
+    moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
+    result = replace(recv, address=comm.team.scratch(nbytes)) if moved else recv
     return Call(
         "Reduce_scatter",
         choose,
         (longest, algorithm),
         template,
-        pack(send.address, address, 0, 0, blocks),
-        (send, recv),
+        pack(send.address, result.address, 0, 0, blocks),
+        (send, result),
         (*blocks.nbytes, datatype.name, reduction.name, algorithm),
         longest == 0,
+        partial(_move, result.address, recv.address, nbytes) if moved else None,
     )
+
+
+def _move(source: int, to: int, nbytes: int, device: Device, stream: Any) -> None:
+    device.copy(to, source, nbytes, stream)
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:

@@ -19,12 +19,11 @@ void reduce_scatter(Call& call) {
     if (one_shot) grid = call.grid(longest * sizeof(T), call.team.slot_packets * kPacketNbytes);
     const int me = call.team.rank;
     const u64 first = args.begin_of[me] / sizeof(T);
-    // In place the kernel is given this rank's own block, and moves the result to the beginning.
     Reduction<T, Op> whole(call, total, grid, 1, 0), mine(call, args.nbytes_of[me] / sizeof(T), grid, 0, 1);
     whole.fill(whole.send, total);
-    const bool in_place = call.own.one_in(3);
+    const bool in_place = call.own.one_in(3) && args.begin_of[me] == 0;
     static_cast<ReduceArgs&>(args) = whole.args(whole.send, mine.recv, 0);
-    if (in_place) args.recv = whole.send.as() + args.begin_of[me];
+    if (in_place) args.recv = whole.send.as();
     call.run(one_shot ? reduce_scatter_one_shot<T, Op> : reduce_scatter_two_shot<T, Op>, args, u32(grid));
     if (in_place) memcpy(mine.recv.as(), whole.send.as(), args.nbytes_of[me]);
     mine.check(mine.recv, first);

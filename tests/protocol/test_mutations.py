@@ -141,10 +141,6 @@ MUTATIONS = {
         "hostile",
         0x90000000,
     ),
-    # The result in place replaces what other blocks of the grid have yet to send.
-    "grid not awaited": Mutation(
-        "reduce_scatter.cu", "if (!meet_grid(channel, args))", "if (!{} && !meet_grid(channel, args))", "hostile"
-    ),
     "no scrubbing": Mutation(
         "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8
     ),

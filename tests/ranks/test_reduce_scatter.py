@@ -40,7 +40,7 @@ def test_counts_left_out(comm):
 
 @pytest.mark.parametrize("nothing", [MPI.IN_PLACE, None])
 def test_in_place(comm, nothing):
-    """As in MPI, recvbuf then has all blocks, and the result goes to its beginning, over its own block or not."""
+    """As in MPI, recvbuf then has all blocks, and the result goes to its beginning; behind it nothing changes."""
     size, layout = comm.size, comm.team.layout
     large = 5 * layout.chunk_nbytes * layout.channels // 4 + 3
     overlapping = [[1, *[each] * (size - 1)] for each in (50, large)]
@@ -50,7 +50,9 @@ def test_in_place(comm, nothing):
             vectors = contributions(size, sum(counts))
             recv = Output(sum(counts), "f4").fill(vectors[comm.rank])
             comm.Reduce_scatter(nothing, recv.array, counts)
-            compare(put(recv.read()[: counts[comm.rank]]), block(comm, counts, vectors), f"counts {counts}")
+            result, rest = np.split(recv.read(), [counts[comm.rank]])
+            compare(put(result), block(comm, counts, vectors), f"counts {counts}")
+            compare(put(rest), vectors[comm.rank][counts[comm.rank] :], f"counts {counts}: behind the result")
             assert not recv.damage()
 
 

@@ -1,6 +1,7 @@
 """Operators written in Python: the gallery in examples/operators.py, and what they refuse."""
 
 import importlib.util
+import math
 import sys
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def counts(comm, itemsize):
     """Lengths that are odd, that end within a pack and within a group, and that take several tiles."""
     tile = comm.team.layout.chunk_nbytes * comm.size * comm.team.layout.channels // itemsize
     return 1, 3, 37, 2 * tile + 5
+
+
+def algorithms(comm, nbytes, itemsize):
+    """Those that can move vectors of `nbytes` here, and None; slots hold whole groups of elements."""
+    layout, group = comm.team.layout, math.lcm(16, itemsize)
+    slot = layout.slot_nbytes // group * group
+    most = {"one_shot": slot, "two_shot_packets": max(0, slot // 2 - 32) * comm.size, "two_shot": math.inf}
+    return [*(name for name, limit in most.items() if nbytes <= limit * layout.channels), None]
 
 
 class Check:
@@ -76,9 +85,8 @@ everyone = pytest.mark.parametrize("check", list(gallery.CASES), indirect=True)
 def test_gallery(comm, check):
     for count in counts(comm, check.case.dtype.itemsize):
         expected = gallery.expected(check.name, comm.size, count)
-        for algorithm in ("two_shot", "two_shot_packets", "one_shot", None):
-            if algorithm in ("one_shot", "two_shot_packets") and count > 37:
-                continue
+        itemsize = check.case.dtype.itemsize
+        for algorithm in algorithms(comm, count * itemsize, itemsize):
             recv = check.output(count)
             comm.Allreduce(check.send(count), recv.array, check.case.op, algorithm=algorithm)
             check.compare(recv, expected, f"count {count}, {algorithm}")
@@ -100,7 +108,8 @@ def test_records_in_place_and_unaligned(comm, check):
 @pytest.mark.parametrize("check", [*RECORDS, "product of quaternions"], indirect=True)
 def test_other_reductions(comm, check):
     for count in counts(comm, check.case.dtype.itemsize):
-        for algorithm in ("two_shot", "one_shot") if count <= 37 else ("two_shot",):
+        itemsize = check.case.dtype.itemsize
+        for algorithm in sorted({"one_shot", "two_shot"}.intersection(algorithms(comm, count * itemsize, itemsize))):
             root = count % comm.size
             expected = gallery.expected(check.name, comm.size, count)
             recv = check.output(count)
