@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import bench, info, run
-from .bench import shuffle
+from .bench import beside, shuffle
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     info.add_command(commands)
     bench.add_command(commands)
     shuffle.add_command(commands)
+    beside.add_command(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 
