@@ -110,6 +110,6 @@ __device__ __forceinline__ void move(const DatatypeArgs& args) {
     }
 }
 
-__global__ void __launch_bounds__(kPackThreads, 4) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
+__global__ void __launch_bounds__(kPackThreads, 3) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
 
-__global__ void __launch_bounds__(kPackThreads, 4) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }
+__global__ void __launch_bounds__(kPackThreads, 3) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }

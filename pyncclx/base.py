@@ -14,7 +14,7 @@ import mpi_bootstrap
 
 from . import devices
 from .arrays import host_arrays
-from .collectives import MODULES, blocking_form, copy_engine
+from .collectives import MODULES, blocking_form, copy_engine, neighbors
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
@@ -254,7 +254,7 @@ class Base(_Comm):
             mpi4py's and nothing else) or "refused".
         """
         operation = blocking_form(operation)
-        if operation not in MODULES:
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
             return self._explain_without_kernel(operation)
         try:
             team = self.team

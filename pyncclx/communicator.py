@@ -16,6 +16,7 @@ from mpi4py import MPI
 from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
+from .neighborhood import CartesianNeighbors
 from .nonblocking import Nonblocking
 from .persistent import Persistent
 from .point_to_point import PointToPoint
@@ -178,8 +179,9 @@ class Topocomm(StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
+@falls_back
 @_makes_ours(MPI.Cartcomm, "Sub")
-class Cartcomm(MPI.Cartcomm, Topocomm):
+class Cartcomm(CartesianNeighbors, MPI.Cartcomm, Topocomm):
     """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
 
 

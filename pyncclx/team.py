@@ -41,6 +41,12 @@ OPERATIONS = (
     "Reduce_scatter",
     "Scan",
     "Exscan",
+    "Alltoallw",
+    "Neighbor_allgather",
+    "Neighbor_allgatherv",
+    "Neighbor_alltoall",
+    "Neighbor_alltoallv",
+    "Neighbor_alltoallw",
 )
 DEFAULT_TIMEOUT_S = 300.0
 NO_PLACES = bytes(layout.PLACES.size)
@@ -259,8 +265,7 @@ class Team:
                 "chooses none. An earlier call was given this number on the device, and left the choice out"
             )
         if record["overflow"] == TRUNCATED:
-            unit = "elements" if operation == "Alltoallv" else "bytes"
-            text = f"rank {source} sent {wanted} {unit}, the receive count for it on rank {self.rank} is {capacity}"
+            text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {self.rank} is {capacity}"
             return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
         return CapacityExceeded(self.rank, source, wanted, capacity)
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from .. import devices
 from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector, where
+from ..derived.calls import VECTOR, takes_derived
 from ..errors import MPIError
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
 from .launch import Call, Choice, is_in_place
@@ -36,6 +37,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("alltoallv", layout.channels, None, why)
 
 
+@takes_derived("Alltoallv", VECTOR, VECTOR)
 def alltoallv(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
 ) -> Call | None:
@@ -64,20 +66,22 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
         send, send_counts, send_displs = resolve_vector(
             sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
         )
-    itemsize = recv.datatype.itemsize
-    if send.datatype.itemsize != itemsize:
-        raise MPIError(
-            MPI.ERR_TRUNCATE,
-            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; use one size",
-        )
-    fixed = [_padded(values) for values in (send_counts, send_displs, counts, displs)]
-    arguments = ALLTOALLV.pack(
-        *(send.address, recv.address, itemsize, send.count, 0),
+    sent = [_in_bytes(values, send.datatype.itemsize) for values in (send_counts, send_displs)]
+    received = [_in_bytes(values, recv.datatype.itemsize) for values in (counts, displs)]
+    return _call(in_bytes(send, recv, *sent, *received), (send, recv), ("static",))
+
+
+def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
+    """What the kernel is told of MPI's form. All ranks count in bytes, since their datatypes need not be the same.
+
+    `rows`: send counts, send displacements, receive counts, receive displacements.
+    """
+    return ALLTOALLV.pack(
+        *(send.address, recv.address, 1, send.nbytes, 0),
         *(0, 0, 0, 0, 0, 0),
         FIXED,
-        *(number for row in fixed for number in row),
+        *(number for row in rows for number in (*row, *[0] * (MAX_RANKS - len(row)))),
     )
-    return _call(arguments, (send, recv), ("static",))
 
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, total: Any, status: Any) -> Call:
@@ -150,10 +154,10 @@ def _address(buffer: Buffer | None) -> int:
     return 0 if buffer is None else buffer.address
 
 
-def _padded(values: list[int] | Buffer | None) -> list[int]:
+def _in_bytes(values: list[int] | Buffer | None, itemsize: int) -> list[int]:
     if not isinstance(values, list):
         raise ValueError(
             "Alltoallv: some counts or displs are on the device and some on the host; give all of them as device "
             "arrays, or all on the host"
         )
-    return [*values, *[0] * (MAX_RANKS - len(values))]
+    return [itemsize * value for value in values]

@@ -67,7 +67,7 @@ def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
 
 
 def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Nests:
-    """Blocks of `lengths[i]` elements from byte `displs[i]` on; an element has `size` bytes, the next is at `stride`."""
+    """Blocks of `lengths[i]` elements of `size` bytes from byte `displs[i]` on, at a distance of `stride`."""
     lengths, displs = np.asarray(lengths, np.int64), np.asarray(displs, np.int64)
     lengths, displs = lengths[lengths > 0], displs[lengths > 0]
     if lengths.size == 0 or size == 0:

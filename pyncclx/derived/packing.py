@@ -29,14 +29,14 @@ class Part(NamedTuple):
     """Some elements of one datatype in an array, and their place in packed memory; in bytes."""
 
     typemap: Typemap
-    count: int
+    elements: int
     offset: int  # of the first element from the array's beginning
     start: int
 
     @property
     def nbytes(self) -> int:
         """When packed."""
-        return self.count * self.typemap.size
+        return self.elements * self.typemap.size
 
 
 class Launch(NamedTuple):
@@ -121,10 +121,14 @@ class Packing:
             self._nbytes = 0
 
 
-@functools.cache
+_packings: dict[str, Packing] = {}  # of this process, by the name of the device
+
+
 def packing_of(device: Device) -> Packing:
-    """The process' own of a device."""
-    return Packing(device)
+    """The process' own of a device; made at the first use."""
+    if device.name not in _packings:
+        _packings[device.name] = Packing(device)
+    return _packings[device.name]
 
 
 @functools.lru_cache(64)
@@ -136,7 +140,7 @@ def _batches(parts: tuple[Part, ...], misalignment: int, threads: int, limit: in
 
 def _nests(part: Part, limit: int | None) -> tuple[Nest, ...]:
     typemap = part.typemap
-    nests = repeat(typemap.nests, typemap.size, part.count, typemap.extent)
+    nests = repeat(typemap.nests, typemap.size, part.elements, typemap.extent)
     return nests if limit is None or limit >= part.nbytes else cut(nests, limit) if limit and nests else ()
 
 

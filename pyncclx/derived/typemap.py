@@ -68,8 +68,8 @@ def typemap_of(key: Any) -> Typemap:
         A constructor that MPI does not tell of.
     """
     if isinstance(key, MPI.Datatype) and _keyval != MPI.KEYVAL_INVALID:
-        known: Typemap | None = key.Get_attr(_keyval)
-        if known is not None:
+        known: Any = key.Get_attr(_keyval)
+        if isinstance(known, Typemap):
             return known
     try:
         return _basic(datatypes.of(key).itemsize)
@@ -102,10 +102,7 @@ def _flatten(datatype: MPI.Datatype) -> _Type:
     constructor = _CONSTRUCTORS.get(combiner)
     if constructor is None:
         raise NotSupported(f"datatypes made by {combiner} do not work on device arrays; make it of known parts")
-    if combiner == "STRUCT":
-        bases = parameters.pop("datatypes")
-    else:
-        bases = [base]
+    bases = parameters.pop("datatypes") if combiner == "STRUCT" else [base]
     nests = constructor([_flatten_and_free(each) for each in bases], **parameters)
     return _Type(nests, sum(nest.nbytes * math.prod(dim[0] for dim in nest.dims) for nest in nests), extent)
 
