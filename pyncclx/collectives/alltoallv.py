@@ -66,9 +66,14 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
         send, send_counts, send_displs = resolve_vector(
             sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
         )
-    sent = [_in_bytes(values, send.datatype.itemsize) for values in (send_counts, send_displs)]
-    received = [_in_bytes(values, recv.datatype.itemsize) for values in (counts, displs)]
-    return _call(in_bytes(send, recv, *sent, *received), (send, recv), ("static",))
+    itemsize = recv.datatype.itemsize
+    if send.datatype.itemsize != itemsize:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; use one size",
+        )
+    rows = [_in_bytes(values, itemsize) for values in (send_counts, send_displs, counts, displs)]
+    return _call(in_bytes(send, recv, *rows), (send, recv), ("static",))
 
 
 def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:

@@ -72,7 +72,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
         count = _inferred(buffer.nbytes - offset, typemap, name)
         if count % blocks:
             raise ValueError(
-                f"{name} has {count} elements, not a multiple of {blocks} ranks; all ranks have equal blocks"
+                f"{name} has {count} elements, not a multiple of {blocks} blocks; give the count, or make them equal"
             )
     else:
         count = operator.index(o_count) * blocks
