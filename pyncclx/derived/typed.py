@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -43,7 +43,8 @@ class Typed:
 
     def at(self, address: int, nbytes: int) -> Buffer:
         """A buffer of bytes in the place of the array: its packed form, or a part of itself."""
-        return replace(self.buffer, address=address, count=nbytes, shape=(nbytes,), readonly=False)
+        whole = self.buffer
+        return Buffer(address, nbytes, whole.datatype, (nbytes,), False, whole.stream, whole.owner)
 
 
 def aligned(nbytes: int) -> int:

@@ -16,6 +16,13 @@ from typemaps import DATATYPES, packed_by_mpi, unpacked_by_mpi
 INT64 = MPI.INT64_T
 
 
+@pytest.fixture(scope="module")
+def comm():
+    """The ranks in reversed order."""
+    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
+        yield comm
+
+
 def rows_of(comm):
     """As many rows of a column as go in chunks."""
     return comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8 + 5

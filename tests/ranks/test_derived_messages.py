@@ -11,6 +11,13 @@ INT64 = MPI.INT64_T
 ROWS = (3, 700, 9000)  # the first goes with its envelope or is copied on the way, the last is offered
 
 
+@pytest.fixture(scope="module")
+def comm():
+    """The ranks in reversed order."""
+    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
+        yield comm
+
+
 @pytest.fixture
 def ring(comm):
     """The rank above and the one below."""
