@@ -108,7 +108,7 @@ def exchange_in_place(
     buffer, stream = _resolve(comm, "Sendrecv_replace: buf", buf, writable=True)
     device = comm.endpoint.device
     if isinstance(buffer, TypedBuffer):
-        buffer.pack(device, stream)
+        buffer.pack(comm.endpoint, stream)
         address = buffer.address
     else:
         copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
@@ -165,7 +165,7 @@ def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: s
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
     if isinstance(buffer, TypedBuffer):
-        buffer.pack(endpoint.device, stream)
+        buffer.pack(endpoint, stream)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
     return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
 

@@ -110,7 +110,7 @@ class Incoming:
         try:
             self._move()
             if isinstance(self.buffer, TypedBuffer) and self._error is None:
-                self.buffer.unpack(self.endpoint.device, self.stream, self._nbytes)
+                self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
         self.postbox.give_back(self._message)

@@ -10,6 +10,7 @@ from ..derived.packing import PACK, UNPACK, packing_of
 from ..derived.typed import Typed, resolve_typed
 from ..devices import Device, Upload
 from ..errors import DerivedDatatype
+from .endpoint import Endpoint
 
 
 @dataclass(slots=True)
@@ -27,24 +28,24 @@ class TypedBuffer(Buffer):
     typed: Typed
     memory: Upload | None = None
 
-    def pack(self, device: Device, stream: Any) -> None:
+    def pack(self, endpoint: Endpoint, stream: Any) -> None:
         """Make the packed copy of what the stream has in the array by now."""
-        self.allocate(device, stream)
-        self._move(PACK, device, stream, None)
+        self.allocate(endpoint.device, stream)
+        self._move(PACK, endpoint, stream, None)
 
     def allocate(self, device: Device, stream: Any) -> None:
         """Make room for the packed copy."""
         self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
         self.address = self.memory.address
 
-    def unpack(self, device: Device, stream: Any, nbytes: int) -> None:
+    def unpack(self, endpoint: Endpoint, stream: Any, nbytes: int) -> None:
         """Take the first `nbytes` of the packed copy to the array."""
-        self._move(UNPACK, device, stream, nbytes)
+        self._move(UNPACK, endpoint, stream, nbytes)
 
-    def _move(self, kernel: str, device: Device, stream: Any, limit: int | None) -> None:
+    def _move(self, kernel: str, endpoint: Endpoint, stream: Any, limit: int | None) -> None:
         parts, memory = self.typed.parts, self.typed.buffer.address
-        for launch in packing_of(device).launches(kernel, parts, memory, self.address, stream, limit):
-            device.launch(*launch, stream)
+        for launch in packing_of(endpoint.device).launches(kernel, parts, memory, self.address, stream, limit):
+            endpoint.enqueue(*launch, stream)
 
 
 def resolve_message(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer:

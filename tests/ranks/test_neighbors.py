@@ -13,7 +13,7 @@ INT64 = MPI.INT64_T
 OPERATIONS = [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")]
 
 
-@pytest.fixture(params=["ring", "line", "torus", "grid", "cube"])
+@pytest.fixture(scope="module", params=["ring", "line", "torus", "grid", "cube"])
 def cart(request):
     """Communicators on which ranks have themselves, nobody, or one rank twice as neighbours."""
     world = pyncclx.Communicator()
