@@ -181,6 +181,11 @@ class Team:
             self._scratch.append((enough, self.device.allocate_temporary(enough, stream)))
         return self._scratch[-1][1].address
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes that `scratch` has allocated."""
+        return sum(nbytes for nbytes, _ in self._scratch)
+
     def window(self, address: int) -> Window | None:
         """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
         return next((window for window in self.windows if window.holds(address)), None)

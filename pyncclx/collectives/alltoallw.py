@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -13,13 +14,22 @@ from ..buffers import Buffer, on_host
 from ..derived.calls import Packed, reserve, with_copies
 from ..derived.packing import Part
 from ..derived.typed import Typed, aligned, resolve_each
-from .alltoallv import choose, in_bytes
-from .launch import Call, is_in_place
+from ..layout import Layout
+from .alltoallv import choose as choose_exchange
+from .alltoallv import in_bytes
+from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 __all__ = ["alltoallw", "arrange", "choose", "exchange"]
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """The exchange of Alltoallv."""
+    choice = choose_exchange(layout, nbytes)
+    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel before, and unpacked by one after")
 
 
 def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
