@@ -29,7 +29,7 @@ __all__ = ["alltoallw", "arrange", "choose", "exchange"]
 def choose(layout: Layout, nbytes: int) -> Choice:
     """The exchange of Alltoallv."""
     choice = choose_exchange(layout, nbytes)
-    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel before, and unpacked by one after")
+    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel, and unpacked by another")
 
 
 def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
