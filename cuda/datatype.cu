@@ -8,7 +8,7 @@
 
 constexpr int kMostNests = 16;
 constexpr int kMostDims = 6;
-constexpr u32 kPackThreads = 256;  // at most, of a block
+constexpr int kPackThreads = 256;  // at most, of a block
 constexpr u32 kWordsAtOnce = 4;    // of a thread; a tile has as many for each thread of a block
 
 struct Dim {
@@ -110,6 +110,6 @@ __device__ __forceinline__ void move(const DatatypeArgs& args) {
     }
 }
 
-__global__ void __launch_bounds__(kPackThreads, 3) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
+__global__ void __launch_bounds__(kPackThreads, 2) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
 
-__global__ void __launch_bounds__(kPackThreads, 3) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }
+__global__ void __launch_bounds__(kPackThreads, 2) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }
