@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import layout
+from . import layout, tuning
 from .buffers import Buffer
 from .devices import Device, Event, Function, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
@@ -62,6 +62,7 @@ class Member:
     heap_nbytes: int
     offer: int
     timeout_s: float
+    limits: tuning.Limits  # rank 0's count
 
 
 class Plan(NamedTuple):
@@ -109,6 +110,8 @@ class Team:
         """Tell each other who we are; map the heaps that this process has not mapped yet."""
         device, heap = self.device, self.heap
         timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
+        mine = tuning.limits if comm.rank == 0 else lambda *_: ()
+        limits = mpi_bootstrap.agree(comm, lambda: mine(device.kind, comm.size))
         members: list[Member] = comm.allgather(
             Member(
                 MPI.Get_processor_name(),
@@ -121,6 +124,7 @@ class Team:
                 heap.memory.nbytes,
                 heap.offer(),
                 timeout_s,
+                limits,
             )
         )
         _check_members(members, device, warn=comm.rank == 0)
@@ -138,7 +142,7 @@ class Team:
         channels = min(member.max_channels for member in self.members)
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
-            return layout.plan(nbytes, self.size, channels), lease
+            return replace(layout.plan(nbytes, self.size, channels), limits=self.members[0].limits), lease
         except ValueError as error:  # on all ranks
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
