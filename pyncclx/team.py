@@ -97,6 +97,7 @@ class Team:
         self._words = self.watch.array.data  # indexing it costs a third
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.windows: list[Window] = []
+        self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
         self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
@@ -160,6 +161,8 @@ class Team:
         """Allocate memory that all ranks map. Collective."""
         window = allocate_window(comm, self.device, len(self.windows), nbytes)
         self.windows.append(window)
+        begin = window.memory.address
+        self._spans.append((begin, begin + window.memory.nbytes, window.number))
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
         return window
@@ -187,9 +190,14 @@ class Team:
         """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
         if not buffers:
             return NO_PLACES
-        found = [self.window(buffer.address) for buffer in (buffers[0], buffers[-1])]
-        words = [word for w in found for word in ((w.number + 1, w.memory.address) if w else (0, 0))]
-        return layout.PLACES.pack(*words)
+        send, recv = self._place(buffers[0].address), self._place(buffers[-1].address)
+        return layout.PLACES.pack(*send, *recv)
+
+    def _place(self, address: int) -> tuple[int, int]:
+        for begin, end, number in self._spans:
+            if begin <= address < end:
+                return number + 1, begin
+        return 0, 0
 
     def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
@@ -281,6 +289,7 @@ class Team:
         for window in self.windows:
             window.close()
         self.windows.clear()
+        self._spans.clear()
         self._scratch.clear()
 
 
