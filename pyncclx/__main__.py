@@ -6,6 +6,7 @@ import argparse
 
 from . import bench, info, run
 from .bench import beside, shuffle
+from .tuning import measure as tune
 
 
 def main() -> None:
@@ -17,6 +18,7 @@ def main() -> None:
     bench.add_command(commands)
     shuffle.add_command(commands)
     beside.add_command(commands)
+    tune.add_command(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 
