@@ -110,6 +110,6 @@ __device__ __forceinline__ void move(const DatatypeArgs& args) {
     }
 }
 
-__global__ void __launch_bounds__(kPackThreads, 2) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
+__global__ void __launch_bounds__(kPackThreads) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
 
-__global__ void __launch_bounds__(kPackThreads, 2) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }
+__global__ void __launch_bounds__(kPackThreads) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }
