@@ -14,7 +14,7 @@ import mpi_bootstrap
 
 from . import devices
 from .arrays import host_arrays
-from .collectives import MODULES, blocking_form
+from .collectives import MODULES, blocking_form, copy_engine
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
@@ -32,6 +32,7 @@ class State:
     def __init__(self, parent: State | None = None) -> None:
         self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
         self.staging: bool | None = parent.staging if parent else None
+        self.sm_free: bool = parent.sm_free if parent else False
         self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
@@ -162,6 +163,20 @@ class Base(_Comm):
         state_of(self).staging = bool(value)
 
     @property
+    def sm_free(self) -> bool:
+        """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
+
+        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. What
+        is received must be in windows (`Alloc`) on all ranks, else kernels move the data as ever; the ranks tell each
+        other on the host, at each call. Set it alike on all ranks.
+        """
+        return state_of(self).sm_free
+
+    @sm_free.setter
+    def sm_free(self, value: bool) -> None:
+        state_of(self).sm_free = bool(value)
+
+    @property
     def device(self) -> str:
         """Where operations on device arrays run: "gpu", or "host" under PYNCCLX_DEVICE=host."""
         return devices.select().name
@@ -250,6 +265,8 @@ class Base(_Comm):
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
+        if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
+            how = f"copy engines where all that is received lies in windows, else {how}"
         return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
 
     def _explain_without_kernel(self, operation: str) -> str:

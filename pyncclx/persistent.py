@@ -32,8 +32,8 @@ class Prepared:
         if self._team is None:
             return
         team, device = self._team, self._team.device
-        number, self._function, self._grid, self._threads = prepare(comm, team, call)
-        self._parameters = team.packed[number] + team.places(call.buffers) + call.arguments
+        self._plan = prepare(comm, team, call)
+        self._parameters = team.packed[self._plan.number] + team.places(call.buffers) + call.arguments
         self._event = device.event()
         stream_for(device, call.buffers)  # producers on other streams are known now, not later
         of_torch = any(type(buffer.owner).__module__.startswith("torch") for buffer in call.buffers)
@@ -49,9 +49,10 @@ class Prepared:
                 raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
             team.check()
             stream = self._stream()
-            team.enqueue(self._function, self._grid, self._threads, self._parameters, stream)
+            _, function, grid, threads = self._plan
+            team.enqueue(function, grid, threads, self._parameters, stream)
             if self._settle is not None:
-                self._settle(team.device, stream)
+                self._settle(team, self._plan, stream)
             self._event.record(stream)
         self.active = True
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import devices
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
+from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "allgather", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgather")
 
 
-def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
+def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Allgather`."""
     if on_host(sendbuf, recvbuf):
         return None
+    check_algorithm("Allgather", algorithm)
     device = devices.select()
     recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
     if is_in_place(sendbuf):
@@ -34,7 +36,14 @@ def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
         address = send.address
     check_fits("Allgather", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes
-    return Call(
+
+    def rounds_of(bases: list[int]) -> Rounds:
+        copies = [Copy(bases[rank] + comm.rank * nbytes, address, nbytes) for rank in peers_of(comm)]
+        if not is_in_place(sendbuf):
+            copies.append(Copy(recv.address + comm.rank * nbytes, address, nbytes))
+        return [copies]
+
+    return call_of(comm, "Allgather", algorithm, nbytes, (send, recv), rounds_of) or Call(
         "Allgather",
         choose,
         (nbytes,),

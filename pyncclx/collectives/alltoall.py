@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
+from ..errors import NotSupported
 from ..layout import REDUCE, Layout
+from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
 if TYPE_CHECKING:
@@ -21,10 +23,11 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "alltoall", nbytes, layout.size - 1) if fits else as_chunks(layout, "alltoall")
 
 
-def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
+def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Alltoall`."""
     if on_host(sendbuf, recvbuf):
         return None
+    check_algorithm("Alltoall", algorithm)
     device = devices.select()
     recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
     send = recv
@@ -32,7 +35,15 @@ def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
         send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes
-    return Call(
+
+    def rounds_of(bases: list[int]) -> Rounds:
+        ranks = [*peers_of(comm), comm.rank]
+        return [[Copy(bases[rank] + comm.rank * nbytes, send.address + rank * nbytes, nbytes) for rank in ranks]]
+
+    if algorithm is not None and send is recv:
+        raise NotSupported("Alltoall: only the kernel works in place; leave out algorithm")
+    copied = send is not recv and call_of(comm, "Alltoall", algorithm, nbytes, (send, recv), rounds_of)
+    return copied or Call(
         "Alltoall",
         choose,
         (nbytes,),

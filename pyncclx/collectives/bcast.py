@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import devices
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
+from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
 from .launch import Call, Choice, Rung, as_chunks, check_root, climb, pipeline
 
 if TYPE_CHECKING:
@@ -38,7 +39,20 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
     check_root(comm, "Bcast", root)
     buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
     nbytes = buffer.nbytes
-    return Call(
+
+    def rounds_of(bases: list[int]) -> Rounds:
+        """Root gives each of the others a piece, which they then give each other."""
+        others = [rank for rank in range(comm.size) if rank != root]
+        copies = []
+        for to in peers_of(comm):
+            if to != root:
+                piece = others.index(to if comm.rank == root else comm.rank)
+                begin, length = piece_of(nbytes, len(others), piece)
+                copies.append(Copy(bases[to] + begin, buffer.address + begin, length))
+        return [copies, []] if comm.rank == root else [[], copies]
+
+    copied = call_of(comm, "Bcast", algorithm, nbytes, (buffer,), rounds_of, root)
+    return copied or Call(
         "Bcast",
         choose,
         (nbytes, algorithm),

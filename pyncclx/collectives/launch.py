@@ -10,7 +10,6 @@ from mpi4py import MPI
 
 from .. import kernels, user_op
 from ..buffers import Buffer
-from ..devices import Device
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
 from ..team import OPERATIONS, Plan, Team
@@ -88,7 +87,9 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             f"{operation.capitalize()}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
             "or None to let the size decide"
         )
-    rung = names[algorithm] if algorithm else next(r for r in rungs if nbytes <= min(r.chosen, r.most))
+    tuned = dict(layout.limits)
+    fitting = (r for r in rungs[:-1] if nbytes <= min(tuned.get(r.kernel, r.chosen), r.most))
+    rung = names[algorithm] if algorithm else next(fitting, rungs[-1])
     if nbytes > rung.most:
         raise ValueError(
             f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {rung.most} bytes here, "
@@ -117,7 +118,7 @@ class Call(NamedTuple):
     buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
     signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
     empty: bool = False  # on all ranks: nothing has to be launched
-    settle: Callable[[Device, Any], None] | None = None  # enqueues on a stream what follows the kernel
+    settle: Callable[[Team, Plan, Any], None] | None = None  # enqueues on a stream what follows the kernel
 
 
 def run(comm: Intracomm, call: Call) -> None:
@@ -138,7 +139,7 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
     stream = stream_for(team.device, call.buffers)
     team.launch(plan, call.buffers, call.arguments, stream)
     if call.settle is not None:
-        call.settle(team.device, stream)
+        call.settle(team, plan, stream)
     return team
 
 

@@ -33,8 +33,8 @@ class Collectives(IntraBase):
         ----------
         buf : array or buffer spec, any datatype, as many bytes on every rank
         root : int
-        algorithm : {"direct", "two_shot_packets", "two_shot"}, optional
-            By length if left out.
+        algorithm : {"direct", "two_shot_packets", "two_shot", "copy_engine"}, optional
+            By length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
         """
         call = bcast(self, buf, root, algorithm=algorithm)
         return super().Bcast(buf, root) if call is None else run(self, call)
@@ -86,26 +86,30 @@ class Collectives(IntraBase):
         call = reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm=algorithm)
         return super().Reduce_scatter_block(sendbuf, recvbuf, op) if call is None else run(self, call)
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
         """Give every rank all ranks' data, in rank order.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
+        algorithm : {"copy_engine"}, optional
+            For a recvbuf in a window; see `sm_free`.
         """
-        call = allgather(self, sendbuf, recvbuf)
+        call = allgather(self, sendbuf, recvbuf, algorithm=algorithm)
         return super().Allgather(sendbuf, recvbuf) if call is None else run(self, call)
 
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
         """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
+        algorithm : {"copy_engine"}, optional
+            For a recvbuf in a window, and not in place; see `sm_free`.
         """
-        call = alltoall(self, sendbuf, recvbuf)
+        call = alltoall(self, sendbuf, recvbuf, algorithm=algorithm)
         return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Alltoallv(

@@ -10,9 +10,9 @@ from mpi4py import MPI
 
 from .. import devices, ops, vectors
 from ..buffers import Buffer, on_host, resolve
-from ..devices import Device
 from ..errors import MPIError
 from ..layout import Layout
+from ..team import Plan, Team
 from .blocks import Blocks, blocks_of, pack
 from .launch import Call, Choice, by_length, is_in_place
 
@@ -60,8 +60,8 @@ def reduce_scatter(
     )
 
 
-def _move(source: int, to: int, nbytes: int, device: Device, stream: Any) -> None:
-    device.copy(to, source, nbytes, stream)
+def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any) -> None:
+    team.device.copy(to, source, nbytes, stream)
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:

@@ -1,0 +1,118 @@
+"""Collectives by the copy engines: the multiprocessors stay free, but for a barrier before the copies and one after.
+
+A rank copies to its peers, beginning with the next one, so that each receives from one peer at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from ..buffers import Buffer
+from ..errors import NotSupported
+from ..layout import Layout
+from ..team import Plan, Team
+from . import barrier
+from .launch import Call, Choice
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+NAME = "copy_engine"  # of the algorithm
+OPERATIONS = ("Allgather", "Alltoall", "Bcast")
+
+
+class Copy(NamedTuple):
+    """One copy between two addresses."""
+
+    to: int
+    source: int
+    nbytes: int
+
+
+Rounds = list[list[Copy]]  # no copy of a round begins before all of the round before, on all ranks, are over
+
+
+def call_of(
+    comm: Intracomm,
+    operation: str,
+    algorithm: str | None,
+    nbytes: int,
+    buffers: tuple[Buffer, ...],
+    rounds_of: Callable[[list[int]], Rounds],
+    *also_equal: int,
+) -> Call | None:
+    """The call of an operation by the copy engines; None if it is not wanted, or not possible and not insisted on.
+
+    Collective where `algorithm` asks for it, or the communicator does and a message of `nbytes` is long enough.
+
+    Parameters
+    ----------
+    buffers : tuple of Buffer
+        The last is the one that peers write.
+    rounds_of : callable
+        Gives this rank's copies from the addresses of all ranks' last buffers, as mapped here.
+    *also_equal : int
+        What else must be equal on all ranks.
+
+    Raises
+    ------
+    NotSupported
+        On all ranks, if `algorithm` asks for it and a peer cannot write some rank's buffer.
+    """
+    if algorithm not in (NAME, None) or nbytes == 0:
+        return None
+    if algorithm is None and not (comm.sm_free and nbytes > comm.team.layout.packet_nbytes):
+        return None
+    places = MPI.Comm.allgather(comm, _place(comm.team, buffers[-1].address))
+    windows = comm.team.windows
+    bases = [windows[place[0]].bases[rank] + place[1] for rank, place in enumerate(places) if place is not None]
+    if len(bases) < comm.size:
+        if algorithm is None:
+            return None
+        raise NotSupported(
+            f"{operation}: algorithm={NAME!r} writes to the ranks' arrays, and rank {places.index(None)}'s is in no "
+            "window; make it with comm.Alloc"
+        )
+    signature = (nbytes, *also_equal, NAME)
+    return Call(operation, _choose, (NAME,), (), b"", buffers, signature, settle=_settling(rounds_of(bases)))
+
+
+def check_algorithm(operation: str, algorithm: str | None) -> None:
+    """Raise ValueError unless it is one of an operation whose only kernel needs no name."""
+    if algorithm not in (NAME, None):
+        raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {NAME!r}, or None for the kernel")
+
+
+def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:
+    """Where a piece of a message begins, and its length, in bytes: multiples of 16 but for the end."""
+    each = -(-nbytes // (16 * pieces)) * 16
+    begin = min(index * each, nbytes)
+    return begin, min(each, nbytes - begin)
+
+
+def peers_of(comm: Intracomm) -> Iterable[int]:
+    """The other ranks, from the next one on."""
+    return ((comm.rank + j) % comm.size for j in range(1, comm.size))
+
+
+def _place(team: Team, address: int) -> tuple[int, int] | None:
+    """The number of the window that an address is in, and the offset there in bytes."""
+    window = team.window(address)
+    return None if window is None else (window.number, address - window.memory.address)
+
+
+def _choose(layout: Layout, name: str) -> Choice:
+    return barrier.choose(layout, 0)
+
+
+def _settling(rounds: Rounds) -> Callable[[Team, Plan, Any], None]:
+    def settle(team: Team, plan: Plan, stream: Any) -> None:
+        for copies in rounds:
+            for copy in copies:
+                team.device.copy(*copy, stream)
+            team.launch(plan, (), b"", stream)
+
+    return settle
