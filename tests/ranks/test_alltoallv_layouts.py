@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import pyncclx
-from arrays import Output, get, put, synchronize, xp
+from arrays import Output, get, gpu_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import CapacityExceeded
 from reference import comparing, labels
 
 WIDTH = 3
+POISONED = np.frombuffer(b"\xa5" * 8, "i8")[0]
 
 
 def rows_of(rank, count, call=0):
@@ -48,7 +49,7 @@ def test_there_and_back(comm):
         expected[displ : displ + count] = rows_of(me, room)[displ : displ + count] + (1 << 60)
     with comparing() as compare:
         compare(back, expected, "rows")
-        assert (expected == np.frombuffer(b"\xa5" * 8, "i8")[0]).any() == (room > 0), "gaps"
+        assert (expected == POISONED).any() == (room > 0), "gaps"
         compare(returned, counts[me], "counts")
         compare(total, np.array([counts[me].sum()]), "total")
     assert np.array_equal(get(where), displs)
@@ -67,7 +68,7 @@ def test_places_as_at_the_sender(comm):
         [recv.array, (got.array, places.array)],
         layout="sender",
     )
-    expected = np.full((size, room, WIDTH), np.frombuffer(b"\xa5" * 8, "i8")[0])
+    expected = np.full((size, room, WIDTH), POISONED)
     for source, (count, displ) in enumerate(zip(counts[:, me], displs[:, me], strict=True)):
         expected[source, displ : displ + count] = rows_of(source, room)[displ : displ + count]
     begins = np.arange(size) * room + np.where(counts[:, me] > 0, displs[:, me], 0)
@@ -90,7 +91,7 @@ def test_capacity_below_the_room(comm, layout):
         capacity=capacity,
         status=status.array,
     )
-    expected, kept, used = np.full((size * room, WIDTH), np.frombuffer(b"\xa5" * 8, "i8")[0]), [], 0
+    expected, kept, used = np.full((size * room, WIDTH), POISONED), [], 0
     for source in range(size):
         begin = {"packed": used, "slots": 0, "sender": 2 * me}[layout]
         kept.append(max(0, min(2, capacity - begin)))
@@ -139,7 +140,7 @@ def test_places_outside_of_the_buffer(comm, place):
     numbers = put(np.full(size, 2))
     comm.Alltoallv([rows, numbers], [recv.array, (counts.array, places)], layout="placed", status=status.array)
     with comparing() as compare:
-        compare(recv, np.full((1, WIDTH), np.frombuffer(b"\xa5" * 8, "i8")[0]), "rows")
+        compare(recv, np.full((1, WIDTH), POISONED), "rows")
         compare(counts, np.zeros(size, int), "counts")
         compare(status, np.full(size, 2), "status")
 
@@ -191,7 +192,7 @@ def test_persistent(comm, layout):
             request.Start()
             request.Wait()
             expected, used, kept, begins = recv.read(), 0, [], []
-            expected[...] = np.frombuffer(b"\xa5" * 8, "i8")[0]
+            expected[...] = POISONED
             for source in range(size):
                 count = int(matrix[source, me])
                 own = {"packed": used, "placed": int(places[source]), "slots": 0}.get(layout, int(first[source, me]))
@@ -228,3 +229,40 @@ def test_a_request_keeps_counts_and_outputs(comm):
     mine = 2 * comm.rank
     with comparing() as compare:
         compare(recv, np.concatenate([rows_of(s, 2 * size)[mine : mine + 2] for s in range(size)]), "rows")
+
+
+@gpu_only
+def test_there_and_back_in_a_graph(comm):
+    """Two requests are captured; each replay reads other counts."""
+    size, me, room = comm.size, comm.rank, 9 * comm.size
+    stream, displs = xp.cuda.Stream(non_blocking=True), put(9 * np.arange(size))
+    send, counts = xp.zeros((room, WIDTH), "i8"), xp.zeros(size, "i8")
+    there, got, begin = xp.empty((room, WIDTH), "i8"), xp.empty(size, "i8"), xp.empty(size, "i8")
+    back, returned = Output((room, WIDTH), "i8"), Output(size, "i8")
+    requests = (
+        comm.Alltoallv_init([send, (counts, displs)], [there, (got, begin)], layout="packed"),
+        comm.Alltoallv_init([there, (got, begin)], [back.array, (returned.array, displs)], layout="placed"),
+    )
+    synchronize()
+    with stream:
+        stream.begin_capture()
+        for request in requests:
+            request.Start()
+            request.Wait()
+        graph = stream.end_capture()
+    with comparing() as compare:
+        for call in range(5):
+            mine = some_counts(size, call)[me] * (call != 2)
+            send.set(rows_of(me, room, call))
+            counts.set(mine)
+            back.poison()
+            synchronize()
+            graph.launch(stream)
+            stream.synchronize()
+            expected = np.full((room, WIDTH), POISONED)
+            for to, count in enumerate(mine):
+                expected[9 * to : 9 * to + count] = rows_of(me, room, call)[9 * to : 9 * to + count]
+            compare(back, expected, f"replay {call}: rows")
+            compare(returned, mine, f"replay {call}: counts")
+    for request in requests:
+        request.Free()

@@ -81,12 +81,12 @@ def following(counts, order):
 class Rank:
     """Buffers of one rank, used again in all calls."""
 
-    def __init__(self, comm):
+    def __init__(self, comm, allocate=xp.empty):
         self.comm, size = comm, comm.size
         self.most = size * LONGEST + 3
         self.send = xp.empty((self.most, WIDTH), "i8")
         self.counts, self.displs = xp.empty(size, "i8"), xp.empty(size, "i8")
-        self.memory = xp.empty((size * self.most * WIDTH + 64) * 8, "u1")  # for slots of the largest capacity
+        self.memory = allocate((size * self.most * WIDTH + 64) * 8, "u1")  # for slots of the largest capacity
 
     def problems(self, routing):
         """Make the call; what is wrong with the result."""
@@ -125,11 +125,26 @@ class Rank:
         ]
 
 
+def try_all(rank, numbers):
+    """Make the calls; say what was wrong with the first few that were."""
+    wrong = []
+    for number in numbers:
+        found = rank.problems(draw(number, rank.comm.size))
+        wrong += found[: max(0, 3 - len(wrong))]
+    rank.comm.synchronize()
+    return "\n".join(wrong)
+
+
 @pytest.mark.timeout(120 + ROUTINGS / 10)
 def test_random_routings_of_alltoallv(comm):
-    rank, wrong = Rank(comm), []
-    for number in range(ROUTINGS):
-        found = rank.problems(draw(number, comm.size))
-        wrong += found[: max(0, 3 - len(wrong))]
-    comm.synchronize()
-    assert not wrong, "\n".join(wrong)
+    wrong = try_all(Rank(comm), range(ROUTINGS))
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+def test_random_routings_into_windows(comm):
+    """Long spans go straight to their places."""
+    other = comm.Dup()
+    wrong = try_all(Rank(other, other.Alloc), range(1000, 1050))
+    other.Free()
+    assert not wrong, wrong
