@@ -1,8 +1,8 @@
 """Alltoallv with counts on the device: random routings in all layouts, with and without room enough.
 
-There are few of them by default. For more, on one communicator:
+There are few of them by default. For more, on a communicator whose part of the heap is small:
 
-    PYNCCLX_ROUTINGS=100000 python tests/run.py ranks -n 3 -k "routings_of_alltoallv and world"
+    PYNCCLX_ROUTINGS=100000 python tests/run.py ranks -n 3 -k "routings_of_alltoallv and dup"
 """
 
 import os
