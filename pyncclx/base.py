@@ -205,7 +205,8 @@ class Base(_Comm):
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
             "this communicator": its lease; "windows": what `Alloc` has given; "messages": what short messages
             are copied to, shared by all communicators; "shuffles": rows and workspaces of token shuffles; "device
-            teams": signals and barriers of the program's own kernels. All 0 before the first operation on device arrays.
+            teams": signals and barriers of the program's own kernels. All 0 before the first operation on device
+            arrays.
         """
         team = state_of(self).team
         mine = {

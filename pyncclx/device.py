@@ -30,12 +30,12 @@ _SIGNATURES = {
     "peer_pointer": f"uint64({_TEAM}, uint64, int32)",
     **{f"{way}_{who}": f"int32({_PUT})" for way in ("put", "get") for who in ("thread", "warp", "block")},
     **{f"put_signal_{who}": f"int32({_PUT}, {_SIGNAL})" for who in ("thread", "warp", "block")},
-    **{name: f"int32({_TEAM}, int32, {_SIGNAL})" for name in ("signal_set", "signal_add")},
+    **dict.fromkeys(("signal_set", "signal_add"), f"int32({_TEAM}, int32, {_SIGNAL})"),
     "signal_read": f"uint64({_TEAM}, uint32)",
-    **{name: f"int32({_TEAM}, {_SIGNAL})" for name in ("wait_until", "wait_until_block")},
+    **dict.fromkeys(("wait_until", "wait_until_block"), f"int32({_TEAM}, {_SIGNAL})"),
     "barrier": f"int32({_TEAM})",
-    **{name: f"int32({_TEAM}, uint32)" for name in ("barrier_among", "last_block", "grid_barrier")},
-    **{name: "void()" for name in ("fence", "quiet")},
+    **dict.fromkeys(("barrier_among", "last_block", "grid_barrier"), f"int32({_TEAM}, uint32)"),
+    **dict.fromkeys(("fence", "quiet"), "void()"),
     **{f"atomic_add_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, int32)" for n in (32, 64)},
     **{f"atomic_cas_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, uint{n}, int32)" for n in (32, 64)},
 }
@@ -108,16 +108,16 @@ class Kernel:
             )
         if grid > most:
             raise ValueError(
-                f"{self.name}: a grid of {grid} blocks of {block} threads, the GPU can run {most} at once, and one that "
-                "waits may wait for one that has not begun; launch fewer"
+                f"{self.name}: a grid of {grid} blocks of {block} threads, the GPU can run {most} at once, and "
+                "one that waits may wait for one that has not begun; launch fewer"
             )
 
 
 def kernel(source: str | Path, name: str) -> Kernel:
     """Compile a kernel in CUDA C++ for this process' device: a GPU, or the host device.
 
-    Call it on all ranks before any of them launches. The source may include ``pyncclx.cuh``. On the host device a kernel
-    has one-dimensional grids and blocks, and shared memory of fixed size.
+    Call it on all ranks before any of them launches. The source may include ``pyncclx.cuh``. On the host device grids
+    and blocks have one dimension, and shared memory is of fixed size.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ MISUSES = {  # Misuse
     17: "signal {given} of {most}; make the team with more: comm.device_team(signals=...)",
     18: "a grid of {given} blocks, the team was made for {most}; make it with comm.device_team(blocks=...)",
     19: "counter {given} of {most}; make the team with more: comm.device_team(counters=...)",
-    20: "{most} bytes at {given:#x} are not in an array that comm.Alloc of this communicator gave, here and on the peer",
+    20: "{most} bytes at {given:#x} are not in an array from this communicator's Alloc, here and on the peer",
     21: "the word at {given:#x} is not at a multiple of its {most} bytes",
     22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
 }

@@ -139,7 +139,9 @@ class Device(Protocol):
     def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
         """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
 
-    def launch_arguments(self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
+    def launch_arguments(
+        self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
+    ) -> None:
         """The same for a kernel with any number of parameters."""
 
     def most_blocks(self, function: Function, block: int) -> int:

@@ -86,9 +86,8 @@ def address_function() -> Any:
     """``address(array)`` for Numba's kernels: where an array's data begins, as uint64."""
     _cuda()
     types = importlib.import_module("numba.cuda.types")
-    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic
+    target = importlib.import_module("numba.cuda.descriptor").cuda_target
 
-    @intrinsic
     def address(typing: Any, array: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -96,7 +95,10 @@ def address_function() -> Any:
 
         return types.uint64(array), generate
 
-    return address
+    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(address)
+    target.typing_context.refresh()  # a kernel may be in the middle of being typed
+    target.target_context.refresh()
+    return intrinsic
 
 
 @functools.cache
