@@ -20,7 +20,7 @@ from .buffers import resolve
 from .device_team import DeviceTeam
 from .devices import numba_code
 
-__all__ = ["Kernel", "kernel"]
+__all__ = ["Kernel", "kernel", "kernels"]
 
 _TEAM, _PUT, _SIGNAL = "uint64", "uint64, uint64, uint64, uint64, int32", "uint32, uint64"
 _SIGNATURES = {
@@ -136,9 +136,15 @@ def kernel(source: str | Path, name: str) -> Kernel:
     RuntimeError
         With the compiler's messages.
     """
+    return kernels(source, name)[name]
+
+
+def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
+    """As `kernel`, several of one source: compiled at once, and returned by name."""
     device = devices.select()
     path = _saved(source) if isinstance(source, str) and "\n" in source else Path(source).resolve()
-    return Kernel(device, device.load(device.compile(str(path), [name]))[name], name)
+    loaded = device.load(device.compile(str(path), list(names)))
+    return {name: Kernel(device, loaded[name], name) for name in names}
 
 
 def _saved(text: str) -> Path:
