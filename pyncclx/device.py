@@ -117,7 +117,8 @@ def kernel(source: str | Path, name: str) -> Kernel:
     """Compile a kernel in CUDA C++ for this process' device: a GPU, or the host device.
 
     Call it on all ranks before any of them launches. The source may include ``pyncclx.cuh``. On the host device grids
-    and blocks have one dimension, and shared memory is of fixed size.
+    and blocks have one dimension, and shared memory is of fixed size. Multiplications and additions are not contracted,
+    so that results are the same on both.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """The device API for compilers: C++ and Python name the same functions, and they become the right instructions."""
 
+import importlib.util
 import itertools
 import re
 import shutil
@@ -13,6 +14,11 @@ import pyncclx
 import pyncclx.device as d
 from pyncclx import device_errors, device_team, layout
 from pyncclx.paths import CUDA_DIR
+
+_path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"
+_spec = importlib.util.spec_from_file_location("ping_pong", _path)
+ping_pong = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ping_pong)
 
 HEADER = (CUDA_DIR / "pyncclx.cuh").read_text()
 NUMBA_TYPES = {"pyncclx_team": "uint64", "pyncclx_address": "uint64", "u64": "uint64", "u32": "uint32", "int": "int32"}
@@ -151,6 +157,7 @@ def test_numba_links_with_every_function() -> None:
     signatures = {
         device_kernels.ring: f"void({i8}, {u8}[::1], {u8}[:, ::1], {u8}[:, ::1], {i4}[::1], {i8}, {i8})",
         device_kernels.everything: f"void({i8}, {u64}[::1], {u64}[::1], {i8}[::1])",
+        ping_pong.python_function(): f"void({', '.join([i8] * 7)})",
     }
     for function, signature in signatures.items():
         (kernel, library), _ = cuda.compile_all(

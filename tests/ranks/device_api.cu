@@ -92,10 +92,7 @@ extern "C" __global__ void parities(pyncclx_team team, int* board, int* seen, in
             if (peer % 2 == me % 2)
                 reinterpret_cast<int*>(pyncclx_peer_pointer(team, board, peer))[blockIdx.x * 16 + me] = round;
         if (!pyncclx_barrier_among(team, mates)) return;
-        for (int peer = me % 2; peer < size; peer += 2) {
-            const int said = board[blockIdx.x * 16 + peer];
-            stale |= said != round && said != round + 1;
-        }
+        for (int peer = me % 2; peer < size; peer += 2) stale |= board[blockIdx.x * 16 + peer] != round;
         if (!pyncclx_barrier_among(team, mates)) return;
     }
     if (!pyncclx_barrier(team)) return;

@@ -1,6 +1,7 @@
 """The device API: a program's own kernels, in C++ and in Numba, move data, signal, wait and meet."""
 
 import functools
+import importlib.util
 import re
 import threading
 from pathlib import Path
@@ -14,6 +15,11 @@ import pyncclx.device as d
 from arrays import Output, get, gpu_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import Aborted, PeerTimeout
+
+_path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"
+_spec = importlib.util.spec_from_file_location("ping_pong", _path)
+ping_pong = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ping_pong)
 
 WORLD = MPI.COMM_WORLD
 SOURCE = Path(__file__).with_name("device_api.cu")
@@ -219,7 +225,9 @@ def test_windows_of_later(comm, team):
     """A team knows of arrays that were allocated after it was made."""
     comm.Alloc(7, "u1")
     inbox = comm.Alloc(10 + 10 * comm.rank, "u1")  # as long as need be, not alike
-    launch("ring", 1, 32, team, inbox, put(row(comm.rank, 0, 10)), xp.zeros(10, "u1"), 10, i4(1), i4(0), i4(2), inbox)
+    taken, failed = xp.zeros(10, "u1"), xp.zeros(1, "i4")
+    launch("ring", 1, 32, team, inbox, put(row(comm.rank, 0, 10)), taken, 10, i4(1), i4(0), i4(2), failed)
+    assert get(failed).tolist() == [0]
     assert np.array_equal(get(inbox)[:10], row((comm.rank - 1) % comm.size, 0, 10))
 
 
@@ -302,6 +310,22 @@ def test_text_and_numbers(comm):
     if comm.rank == 0:  # no meeting
         with pytest.raises(RuntimeError, match="nonsense"):
             d.kernel("\nnonsense", "fill")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("language", ["C++", pytest.param("Python", marks=gpu_only)])
+def test_ping_pong(language):
+    """The example, between the first two ranks; it checks what comes back."""
+    if language == "Python":
+        pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
+    pair = WORLD.Split(0 if WORLD.rank < 2 else MPI.UNDEFINED)
+    if pair == MPI.COMM_NULL:
+        return
+    launch = ping_pong.kernel_in_cxx() if language == "C++" else ping_pong.kernel_in_python()
+    with pyncclx.Communicator(pair) as comm:
+        game = ping_pong.PingPong(comm, launch, 5000, 3)
+        for nbytes, blocks in ((8, 1), (4999, 3), (100, 3)):
+            assert game.seconds(nbytes, blocks, 32, 2) > 0
 
 
 @gpu_only
