@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from . import bench, info, run
-from .bench import shuffle
+from .bench import beside, shuffle
+from .tuning import measure as tune
 
 
 def main() -> None:
@@ -16,6 +17,8 @@ def main() -> None:
     info.add_command(commands)
     bench.add_command(commands)
     shuffle.add_command(commands)
+    beside.add_command(commands)
+    tune.add_command(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from .tuning import Limits
+
 MAX_RANKS = 16
 RINGS = 2
 PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
@@ -36,6 +38,7 @@ class Layout:
     channels: int
     slot_packets: int  # packets of one slot: 8 bytes of payload each
     chunk_nbytes: int
+    limits: Limits = ()  # which kernels are chosen for which messages
 
     @property
     def peers(self) -> int:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import device_errors, layout
+from . import device_errors, layout, tuning
 from .buffers import Buffer
 from .devices import Device, Event, Function, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
@@ -63,6 +63,7 @@ class Member:
     heap_nbytes: int
     offer: int
     timeout_s: float
+    limits: tuning.Limits  # rank 0's count
 
 
 class Plan(NamedTuple):
@@ -103,6 +104,7 @@ class Team:
         self._words = self.watch.array.data  # indexing it costs a third
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.windows: list[Window] = []
+        self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
         self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
@@ -117,6 +119,8 @@ class Team:
         """Tell each other who we are; map the heaps that this process has not mapped yet."""
         device, heap = self.device, self.heap
         timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
+        mine = tuning.limits if comm.rank == 0 else lambda *_: ()
+        limits = mpi_bootstrap.agree(comm, lambda: mine(device.kind, comm.size))
         members: list[Member] = comm.allgather(
             Member(
                 MPI.Get_processor_name(),
@@ -129,6 +133,7 @@ class Team:
                 heap.memory.nbytes,
                 heap.offer(),
                 timeout_s,
+                limits,
             )
         )
         _check_members(members, device, warn=comm.rank == 0)
@@ -146,7 +151,7 @@ class Team:
         channels = min(member.max_channels for member in self.members)
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
-            return layout.plan(nbytes, self.size, channels), lease
+            return replace(layout.plan(nbytes, self.size, channels), limits=self.members[0].limits), lease
         except ValueError as error:  # on all ranks
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
@@ -164,6 +169,8 @@ class Team:
         """Allocate memory that all ranks map. Collective."""
         window = allocate_window(comm, self.device, len(self.windows), nbytes)
         self.windows.append(window)
+        begin = window.memory.address
+        self._spans.append((begin, begin + window.memory.nbytes, window.number))
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
         for device_team in self.device_teams:
@@ -193,9 +200,14 @@ class Team:
         """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
         if not buffers:
             return NO_PLACES
-        found = [self.window(buffer.address) for buffer in (buffers[0], buffers[-1])]
-        words = [word for w in found for word in ((w.number + 1, w.memory.address) if w else (0, 0))]
-        return layout.PLACES.pack(*words)
+        send, recv = self._place(buffers[0].address), self._place(buffers[-1].address)
+        return layout.PLACES.pack(*send, *recv)
+
+    def _place(self, address: int) -> tuple[int, int]:
+        for begin, end, number in self._spans:
+            if begin <= address < end:
+                return number + 1, begin
+        return 0, 0
 
     def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
@@ -292,6 +304,7 @@ class Team:
         for window in self.windows:
             window.close()
         self.windows.clear()
+        self._spans.clear()
         self._scratch.clear()
 
 

@@ -23,7 +23,7 @@ def describe(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer]) -
     """What goes with the figures."""
     return {
         "ranks": comm.size,
-        "device": HOST if comm.device == "host" else comm.team.device.identity.rsplit(" ", 1)[0],
+        "device": comm.team.device.kind,
         "mode": "graph" if arguments.graph else "eager",
         "buffers": "windows" if arguments.windows else "ordinary",
         "date": datetime.date.today().isoformat(),

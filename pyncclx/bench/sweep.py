@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import NotSupported
 from . import check, osu, report, timing
 from .cases import CASES, Case, Options
 from .memory import Ordinary, Windows
@@ -103,10 +104,15 @@ def measure(case: Case, queue: timing.Queue, arguments: argparse.Namespace, peer
     return row
 
 
-def _ours(case: Case, queue: timing.Queue, in_place: bool, arguments: argparse.Namespace) -> Row:
+def _ours(case: Case, queue: timing.Queue, in_place: bool, arguments: argparse.Namespace) -> Row | None:
     call = case.call(in_place)
     case.fill(in_place)
-    cell = _time(case, queue, call, arguments, graph=arguments.graph and case.capturable)
+    try:
+        cell = _time(case, queue, call, arguments, graph=arguments.graph and case.capturable)
+    except NotSupported:  # by the algorithm that was asked for
+        if not arguments.algorithm:
+            raise
+        return None
     cell["wrong"] = check.wrong(case, queue, call, in_place) if arguments.check else None
     return cell
 

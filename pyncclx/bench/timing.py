@@ -79,10 +79,18 @@ class CupyQueue:
         self.stream.synchronize()
 
     def elapsed(self, work: Work) -> float:
-        begin, end = self._event(), self._event()
-        begin.record(self.stream)
+        begin = self.mark()
         work()
-        end.record(self.stream)
+        return self.between(begin, self.mark())
+
+    def mark(self) -> Any:
+        """An event at the present end of the stream."""
+        event = self._event()
+        event.record(self.stream)
+        return event
+
+    def between(self, begin: Any, end: Any) -> float:
+        """Seconds from one event to another, which is waited for."""
         end.synchronize()
         return float(self._milliseconds(begin, end)) / 1e3
 

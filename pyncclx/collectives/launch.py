@@ -87,7 +87,9 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             f"{operation.capitalize()}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
             "or None to let the size decide"
         )
-    rung = names[algorithm] if algorithm else next(r for r in rungs if nbytes <= min(r.chosen, r.most))
+    tuned = dict(layout.limits)
+    fitting = (r for r in rungs[:-1] if nbytes <= min(tuned.get(r.kernel, r.chosen), r.most))
+    rung = names[algorithm] if algorithm else next(fitting, rungs[-1])
     if nbytes > rung.most:
         raise ValueError(
             f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {rung.most} bytes here, "

@@ -82,6 +82,8 @@ class Device(Protocol):
         ``"gpu"`` or ``"host"``.
     ordinal
         The device's number in this process.
+    kind
+        What it is called, such as ``"NVIDIA H200"``.
     identity
         The same on two processes exactly if they use the same physical device.
     architecture
@@ -94,6 +96,7 @@ class Device(Protocol):
 
     name: str
     ordinal: int
+    kind: str
     identity: str
     architecture: str
     max_channels: int

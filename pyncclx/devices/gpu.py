@@ -253,7 +253,8 @@ class Device:
         self._gpu = cupy.cuda.Device()
         self.ordinal: int = self._gpu.id
         properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
-        self.identity: str = f"{properties['name'].decode()} {self._gpu.pci_bus_id}"
+        self.kind: str = properties["name"].decode()
+        self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive

@@ -148,6 +148,7 @@ class Device:
     """
 
     name = "host"
+    kind = "host device"
     ordinal = 0
     architecture = "host"
     max_channels = 2

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.bench import environment, osu, plot, report, sweep
+from pyncclx.bench import beside, environment, osu, plot, report, sweep
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.elements import FLOATS, INTEGERS, Elements
 from pyncclx.bench.peers import libnccl
@@ -150,6 +150,24 @@ def test_lines_of_the_picture():
     assert found["pyncclx"] == [(8_000_000, 100.0, 120.0), (8_000_000, 80.0, 150.0)]
     assert found["nccl"] == [(8_000_000, 150.0, 80.0)]
     assert found["torch"] == [(8_000_000, 160.0, 75.0)]
+
+
+def test_beside(tmp_path, monkeypatch):
+    """The slowdown is that of the product; the bandwidth that of the operation alone."""
+    pytest.importorskip("matplotlib")
+    row = {"operation": "allgather", "by": "kernel", "nbytes": 8_000_000, "bus_factor": 0.75, "alone_us": 100.0}
+    row |= {"beside_us": 120.0, "product_alone_us": 1000.0, "product_us": 1250.0}
+    assert beside.line(row).split() == ["allgather", "kernel", "100.0", "60", "120.0", "1250.0", "25.0", "%"]
+    beside.draw(
+        tmp_path / "new" / "beside.png", {"ranks": 4, "device": "GPU", "date": "today"}, [row, row | {"by": "x"}]
+    )
+    assert (tmp_path / "new" / "beside.png").stat().st_size > 1000
+    monkeypatch.setenv("PYNCCLX_DEVICE", "host")
+    for words, problem in ((["nix"], "bench-beside nix: name some of"), ([], "needs GPUs")):
+        parser = argparse.ArgumentParser()
+        beside.add_command(parser.add_subparsers())
+        with pytest.raises(SystemExit, match=problem):
+            beside.run(parser.parse_args(["bench-beside", *words]))
 
 
 @pytest.mark.parametrize(

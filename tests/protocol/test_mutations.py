@@ -185,7 +185,8 @@ def test_each_mutation_is_noticed(programs, name):
         if mutation.finds == "tsan":
             done = programs["mutated-tsan"](ranks=3, seed=seed, calls=120, **options)
             if done.returncode == RACE:
-                assert "data race" in done.stderr
+                # of a buffer that is still read, or that has gone by then
+                assert "data race" in done.stderr or "heap-use-after-free" in done.stderr, done.stderr[:6000]
                 return
         else:
             done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, **options)

@@ -1,0 +1,102 @@
+"""Tables of limits: how they are made of times, found, read, and obeyed."""
+
+import dataclasses
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from pyncclx import tuning
+from pyncclx.collectives import MODULES
+from pyncclx.layout import plan
+from pyncclx.tuning import measure
+
+SHIPPED = sorted(Path(tuning.__file__).parent.glob("tuned-*.json"))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([[1, 2], [1, 2], [2, 1], [3, 1]], [0, 0, 1, 1]),
+        ([[1, 2], [2, 1.9], [1, 2], [3, 1]], [0, 0, 0, 1]),  # one size that does not fit in
+        ([[2, 1], [3, 1]], [1, 1]),
+        ([[1, 2], [1, 2]], [0, 0]),
+        ([[1, 3, 4], [2, 1, 4], [4, 2, 1]], [0, 1, 2]),
+        ([[1, 3, 2], [3, 2.5, 1], [inf, 2, 1]], [0, 2, 2]),  # the one between is never best
+        ([[1, 2], [1, inf], [1, 2]], [0, 0, 0]),
+    ],
+)
+def test_best_cuts(times, expected):
+    assert measure.best_cuts(times) == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [([0, 1, 2], [10, 20]), ([2, 2, 2], [0, 0]), ([0, 0, 0], [30, 30]), ([0, 2, 2], [10, 10]), ([1, 1, 2], [0, 20])],
+)
+def test_limits_of(chosen, expected):
+    times = [[1.0, 1.0, 1.0]] * 3
+    assert measure.limits_of([10, 20, 30], times, chosen) == expected
+
+
+def test_all_that_an_algorithm_can_move():
+    times = [[1.0, 2.0, 3.0], [inf, 1.0, 3.0], [inf, inf, 1.0]]
+    assert measure.limits_of([10, 20, 30], times, [0, 1, 2]) == [19, 29]
+
+
+@pytest.mark.parametrize("operation", tuning.LADDERS)
+def test_ladders_are_those_of_the_operations(operation):
+    with pytest.raises(ValueError, match="it can be") as raised:
+        MODULES[operation.capitalize()].choose(plan(1 << 20, 4, 4), 8, "none")
+    names = str(raised.value).split("it can be ")[1].split(", or None")[0]
+    assert names == " or ".join(map(repr, tuning.LADDERS[operation]))
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "reduce", "bcast", "scan"])
+def test_limits_are_obeyed(operation):
+    rungs = tuning.LADDERS[operation]
+    kernels = [f"{operation}_{rung}" for rung in rungs]
+    layout = plan(1 << 20, 4, 4)
+    limits = tuple(zip(kernels, (100, 200), strict=False))
+    tuned = dataclasses.replace(layout, limits=limits)
+    chosen = [MODULES[operation.capitalize()].choose(tuned, nbytes).kernel for nbytes in (100, 101, 200, 201)]
+    between = kernels[1]
+    assert chosen == [kernels[0], between, between, kernels[-1]]
+
+
+def test_tables_are_found(cache):
+    """This user's comes before the one that is shipped; what it does not have is left to the rules."""
+    assert tuning.limits("No GPU", 4) == ()
+    table = {"environment": {}, "limits": {"4": {"bcast_direct": 77}}}
+    (cache / tuning.file_name("No GPU")).write_text(json.dumps(table))
+    assert tuning.limits("No GPU", 4) == (("bcast_direct", 77),)
+    assert tuning.limits("No GPU", 3) == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"limits": []}', '{"limits": {"4": {"bcast_direct": "x"}}}'])
+def test_bad_tables(cache, text):
+    path = cache / tuning.file_name("No GPU")
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"{path.name} is not a table of limits .*; remove it"):
+        tuning.limits("No GPU", 4)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_tables(path):
+    """They name kernels that there are, and where they come from."""
+    table = tuning.read(path)
+    ladders = [[f"{operation}_{rung}" for rung in rungs[:-1]] for operation, rungs in tuning.LADDERS.items()]
+    for size, limits in table["limits"].items():
+        assert list(limits) == [kernel for ladder in ladders for kernel in ladder]
+        for ladder in ladders:
+            assert [limits[kernel] for kernel in ladder] == sorted(limits[kernel] for kernel in ladder)
+        about = table["environment"][size]
+        assert about["ranks"] == int(size)
+        assert tuning.file_name(about["device"]) == path.name
