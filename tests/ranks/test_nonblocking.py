@@ -7,53 +7,16 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, gpu_only, put, xp
 from everywhere import raises_everywhere
+from forms import COUNT, NAMES, arguments, spec, total
 from pyncclx import ops
 from reference import comparing, contributions, fold, labels
-
-COUNT = 37
-
-
-def arguments(comm, name):
-    """A send buffer, elements to receive, and what comes after the buffers."""
-    n, rank, size = COUNT, comm.rank, comm.size
-    lengths = [n + r for r in range(size)]
-    rooted = {"root": size - 1}
-    return {
-        "Ireduce": (n, n, (), rooted),
-        "Iallreduce": (n, n, (), {}),
-        "Iscan": (n, n, (), {}),
-        "Iexscan": (n, n, (), {}),
-        "Ireduce_scatter_block": (n * size, n, (), {}),
-        "Ireduce_scatter": (sum(lengths), lengths[rank], (lengths,), {}),
-        "Igather": (n, n * size, (), rooted),
-        "Iscatter": (n * size, n, (), rooted),
-        "Iallgather": (n, n * size, (), {}),
-        "Ialltoall": (n * size, n * size, (), {}),
-        "Igatherv": (lengths[rank], (sum(lengths), lengths), (), rooted),
-        "Iscatterv": ((sum(lengths), lengths), lengths[rank], (), rooted),
-        "Iallgatherv": (lengths[rank], (sum(lengths), lengths), (), {}),
-        "Ialltoallv": ((n * size, [n] * size), (n * size, [n] * size), (), {}),
-    }[name]
-
-
-def spec(array, length):
-    return [array, length[1]] if isinstance(length, tuple) else array
-
-
-def total(length):
-    return length[0] if isinstance(length, tuple) else length
-
-
-NAMES = (
-    *("Ireduce", "Iallreduce", "Iscan", "Iexscan", "Ireduce_scatter_block", "Ireduce_scatter", "Igather", "Iscatter"),
-    *("Iallgather", "Ialltoall", "Igatherv", "Iscatterv", "Iallgatherv", "Ialltoallv"),
-)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_as_mpi4py(comm, name):
     """Three calls in flight, waited for in the opposite order."""
     sent, received, more, named = arguments(comm, name)
+    name = f"I{name.lower()}"
     with comparing() as compare:
         calls = []
         for call in range(3):

@@ -1,0 +1,42 @@
+"""Every collective with small arguments, for tests of its nonblocking and persistent forms."""
+
+COUNT = 37
+
+
+def arguments(comm, name):
+    """A send buffer's length, elements to receive, with counts as a tuple; what comes after; keywords."""
+    n, rank, size = COUNT, comm.rank, comm.size
+    lengths = [n + r for r in range(size)]
+    rooted = {"root": size - 1}
+    return {
+        "Reduce": (n, n, (), rooted),
+        "Allreduce": (n, n, (), {}),
+        "Scan": (n, n, (), {}),
+        "Exscan": (n, n, (), {}),
+        "Reduce_scatter_block": (n * size, n, (), {}),
+        "Reduce_scatter": (sum(lengths), lengths[rank], (lengths,), {}),
+        "Gather": (n, n * size, (), rooted),
+        "Scatter": (n * size, n, (), rooted),
+        "Allgather": (n, n * size, (), {}),
+        "Alltoall": (n * size, n * size, (), {}),
+        "Gatherv": (lengths[rank], (sum(lengths), lengths), (), rooted),
+        "Scatterv": ((sum(lengths), lengths), lengths[rank], (), rooted),
+        "Allgatherv": (lengths[rank], (sum(lengths), lengths), (), {}),
+        "Alltoallv": ((n * size, [n] * size), (n * size, [n] * size), (), {}),
+    }[name]
+
+
+def spec(array, length):
+    """The array, with its counts if it has some."""
+    return [array, length[1]] if isinstance(length, tuple) else array
+
+
+def total(length):
+    """Elements in all."""
+    return length[0] if isinstance(length, tuple) else length
+
+
+NAMES = (
+    *("Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter", "Gather", "Scatter"),
+    *("Allgather", "Alltoall", "Gatherv", "Scatterv", "Allgatherv", "Alltoallv"),
+)
