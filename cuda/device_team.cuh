@@ -35,7 +35,7 @@ struct DeviceWindow {  // of every rank
 
 struct DeviceWindows {
     u64 count;
-    DeviceWindow window[1];  // count of them
+    DeviceWindow window[1];  // count of them, and one that is all zero
 };
 
 struct alignas(128) DeviceTeam {
@@ -47,10 +47,24 @@ struct alignas(128) DeviceTeam {
 
 constexpr int kAnyRank = -1;  // in an error record: a signal may come from whomever
 
-// Null after Free.
-__device__ __forceinline__ const DeviceTeam* device_team(u64 handle) {
+// Reads a word here, and not where it is used: what is read in a row travels together.
+template <class T>
+__device__ __forceinline__ T now(const T& word) { return *const_cast<const volatile T*>(&word); }
+
+// What functions look up in a team. An acquire empties the cache, so that each trip to memory would count.
+struct View {
+    const DeviceTeam* team;
+    int rank, size;  // size 0 after Free
+    u64 signals;
+    const DeviceWindows* windows;
+    char* peer_state;
+};
+
+__device__ __forceinline__ View view(u64 handle, int peer = 0) {
     const DeviceTeam* team = reinterpret_cast<const DeviceTeam*>(handle);
-    return team->team.size > 0 ? team : nullptr;
+    const Team& inner = team->team;
+    return {team, now(inner.rank), now(inner.size), now(team->signals), now(team->windows),
+            now(team->state[u32(peer) % kMaxRanks])};
 }
 
 // Records what a function was given and could not use; the host raises it, and the communicator goes on.
@@ -60,16 +74,18 @@ __device__ inline __noinline__ bool misused(const DeviceTeam& team, Misuse what,
     return false;
 }
 
-__device__ __forceinline__ bool is_rank(const DeviceTeam& team, DeviceFunction function, int rank) {
-    return u32(rank) < u32(team.team.size) || misused(team, kNoSuchRank, function, u64(i64(rank)), u64(team.team.size));
+// These are false in a team after Free, too.
+__device__ __forceinline__ bool is_rank(const View& v, DeviceFunction function, int rank) {
+    return u32(rank) < u32(v.size) || (v.size != 0 && misused(*v.team, kNoSuchRank, function, u64(i64(rank)), v.size));
 }
 
-__device__ __forceinline__ bool is_signal(const DeviceTeam& team, DeviceFunction function, u32 signal) {
-    return signal < team.signals || misused(team, kNoSuchSignal, function, signal, team.signals);
+__device__ __forceinline__ bool is_signal(const View& v, DeviceFunction function, u32 signal) {
+    return signal < v.signals || (v.size != 0 && misused(*v.team, kNoSuchSignal, function, signal, v.signals));
 }
 
-__device__ __forceinline__ bool is_counter(const DeviceTeam& team, DeviceFunction function, u32 counter) {
-    return counter < team.counters || misused(team, kNoSuchCounter, function, counter, team.counters);
+__device__ __forceinline__ bool is_counter(const View& v, DeviceFunction function, u32 counter) {
+    const u64 counters = v.team->counters;
+    return counter < counters || (v.size != 0 && misused(*v.team, kNoSuchCounter, function, counter, counters));
 }
 
 __device__ __forceinline__ u64 block_number() {
@@ -78,40 +94,47 @@ __device__ __forceinline__ u64 block_number() {
 
 __device__ __forceinline__ u64 blocks_of_grid() { return u64(gridDim.x) * gridDim.y * gridDim.z; }
 
-__device__ __forceinline__ u64* signal_word(const DeviceTeam& team, int rank, u32 signal) {
-    return &reinterpret_cast<SignalWord*>(team.state[rank] + sizeof(DeviceTeam))[signal].value;
+// In a rank's memory, which begins with its DeviceTeam.
+__device__ __forceinline__ u64* signal_word(char* state, u32 signal) {
+    return &reinterpret_cast<SignalWord*>(state + sizeof(DeviceTeam))[signal].value;
 }
 
-__device__ __forceinline__ BarrierWords* barrier_words(const DeviceTeam& team, int rank, u64 block) {
-    return reinterpret_cast<BarrierWords*>(signal_word(team, rank, u32(team.signals))) + block;
+__device__ __forceinline__ BarrierWords* barrier_words(const DeviceTeam& team, char* state, u64 block) {
+    return reinterpret_cast<BarrierWords*>(signal_word(state, u32(team.signals))) + block;
+}
+
+__device__ __forceinline__ char* own_state(const DeviceTeam& team) {
+    return reinterpret_cast<char*>(const_cast<DeviceTeam*>(&team));
 }
 
 __device__ __forceinline__ CounterWords* counter_words(const DeviceTeam& team, u32 counter) {
-    return reinterpret_cast<CounterWords*>(barrier_words(team, team.team.rank, team.blocks)) + counter;
+    return reinterpret_cast<CounterWords*>(barrier_words(team, own_state(team), team.blocks)) + counter;
 }
 
 // The memory of `peer` that corresponds to `nbytes` from `address` on of this rank's; null if that is in no window.
-__device__ inline char* at_peer(const DeviceTeam& team, DeviceFunction function, u64 address, u64 nbytes, int peer) {
-    if (!is_rank(team, function, peer)) return nullptr;
-    const DeviceWindows& windows = *team.windows;
-    for (u64 w = 0; w < windows.count; ++w) {
-        const DeviceWindow& window = windows.window[w];
-        const u64 offset = address - u64(window.bases[team.team.rank]);
-        if (offset >= window.nbytes[team.team.rank]) continue;
-        if (offset <= window.nbytes[peer] && nbytes <= window.nbytes[peer] - offset) return window.bases[peer] + offset;
+__device__ inline char* at_peer(const View& v, DeviceFunction function, u64 address, u64 nbytes, int peer) {
+    if (!is_rank(v, function, peer)) return nullptr;
+    const u64 count = now(v.windows->count);
+    for (u64 w = 0;; ++w) {
+        const DeviceWindow& window = v.windows->window[w];
+        const u64 mine = now(window.nbytes[v.rank]), theirs = now(window.nbytes[peer]);
+        const u64 offset = address - u64(now(window.bases[v.rank]));
+        char* const there = now(window.bases[peer]);
+        if (w == count) break;
+        if (offset < mine && offset <= theirs && nbytes <= theirs - offset) return there + offset;
     }
-    misused(team, kNotInWindow, function, address, nbytes);
+    misused(*v.team, kNotInWindow, function, address, nbytes);
     return nullptr;
 }
 
 // A word of `peer`, for atomics; null if there is none.
 template <class Word>
-__device__ __forceinline__ Word* word_at_peer(const DeviceTeam& team, DeviceFunction function, u64 address, int peer) {
-    if (address % sizeof(Word) != 0) {
-        misused(team, kMisaligned, function, address, sizeof(Word));
+__device__ __forceinline__ Word* word_at_peer(const View& v, DeviceFunction function, u64 address, int peer) {
+    if (v.size != 0 && address % sizeof(Word) != 0) {
+        misused(*v.team, kMisaligned, function, address, sizeof(Word));
         return nullptr;
     }
-    return reinterpret_cast<Word*>(at_peer(team, function, address, sizeof(Word), peer));
+    return reinterpret_cast<Word*>(at_peer(v, function, address, sizeof(Word), peer));
 }
 
 // A thread's place among those that share a piece of work.
@@ -137,10 +160,10 @@ __device__ __forceinline__ void meet_warp() {
     __syncwarp(warp.members == 32 ? 0xffffffffu : (1u << warp.members) - 1);
 }
 
-__device__ inline bool put(const DeviceTeam& team, DeviceFunction function, u64 dest, u64 source, u64 nbytes, int peer,
+__device__ inline bool put(const View& v, DeviceFunction function, u64 dest, u64 source, u64 nbytes, int peer,
                            Members who) {
-    if (nbytes == 0) return is_rank(team, function, peer);
-    char* to = at_peer(team, function, dest, nbytes, peer);
+    if (nbytes == 0) return is_rank(v, function, peer);
+    char* to = at_peer(v, function, dest, nbytes, peer);
     const char* from = reinterpret_cast<const char*>(source);
     if (to == nullptr) return false;
     move_packs(
@@ -149,9 +172,9 @@ __device__ inline bool put(const DeviceTeam& team, DeviceFunction function, u64 
     return true;
 }
 
-__device__ inline bool get(const DeviceTeam& team, u64 dest, u64 source, u64 nbytes, int peer, Members who) {
-    if (nbytes == 0) return is_rank(team, kGet, peer);
-    const char* from = at_peer(team, kGet, source, nbytes, peer);
+__device__ inline bool get(const View& v, u64 dest, u64 source, u64 nbytes, int peer, Members who) {
+    if (nbytes == 0) return is_rank(v, kGet, peer);
+    const char* from = at_peer(v, kGet, source, nbytes, peer);
     char* to = reinterpret_cast<char*>(dest);
     if (from == nullptr) return false;
     move_packs(
@@ -176,10 +199,11 @@ __device__ inline bool meet_ranks(const DeviceTeam& team, u32 ranks) {
     if (block >= team.blocks) return misused(team, kTooManyBlocks, kBarrier, blocks_of_grid(), team.blocks);
     const int me = team.team.rank, first = int(thread_number()), step = int(threads_of_block());
     const auto meets = [&](int peer) { return peer != me && (ranks >> peer & 1) != 0; };
-    BarrierWords* mine = barrier_words(team, me, block);
+    BarrierWords* mine = barrier_words(team, own_state(team), block);
     __syncthreads();
     for (int peer = first; peer < team.team.size; peer += step)
-        if (meets(peer)) st_release_sys(&barrier_words(team, peer, block)->arrived[me], ++mine->sent[peer]);
+        if (meets(peer))
+            st_release_sys(&barrier_words(team, team.state[peer], block)->arrived[me], ++mine->sent[peer]);
     bool ok = true;
     for (int peer = first; ok && peer < team.team.size; peer += step)
         if (meets(peer))

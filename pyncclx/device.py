@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from . import devices, paths
-from .buffers import resolve
+from .buffers import Buffer, resolve
+from .collectives.launch import stream_for
 from .device_team import DeviceTeam
 from .devices import numba_code
 
@@ -70,7 +71,8 @@ class Kernel:
             Device arrays, which become pointers; teams; NumPy scalars. Python's numbers take 8 bytes: int is for
             ``long long``, float for ``double``.
         stream : optional
-            CuPy's current one if left out.
+            CuPy's current one if left out, or PyTorch's if there is a tensor. The kernel then waits for the producers
+            of the arrays, as the communicator's calls do.
 
         Raises
         ------
@@ -80,14 +82,15 @@ class Kernel:
         TypeError, BufferError, MPI.Exception
             An argument is none of these; a host array; a team whose communicator has been freed.
         """
-        arguments = [self._packed(number, value) for number, value in enumerate(args)]
+        buffers: list[Buffer] = []
+        arguments = [self._packed(number, value, buffers) for number, value in enumerate(args)]
         for team in (value for value in args if isinstance(value, DeviceTeam)):
             self._check_grid(grid, block, team)
-        stream = self._device.current_stream() if stream is None else stream
+        stream = stream_for(self._device, tuple(buffers)) if stream is None else stream
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
 
-    def _packed(self, number: int, value: Any) -> bytes:
-        """An argument as the bytes of the parameter."""
+    def _packed(self, number: int, value: Any, buffers: list[Buffer]) -> bytes:
+        """An argument as the bytes of the parameter; arrays are added to `buffers`."""
         if isinstance(value, np.generic):
             return value.tobytes()
         if isinstance(value, DeviceTeam):
@@ -96,8 +99,8 @@ class Kernel:
             return struct.pack("=q" if value < 1 << 63 else "=Q", value)
         if isinstance(value, float):
             return struct.pack("=d", value)
-        name = f"{self.name}: argument {number}"
-        return struct.pack("=Q", resolve(value, name, writable=False, device=self._device).address)
+        buffers.append(resolve(value, f"{self.name}: argument {number}", writable=False, device=self._device))
+        return struct.pack("=Q", buffers[-1].address)
 
     def _check_grid(self, grid: int, block: int, team: DeviceTeam) -> None:
         most = self._device.most_blocks(self._function, block)

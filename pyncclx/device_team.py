@@ -86,6 +86,7 @@ class DeviceTeam:
         team = self._alive()
         padding = [0] * (layout.MAX_RANKS - self.size)
         words = [word for w in team.windows for word in (*w.bases, *padding, *w.sizes, *padding)]
+        words += [0] * (2 * layout.MAX_RANKS)
         self._tables.append(team.device.upload(struct.pack(f"={1 + len(words)}Q", len(team.windows), *words)))
         self._write(WINDOWS_OFFSET, struct.pack("=Q", self._tables[-1].address))
 

@@ -38,7 +38,7 @@ constexpr int kRanks = 3, kBlocks = 3, kRow = 1024;
 struct alignas(128) Rank {
     DeviceTeam team;
     char words[128 * (8 + kBlocks + 8)];
-    struct { u64 count; DeviceWindow window; } table;
+    struct { u64 count; DeviceWindow window[2]; } table;
     LeaseHeader lease;
     Watch watch;
     alignas(16) char inbox[kRanks * kRow], rows[kRanks * kRow], taken[kRanks * kRow];
@@ -63,8 +63,8 @@ static void prepare() {
         me.table.count = 1;
         for (int p = 0; p < kRanks; ++p) {
             me.team.state[p] = reinterpret_cast<char*>(&ranks[p].team);
-            me.table.window.bases[p] = ranks[p].inbox;
-            me.table.window.nbytes[p] = sizeof ranks[p].inbox;
+            me.table.window[0].bases[p] = ranks[p].inbox;
+            me.table.window[0].nbytes[p] = sizeof ranks[p].inbox;
         }
     }
 }
@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
             u64 team = reinterpret_cast<u64>(&me.team);
             char *inbox = me.inbox, *rows = me.rows, *taken = me.taken;
             long long nbytes = kRow - 5, stride = kRow;
-            int rounds = 3, first = 0, who = int(seed % 3), *failed = &me.failed, impatient = argc > 2 ? atoi(argv[2]) : 0;
+            int rounds = 3, first = 0, who = int(seed % 3), impatient = argc > 2 ? atoi(argv[2]) : 0;
+            int* failed = &me.failed;
             int* sums = reinterpret_cast<int*>(me.drawn);
             int *lasts = sums + 8, *values = reinterpret_cast<int*>(me.taken), *seen = reinterpret_cast<int*>(me.rows);
             int* board = reinterpret_cast<int*>(me.inbox);
@@ -133,7 +134,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(program: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A report of the sanitizer makes the exit status 66."""
     options = {"TSAN_OPTIONS": "exitcode=66:halt_on_error=1"}
-    return subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=100, env=options, check=False)
+    return subprocess.run(
+        [str(program), *arguments], capture_output=True, text=True, timeout=100, env=options, check=False
+    )
 
 
 @pytest.mark.parametrize("name", ["moves", "ring", "tickets", "blocks", "parities", "fenced", "hasty"])
