@@ -6,7 +6,8 @@
 //   3. the rows move (exchange.cuh): packets if they are few, chunks if they are many, pair by pair;
 //   4. block 0 writes counts, displacements, total and status for the caller.
 //
-// kPacked: the sources' rows follow each other. kSlots: source s's rows begin at s * capacity.
+// kPacked: the sources' rows follow each other. kSlots: source s's rows begin at its slot. kSender: in its slot they
+// have the place that they have in its buffer. kPlaced: they begin where the receiver says, on the device.
 // kFixed: MPI's static form, counts and displacements given on both sides.
 // A rank with no room takes part all the same: rows past the capacity arrive in the ring and are not
 // stored. Every block learns all counts for itself; a packet more a block is cheaper than a grid barrier.
@@ -35,12 +36,28 @@ __device__ Row row_to(const AlltoallvArgs& args, int rank) {
     return Row{0, 0, 0};
 }
 
-// Where the `received[rank]` rows of `rank` belong.
+// What the receiver is told of a row: how many, and for kSender where they begin. A sendbuf has less than 2^32 rows then.
+__device__ u64 announced(const AlltoallvArgs& args, const Row& row) {
+    return u64(row.count) | (args.placement == kSender ? u64(row.displ) << 32 : 0);
+}
+
+// So many of `count` rows that begin at `displ` lie before `end`.
+__device__ i64 fitting(i64 count, i64 displ, i64 end) {
+    return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
+}
+
+// Where the rows belong that `rank` has announced by `received[rank]`.
 __device__ Row row_from(const AlltoallvArgs& args, const i64* received, int rank) {
+    if (args.placement == kSender) {
+        const i64 count = received[rank] & 0xffffffff, displ = received[rank] >> 32 & 0xffffffff;
+        return Row{count, rank * args.slot_rows + displ, fitting(count, displ, args.capacity)};
+    }
     const i64 count = received[rank];
+    if (args.placement == kPlaced)
+        return Row{count, args.recv_displs[rank], fitting(count, args.recv_displs[rank], args.capacity)};
     if (args.placement == kFixed)
         return Row{count, args.fixed[3][rank], i64(smaller(count, args.fixed[2][rank]))};
-    if (args.placement == kSlots) return Row{count, rank * args.capacity, i64(smaller(count, args.capacity))};
+    if (args.placement == kSlots) return Row{count, rank * args.slot_rows, i64(smaller(count, args.capacity))};
     i64 displ = 0;
     for (int before = 0; before < rank; ++before) displ += smaller(received[before], args.capacity - displ);
     return Row{count, displ, i64(smaller(count, args.capacity - displ))};
@@ -57,9 +74,9 @@ __device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row
 __device__ void write_outputs(const AlltoallvArgs& args, const i64* received, int source) {
     const Row row = row_from(args, received, source);
     if (args.recv_counts) args.recv_counts[source] = row.kept;
-    if (args.recv_displs) args.recv_displs[source] = row.displ;
+    if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;
     if (args.status) args.status[source] = row.count - row.kept;
-    else if (row.kept < row.count)
+    if (row.kept < row.count && !args.drop)
         record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
     if (args.total && source == args.team.size - 1) {
         i64 total = 0;
@@ -79,16 +96,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     if (rank < team.size) {
         const Row row = row_to(args, rank);
         spans.out[rank] = span_of(args, args.send, row);
-        received[rank] = row.count;  // right for this rank itself, and what the peer is told
-        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, u64(row.count));
+        received[rank] = i64(announced(args, row));  // right for this rank itself, and what the peer is told
+        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, announced(args, row));
     }
     __syncthreads();
     Exchange exchange{channel, packets, spans};
     if (ok) exchange.send();
     if (ok && channel.is_peer(rank)) {
-        u64 count = 0;
-        ok = packets.receive_word(rank, kCountPacket, count);
-        received[rank] = i64(count);
+        u64 word = 0;
+        ok = packets.receive_word(rank, kCountPacket, word);
+        received[rank] = i64(word);
     }
     ok = channel.everyone(ok);
     if (ok && rank < team.size) {

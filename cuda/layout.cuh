@@ -82,7 +82,7 @@ struct MoveArgs {  // Bcast (send = recv), Allgather, Alltoall
     int root;
 };
 
-enum Placement : int { kPacked, kSlots, kFixed };  // of the rows that arrive, see alltoallv.cu
+enum Placement : int { kPacked, kSlots, kFixed, kSender, kPlaced };  // of the rows that arrive, see alltoallv.cu
 
 struct AlltoallvArgs {
     Team team;
@@ -90,14 +90,17 @@ struct AlltoallvArgs {
     char* recv;
     i64 row_nbytes;
     i64 send_rows;            // rows of sendbuf: none past it is read
-    i64 capacity;             // rows of recvbuf (kPacked), of one source's slot (kSlots); none past it is written
+    i64 capacity;             // rows of recvbuf (kPacked, kPlaced), of one source's slot (kSlots, kSender); none past it
+                              //   is written
+    i64 slot_rows;            // from one source's slot to the next (kSlots, kSender)
     const i64* send_counts;   // device memory, rows for each rank
     const i64* send_displs;   // device memory, in rows; null: prefix sum of the counts
     i64* recv_counts;         // outputs in device memory, each may be null: rows stored,
-    i64* recv_displs;         //   where each source's begin,
+    i64* recv_displs;         //   where each source's begin (kPlaced: where they are to begin, an input),
     i64* total;               //   sum of recv_counts,
     i64* status;              //   rows of each source that did not fit
     int placement;
+    int drop;                 // not 0: rows that do not fit are no error
     i64 fixed[4][kMaxRanks];  // kFixed: send counts, send displs, recv counts, recv displs
 };
 

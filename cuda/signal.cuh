@@ -105,6 +105,38 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     return seen;
 }
 
+// As st_release_sys, for a word that several ranks add to.
+__device__ __forceinline__ void add_release_sys(u64* p, u64 v) {
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// Each returns the word as it was; each releases as st_release_sys does, and acquires as ld_acquire_sys.
+__device__ __forceinline__ u32 atomic_add_sys(u32* p, u32 v) {
+    u32 seen;
+    asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], %2;" : "=r"(seen) : "l"(p), "r"(v) : "memory");
+    return seen;
+}
+
+__device__ __forceinline__ u64 atomic_add_sys(u64* p, u64 v) {
+    u64 seen;
+    asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;" : "=l"(seen) : "l"(p), "l"(v) : "memory");
+    return seen;
+}
+
+__device__ __forceinline__ u32 atomic_cas_sys(u32* p, u32 expected, u32 desired) {
+    u32 seen;
+    asm volatile("atom.acq_rel.sys.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(seen) : "l"(p), "r"(expected), "r"(desired) : "memory");
+    return seen;
+}
+
+__device__ __forceinline__ u64 atomic_cas_sys(u64* p, u64 expected, u64 desired) {
+    u64 seen;
+    asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
+                 : "=l"(seen) : "l"(p), "l"(expected), "l"(desired) : "memory");
+    return seen;
+}
+
 __device__ __forceinline__ u64 clock_ns() {
     u64 t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");

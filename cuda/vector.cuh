@@ -27,7 +27,7 @@ __device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) 
 }
 
 // The rare ways, kept out of the loops: an address that is not a multiple of 16, a message's last bytes.
-__device__ __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
+__device__ inline __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
     Pack pack{0, 0};
     by_alignment(u64(from) | nbytes, [&](auto word) {
         copy_words<decltype(word)>(reinterpret_cast<char*>(&pack), from, nbytes);
@@ -35,7 +35,7 @@ __device__ __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
     return pack;
 }
 
-__device__ __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack) {
+__device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack) {
     by_alignment(u64(to) | nbytes, [&](auto word) {
         copy_words<decltype(word)>(to, reinterpret_cast<const char*>(&pack), nbytes);
     });

@@ -14,7 +14,7 @@ struct Awaited {  // what the error record says
     u64 expected, seen;
 };
 
-__device__ __noinline__ void record_failure(const Team& team, u64 failure, const Awaited& what) {
+__device__ inline __noinline__ void record_failure(const Team& team, u64 failure, const Awaited& what) {
     if (atomic_cas_gpu(&lease_header(team)->failed, 0u, 1u) != 0u) return;
     Watch* watch = team.watch;
     watch->operation = team.operation;
@@ -26,7 +26,7 @@ __device__ __noinline__ void record_failure(const Team& team, u64 failure, const
     st_release_sys(&watch->failure, failure);
 }
 
-__device__ __noinline__ void record_overflow(const Team& team, u64 kind, int source, i64 wanted, i64 capacity) {
+__device__ inline __noinline__ void record_overflow(const Team& team, u64 kind, int source, i64 wanted, i64 capacity) {
     if (atomic_cas_gpu(&lease_header(team)->overflow, 0u, 1u) != 0u) return;
     Watch* watch = team.watch;
     watch->operation = team.operation;

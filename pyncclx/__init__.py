@@ -10,9 +10,11 @@ from .communicator import (
     Intracomm,
     Topocomm,
 )
+from .device_team import DeviceTeam
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
 from .messages.request import Request
 from .ops import AVG
+from .paths import include_path
 from .persistent import Prequest
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
@@ -26,6 +28,7 @@ __all__ = [
     "CollectiveMismatch",
     "Comm",
     "Communicator",
+    "DeviceTeam",
     "Distgraphcomm",
     "Graphcomm",
     "Handle",
@@ -39,5 +42,6 @@ __all__ = [
     "Rows",
     "TokenShuffle",
     "Topocomm",
+    "include_path",
 ]
 __version__ = "0.1.0"

@@ -205,7 +205,8 @@ class Base(_Comm):
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
             "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
             datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
-            communicators; "shuffles": rows and workspaces of token shuffles. All 0 before the first operation on device
+            communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
+            the program's own kernels. All 0 before the first operation on device
             arrays.
         """
         team = state_of(self).team
@@ -214,6 +215,7 @@ class Base(_Comm):
             "windows": sum(window.memory.nbytes for window in team.windows) if team else 0,
             "packed": team.scratch_nbytes if team else 0,
             "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
+            "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }
         return memory_held() | mine | {"messages": postbox.memory_held()}
 

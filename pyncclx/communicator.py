@@ -16,6 +16,7 @@ from mpi4py import MPI
 from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
+from .device_team import DeviceTeams
 from .neighborhood import CartesianNeighbors
 from .nonblocking import Nonblocking
 from .persistent import Persistent
@@ -168,6 +169,7 @@ class Intracomm(
     Nonblocking,
     Persistent,
     Shuffles,
+    DeviceTeams,
     StagedCollectives,
     MPI.Intracomm,
     Comm,

@@ -65,11 +65,11 @@ class PeerTimeout(RuntimeError):
     Parameters
     ----------
     operation : str
-        The operation that waited, such as ``"Allreduce"``.
+        The operation that waited, such as ``"Allreduce"``, or the device function.
     epoch : int
-        The operation's number on its communicator.
+        The operation's number on its communicator; 0 for a device function.
     rank, peer : int
-        Who waited, and for whom.
+        Who waited, and for whom; -1: for any rank.
     expected, seen : int
         The value of the signal that `rank` waited for, and the last one it read.
     """
@@ -85,9 +85,11 @@ class PeerTimeout(RuntimeError):
         self.seen = seen
 
     def __str__(self) -> str:
+        peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
+        epoch = f"epoch {self.epoch}, " if self.epoch else ""
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for rank {self.peer} (epoch {self.epoch}, "
-            f"expected signal {self.expected}, saw {self.seen}); see whether rank {self.peer} died, is slow, "
+            f"{self.operation}: rank {self.rank} waited in vain for {peer} ({epoch}"
+            f"expected signal {self.expected}, saw {self.seen}); see whether {peer} died, is slow, "
             "or called another operation"
         )
 

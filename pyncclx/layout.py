@@ -26,7 +26,7 @@ WATCH = (  # Watch: one 64-bit word each
 FAILURE, OVERFLOW = WATCH.index("failure"), WATCH.index("overflow")
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
 REDUCE = struct.Struct("=QQQi4x")  # ReduceArgs and MoveArgs after their Team: send, recv, nbytes, root
-ALLTOALLV = struct.Struct(f"=QQqqqQQQQQQi4x{4 * MAX_RANKS}q")  # AlltoallvArgs after its Team
+ALLTOALLV = struct.Struct(f"=QQqqqqQQQQQQii{4 * MAX_RANKS}q")  # AlltoallvArgs after its Team
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,24 @@ import functools
 import hashlib
 import os
 import re
+import tempfile
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 
 #: The folder of the CUDA C++ sources: inside the package when installed, beside it in a checkout.
 CUDA_DIR: Path = _HERE / "cuda" if (_HERE / "cuda").is_dir() else _HERE.parent / "cuda"
+
+
+def include_path() -> str:
+    """Return the folder of ``pyncclx.cuh``, the device functions for kernels in CUDA C++.
+
+    Returns
+    -------
+    str
+        For a compiler's ``-I``; the header needs C++17.
+    """
+    return str(CUDA_DIR)
 
 
 def cache_directory() -> Path:
@@ -52,9 +64,18 @@ def sources_digest(file: str) -> str:
     return digest.hexdigest()
 
 
+def write(path: Path, data: bytes) -> None:
+    """Write a file at once: a process that reads it meanwhile finds all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(name, path)
+
+
 def _with_includes(path: Path, found: set[Path]) -> set[Path]:
-    """Add a source, and what it includes by name in quotes, to `found`."""
-    if path not in found:
+    """Add a source, and what it includes by name in quotes, to `found`; the compiler will miss what is not there."""
+    if path not in found and path.exists():
         found.add(path)
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
             beside, above = (path.parent / name).resolve(), CUDA_DIR / name

@@ -26,6 +26,8 @@ class Window:
         What keeps that memory: the window until the communicator is freed, and each array over it.
     bases : tuple of int
         Every rank's address, as mapped in this process; this rank's own is `memory.address`.
+    sizes : tuple of int
+        Every rank's bytes.
     peers : tuple of Peer
         What has to be unmapped in the end.
     """
@@ -34,6 +36,7 @@ class Window:
     memory: Shared
     owner: object
     bases: tuple[int, ...]
+    sizes: tuple[int, ...]
     peers: tuple[Peer, ...]
 
     def holds(self, address: int) -> bool:
@@ -60,7 +63,8 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     )
     memory.close_fd()
     bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
-    return Window(number, memory, device.owner(memory), bases, tuple(peers.values()))
+    sizes = tuple(size for size, _ in offers)
+    return Window(number, memory, device.owner(memory), bases, sizes, tuple(peers.values()))
 
 
 def _unmap(peers: Iterable[Peer]) -> None:

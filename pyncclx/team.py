@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import layout, tuning
+from . import device_errors, layout, tuning
 from .buffers import Buffer
 from .devices import Device, Event, Function, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
@@ -41,6 +41,7 @@ OPERATIONS = (
     "Reduce_scatter",
     "Scan",
     "Exscan",
+    device_errors.OPERATION,
     "Alltoallw",
     "Neighbor_allgather",
     "Neighbor_allgatherv",
@@ -88,6 +89,12 @@ class Dependent(Protocol):
     def close(self) -> None: ...
 
 
+class KernelTeam(Dependent, Protocol):
+    """What a program's own kernels are told of the communicator; `close` takes it out of `Team.device_teams`."""
+
+    def add_windows(self) -> None: ...
+
+
 class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
@@ -109,6 +116,7 @@ class Team:
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.dependents: list[Dependent] = []  # what else the communicator holds
+        self.device_teams: list[KernelTeam] = []  # what its users' kernels are told of it
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
         self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None
@@ -171,6 +179,8 @@ class Team:
         self._spans.append((begin, begin + window.memory.nbytes, window.number))
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
+        for device_team in self.device_teams:
+            device_team.add_windows()
         return window
 
     def scratch(self, nbytes: int) -> int:
@@ -263,6 +273,8 @@ class Team:
     def _failure(self) -> Exception:
         record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
         operation, epoch, peer = OPERATIONS[record["operation"]], record["epoch"], record["peer"]
+        if operation == device_errors.OPERATION:
+            return device_errors.failure(record, self.rank, record["failure"] == ABORTED)
         if record["failure"] == ABORTED:
             return Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {peer} (epoch {epoch})")
         return PeerTimeout(operation, epoch, self.rank, peer, record["expected"], record["seen"])
@@ -271,6 +283,8 @@ class Team:
         record = dict(zip(layout.WATCH, self.watch.array.view("int64").tolist(), strict=True))
         operation, source = OPERATIONS[record["operation"]], record["source"]
         wanted, capacity = record["wanted"], record["capacity"]
+        if operation == device_errors.OPERATION:
+            return device_errors.misuse(record)
         if record["overflow"] == BAD_COUNTS:
             return ValueError(
                 f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
@@ -292,8 +306,9 @@ class Team:
 
     def close(self) -> None:
         """Give the lease back. Local: the ranks have met since their last kernel ended."""
-        while self.dependents:
-            self.dependents[-1].close()
+        for holders in (self.dependents, self.device_teams):
+            while holders:
+                holders[-1].close()
         self.heap.release(self.lease)
         self.watch.close()
         for window in self.windows:

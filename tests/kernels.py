@@ -4,6 +4,7 @@ python tests/kernels.py
 """
 
 import os
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -29,9 +30,20 @@ def compile_operator(name: str) -> str:
     return f"allreduce.cu of {made.cxx}"
 
 
+def compile_test(file: Path) -> str:
+    """Compile the kernels of a test, which are a program's own; the file's name."""
+    Device().compile(str(file), re.findall(r"__global__ void (\w+)", file.read_text()))
+    return file.name
+
+
 if __name__ == "__main__":
     files = sorted(kernels.FILES, key=lambda file: file not in kernels.REDUCTIONS)  # the long ones first
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        done = processes.map(compile_file, files), processes.map(compile_operator, operators.CASES)
+        tests = sorted((Path(__file__).parent / "ranks").glob("*.cu"))
+        done = (
+            processes.map(compile_file, files),
+            processes.map(compile_operator, operators.CASES),
+            processes.map(compile_test, tests),
+        )
         for name in (name for names in done for name in names):
             print(name, flush=True)

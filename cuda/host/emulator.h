@@ -34,9 +34,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #define __global__
@@ -85,14 +88,13 @@ struct Launch {
 
 #define EMULATOR_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Defines `int symbol(const Launch*, const void* args)`, which runs the kernel that the other arguments name
-// (it may contain commas) and returns 0, or 1 when it failed; and symbol_nbytes, the size of its parameter.
+// Defines `int symbol(const Launch*, const void* const* args)`, which runs the kernel that the other arguments name
+// (it may contain commas) and returns 0, or 1 when it failed; and symbol_parameters(), the sizes of what it takes.
 #define EMULATE(symbol, ...) \
-    EMULATOR_EXPORT int symbol(const Launch* how, const void* args) { \
+    EMULATOR_EXPORT int symbol(const Launch* how, const void* const* args) { \
         return emulator::launch(#__VA_ARGS__, &__VA_ARGS__, *how, args); \
     } \
-    EMULATOR_EXPORT const u32 symbol##_nbytes; \
-    const u32 symbol##_nbytes = emulator::parameter_nbytes(&__VA_ARGS__);
+    EMULATOR_EXPORT const char* symbol##_parameters() { return emulator::parameters(&__VA_ARGS__); }
 
 // Why the calling thread's last launch failed.
 EMULATOR_EXPORT __attribute__((weak)) const char* emulator_error() { return emulator::last_error; }

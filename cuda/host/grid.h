@@ -8,7 +8,7 @@ struct Grid {
     const Launch& how;
     void (*kernel)();
     void (*call)(void (*kernel)(), const void* args);  // knows the kernel's true type
-    const void* args;
+    const void* args;  // a tuple of them
     std::atomic<bool> failed{false};
     char message[400] = "";  // why; the first reason counts
     // Addresses for ThreadSanitizer: a kernel's threads come after its launch and before its return. Two, for
@@ -78,21 +78,30 @@ inline int run_grid(Grid& grid) {
     return 1;
 }
 
-template <class Args>
-int launch(const char* name, void (*kernel)(Args), const Launch& how, const void* args) {
-    static_assert(std::is_trivially_copyable<Args>::value, "a kernel takes one plain structure");
-    alignas(Args) unsigned char copy[sizeof(Args)];  // the caller's may be aligned less
-    memcpy(copy, args, sizeof(Args));
-    auto call = [](void (*function)(), const void* parameter) {
-        reinterpret_cast<void (*)(Args)>(function)(*static_cast<const Args*>(parameter));
+// As a launch of the driver's: `args` has a pointer to each argument.
+template <class... Args, size_t... kIndex>
+int launch(const char* name, void (*kernel)(Args...), const Launch& how, const void* const* args,
+           std::index_sequence<kIndex...>) {
+    static_assert((std::is_trivially_copyable<Args>::value && ...), "a kernel takes numbers, pointers and structures");
+    std::tuple<Args...> copy;  // the caller's may be aligned less
+    (memcpy(&std::get<kIndex>(copy), args[kIndex], sizeof(Args)), ...);
+    auto call = [](void (*function)(), const void* parameters) {
+        std::apply(reinterpret_cast<void (*)(Args...)>(function), *static_cast<const std::tuple<Args...>*>(parameters));
     };
-    Grid grid{name, how, reinterpret_cast<void (*)()>(kernel), call, copy};
+    Grid grid{name, how, reinterpret_cast<void (*)()>(kernel), call, &copy};
     return run_grid(grid);
 }
 
-template <class Args>
-constexpr u32 parameter_nbytes(void (*)(Args)) {
-    return sizeof(Args);
+template <class... Args>
+int launch(const char* name, void (*kernel)(Args...), const Launch& how, const void* const* args) {
+    return launch(name, kernel, how, args, std::index_sequence_for<Args...>{});
+}
+
+// The size of each parameter, as text.
+template <class... Args>
+const char* parameters(void (*)(Args...)) {
+    static const std::string sizes = ((std::to_string(sizeof(Args)) + " ") + ... + "");
+    return sizes.c_str();
 }
 
 }  // namespace emulator

@@ -84,6 +84,17 @@ bool exchange(T* p, T* seen, T next) {
     return __atomic_compare_exchange(p, seen, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+// Releases and acquires; returns the word as it was.
+template <class T, class Change>
+T read_modify_write(T* p, Change change) {
+    if (store_buffer()) release_buffered();
+    settle(p);
+    check_aligned(p, sizeof(T));
+    T seen = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(p, &seen, change(seen), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    return seen;
+}
+
 }  // namespace emulator
 
 inline u32 ld_relaxed_sys(const u32* p) { return emulator::load_relaxed(p); }
@@ -134,6 +145,20 @@ inline u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
     emulator::settle(p);
     emulator::exchange(p, &expected, desired);
     return expected;
+}
+
+inline void add_release_sys(u64* p, u64 v) { emulator::read_modify_write(p, [v](u64 old) { return old + v; }); }
+inline u32 atomic_add_sys(u32* p, u32 v) {
+    return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
+}
+inline u64 atomic_add_sys(u64* p, u64 v) {
+    return emulator::read_modify_write(p, [v](u64 old) { return old + v; });
+}
+inline u32 atomic_cas_sys(u32* p, u32 expected, u32 desired) {
+    return emulator::read_modify_write(p, [=](u32 old) { return old == expected ? desired : old; });
+}
+inline u64 atomic_cas_sys(u64* p, u64 expected, u64 desired) {
+    return emulator::read_modify_write(p, [=](u64 old) { return old == expected ? desired : old; });
 }
 
 inline u64 clock_ns() {

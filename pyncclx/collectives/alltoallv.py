@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,15 +12,17 @@ from mpi4py import MPI
 from .. import devices
 from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector, where
 from ..derived.calls import VECTOR, takes_derived
-from ..errors import MPIError
+from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
 from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
-PACKED, SLOTS, FIXED = 0, 1, 2  # enum Placement of cuda/layout.cuh
-PLACEMENTS = {"packed": PACKED, "slots": SLOTS}
+PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/layout.cuh
+PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
+IN_SLOTS = ("slots", "sender")
+MOST_ANNOUNCED = 1 << 32  # rows of a sendbuf whose places travel, in half a word, with the counts
 
 
 class Rows(NamedTuple):
@@ -27,6 +30,21 @@ class Rows(NamedTuple):
 
     number: int
     nbytes: int  # of one row
+
+
+class Wanted(NamedTuple):
+    """The keyword arguments of the dynamic form."""
+
+    layout: str
+    capacity: int | None
+    total: Any
+    status: Any
+    overflow: str | None
+
+    @property
+    def drops(self) -> bool:
+        """Whether rows that do not fit are no error."""
+        return self.overflow == "drop" if self.overflow else self.status is not None
 
 
 @lru_cache  # the same few sizes come again and again
@@ -39,11 +57,21 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)
 def alltoallv(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
+    comm: Intracomm,
+    sendbuf: Any,
+    recvbuf: Any,
+    *,
+    layout: str | None = None,
+    capacity: int | None = None,
+    total: Any = None,
+    status: Any = None,
+    overflow: str | None = None,
 ) -> Call | None:
     """See `Intracomm.Alltoallv`."""
-    if layout is not None or total is not None or status is not None or counts_on_device(sendbuf):
-        return _dynamic(comm, sendbuf, recvbuf, layout or "packed", total, status)
+    ours = (layout, capacity, total, status, overflow)
+    if any(option is not None for option in ours) or counts_on_device(sendbuf):
+        wanted = Wanted(layout or "packed", capacity, total, status, overflow)
+        return _dynamic(comm, sendbuf, recvbuf, wanted)
     return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
 
 
@@ -82,59 +110,91 @@ def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
     `rows`: send counts, send displacements, receive counts, receive displacements.
     """
     return ALLTOALLV.pack(
-        *(send.address, recv.address, 1, send.nbytes, 0),
+        *(send.address, recv.address, 1, send.nbytes, 0, 0),
         *(0, 0, 0, 0, 0, 0),
-        FIXED,
+        *(FIXED, 0),
         *(number for row in rows for number in (*row, *[0] * (MAX_RANKS - len(row)))),
     )
 
 
-def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, layout: str, total: Any, status: Any) -> Call:
+def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
     """Counts on the device."""
-    if layout not in PLACEMENTS:
-        raise ValueError(f"Alltoallv: layout is {layout!r}; it can be 'packed' or 'slots'")
+    _check_options(wanted)
     device, size = devices.select(), comm.size
-    send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
-    recv, recv_counts, recv_displs = resolve_dynamic(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
+    try:
+        send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
+        recv, recv_counts, recv_displs = resolve_dynamic(
+            recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device
+        )
+    except DerivedDatatype as error:
+        text = "Alltoallv: counts on the device take no derived datatypes; give the type of elements"
+        raise NotSupported(text) from error
     if counts is None:
         raise ValueError(
             "Alltoallv: sendbuf has no counts; pass [sendbuf, counts] with an int64 device array of counts"
         )
-    outputs = {
-        "recvbuf counts": recv_counts,
-        "recvbuf displs": recv_displs,
-        "total": total if total is None else _integers(total, "Alltoallv: total", 1, device),
-        "status": status if status is None else _integers(status, "Alltoallv: status", size, device),
-    }
-    _check_apart(counts, displs, outputs)
-    sent, received = _rows(send, "sendbuf", size, slots=False), _rows(recv, "recvbuf", size, slots=layout == "slots")
+    if wanted.layout == "placed" and recv_displs is None:
+        raise ValueError(
+            "Alltoallv: recvbuf has no displs, and layout='placed' takes the places from there; pass "
+            "[recvbuf, (counts, displs)] with int64 device arrays"
+        )
+    total = None if wanted.total is None else _integers(wanted.total, "Alltoallv: total", 1, device)
+    status = None if wanted.status is None else _integers(wanted.status, "Alltoallv: status", size, device)
+    given = {"recvbuf counts": recv_counts, "recvbuf displs": recv_displs, "total": total, "status": status}
+    inputs = [counts, displs, recv_displs if wanted.layout == "placed" else None]
+    _check_apart(inputs, {name: buffer for name, buffer in given.items() if buffer is not inputs[2]})
+    sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, wanted.layout)
     if sent.nbytes != received.nbytes:
         raise MPIError(
             MPI.ERR_TRUNCATE,
             f"Alltoallv: a row of sendbuf has {sent.nbytes} bytes, a row of recvbuf {received.nbytes}; make them equal",
         )
+    if wanted.layout == "sender" and sent.number >= MOST_ANNOUNCED:
+        raise NotSupported(
+            f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' tells places below 2**32: make rows longer"
+        )
+    arrays = (counts, displs, *given.values())
     arguments = ALLTOALLV.pack(
-        *(send.address, recv.address, sent.nbytes, sent.number, received.number),
-        *(_address(buffer) for buffer in (counts, displs, *outputs.values())),
-        PLACEMENTS[layout],
+        *(send.address, recv.address, sent.nbytes, sent.number, _capacity(wanted, received.number), received.number),
+        *(_address(buffer) for buffer in arrays),
+        *(PLACEMENTS[wanted.layout], wanted.drops),
         *[0] * (4 * MAX_RANKS),
     )
-    return _call(arguments, (send, recv), (layout, sent.nbytes))
+    buffers = (send, *(buffer for buffer in arrays if buffer is not None), recv)
+    return _call(arguments, buffers, (wanted.layout, sent.nbytes))
+
+
+def _check_options(wanted: Wanted) -> None:
+    if wanted.layout not in PLACEMENTS:
+        raise ValueError(f"Alltoallv: layout is {wanted.layout!r}; it can be 'packed', 'slots', 'sender' or 'placed'")
+    if wanted.overflow not in (None, "raise", "drop"):
+        raise ValueError(f"Alltoallv: overflow is {wanted.overflow!r}; it can be 'raise' or 'drop'")
+
+
+def _capacity(wanted: Wanted, room: int) -> int:
+    """Rows that may be written: of recvbuf, or of each slot in it."""
+    if wanted.capacity is None:
+        return room
+    capacity = operator.index(wanted.capacity)
+    if not 0 <= capacity <= room:
+        where = "a slot of recvbuf" if wanted.layout in IN_SLOTS else "recvbuf"
+        raise ValueError(f"Alltoallv: capacity is {capacity}, and {where} has {room} rows; give 0 to {room}")
+    return capacity
 
 
 def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
     return Call("Alltoallv", choose, (0,), (), arguments, buffers, signature)
 
 
-def _rows(buffer: Buffer, name: str, size: int, *, slots: bool) -> Rows:
-    """Rows of a buffer; with `slots`, of one slot: the shape is (size, capacity, …) or (size * capacity, …)."""
-    shape = buffer.shape
+def _rows(buffer: Buffer, name: str, size: int, layout: str) -> Rows:
+    """Rows of a buffer; in a layout of slots, of one slot: the shape is (size, capacity, …) or (size * capacity, …)."""
+    shape, slots = buffer.shape, layout in IN_SLOTS
     if slots and len(shape) >= 2 and shape[0] == size:
         return Rows(shape[1], math.prod(shape[2:]) * buffer.datatype.itemsize)
     rows = shape[0] if shape else 1
     if slots and rows % size:
         raise ValueError(
-            f"Alltoallv: {name} has {rows} rows, not a multiple of {size} ranks; layout='slots' needs the shape "
+            f"Alltoallv: {name} has {rows} rows, not a multiple of {size} ranks; layout={layout!r} needs the shape "
             f"({size}, capacity, …) or ({size} * capacity, …)"
         )
     return Rows(rows // size if slots else rows, math.prod(shape[1:]) * buffer.datatype.itemsize)
@@ -147,12 +207,12 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
     return buffer
 
 
-def _check_apart(counts: Buffer, displs: Buffer | None, outputs: dict[str, Buffer | None]) -> None:
+def _check_apart(inputs: list[Buffer | None], outputs: dict[str, Buffer | None]) -> None:
     """An output that is also an input could be written before every block has read it."""
-    inputs = {counts.address, displs.address} if displs else {counts.address}
+    read = {buffer.address for buffer in inputs if buffer is not None}
     for name, buffer in outputs.items():
-        if buffer is not None and buffer.address in inputs:
-            raise ValueError(f"Alltoallv: {name} is the array that gives sendbuf's counts or displs; pass another one")
+        if buffer is not None and buffer.address in read:
+            raise ValueError(f"Alltoallv: {name} is an array that gives counts or displs; pass another one")
 
 
 def _address(buffer: Buffer | None) -> int:

@@ -113,7 +113,15 @@ class Collectives(IntraBase):
         return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Alltoallv(
-        self, sendbuf: Any, recvbuf: Any, *, layout: str | None = None, total: Any = None, status: Any = None
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        layout: str | None = None,
+        capacity: int | None = None,
+        total: Any = None,
+        status: Any = None,
+        overflow: str | None = None,
     ) -> None:
         """Send each rank some rows; as MPI's when the counts are on the host, dynamic when they are on the device.
 
@@ -132,14 +140,24 @@ class Collectives(IntraBase):
         recvbuf : array, ``[array, counts]`` or ``[array, (counts, displs)]``
             Its rows are the capacity; nothing is written past it, and the rows that do not fit are dropped. counts
             and displs are outputs: how many rows of each rank were stored, and where they begin.
-        layout : {"packed", "slots"}, default "packed"
+        layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
-            the rows of rank s begin at recvbuf[s].
+            the rows of rank s begin at recvbuf[s]. "sender": the same shape, and in recvbuf[s] the rows have the
+            place that they had in the sendbuf of rank s. "placed": displs of recvbuf are an input, and say where
+            each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf,
+            rows come back to where they were.
+        capacity : int, optional
+            Use only so many rows of recvbuf, or of each slot.
         total : device array, shape (1,), int64, optional
             Output: how many rows were stored.
         status : device array, shape (size,), int64, optional
-            Output: how many rows of each rank were dropped. Whoever passes it looks after it; without it
-            the next call on this communicator raises CapacityExceeded.
+            Output: how many rows of each rank were dropped.
+        overflow : {"raise", "drop"}, optional
+            What becomes of rows that do not fit. "raise": the next call on this communicator raises
+            CapacityExceeded. "drop": nothing more. If left out, "drop" for whoever passes `status` and looks after
+            it, else "raise".
         """
-        call = alltoallv(self, sendbuf, recvbuf, layout=layout, total=total, status=status)
+        call = alltoallv(
+            self, sendbuf, recvbuf, layout=layout, capacity=capacity, total=total, status=status, overflow=overflow
+        )
         return super().Alltoallv(sendbuf, recvbuf) if call is None else run(self, call)

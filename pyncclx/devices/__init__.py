@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,6 +141,14 @@ class Device(Protocol):
 
     def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
         """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
+
+    def launch_arguments(
+        self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
+    ) -> None:
+        """The same for a kernel with any number of parameters."""
+
+    def most_blocks(self, function: Function, block: int) -> int:
+        """Return how many blocks of so many threads can be on the device at once."""
 
     def current_stream(self) -> Any:
         """Return the stream that work goes to if the caller names none."""

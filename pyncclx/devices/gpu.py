@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import cupy
@@ -357,6 +358,19 @@ class Device:
         with self._launching:
             self._parameters.view[: len(parameters)] = parameters
             _enqueue(function, grid, block, self._stream(stream), self._parameters.pointers)
+
+    def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
+        """Enqueue a kernel with any number of parameters."""
+        values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        _enqueue(function, grid, block, self._stream(stream), ctypes.addressof(pointers))
+
+    def most_blocks(self, function: Any, block: int) -> int:
+        """How many blocks of so many threads this GPU runs at once, if it does nothing else."""
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        multiprocessors = _checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
+        each = _checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, 0))
+        return int(multiprocessors * each)
 
     # Streams
 

@@ -49,7 +49,8 @@ def compiler() -> tuple[str, str]:
 
 def _key(source: Path, instantiations: Sequence[str]) -> str:
     """Digest all that decides what the library contains."""
-    parts = [paths.sources_digest(str(source)), source.name, *FLAGS, *compiler(), *instantiations]
+    sources = paths.sources_digest(str(source)), paths.sources_digest("signal.cuh")
+    parts = [*sources, source.name, *FLAGS, *compiler(), *instantiations]
     digest = hashlib.sha256("\0".join(parts).encode())
     digest.update(source.read_bytes())
     return digest.hexdigest()[:32]
@@ -60,7 +61,7 @@ def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
     entries = [f"EMULATE(kernel_{i}, {name})" for i, name in enumerate(instantiations)]
     names = "\\n".join(instantiations)
     exported = f'EMULATOR_EXPORT const char* pyncclx_kernels;\nconst char* pyncclx_kernels = "{names}";'
-    return "\n".join([f'#include "{source}"', *entries, exported, ""])
+    return "\n".join(['#include "signal.cuh"', f'#include "{source}"', *entries, exported, ""])
 
 
 def _build(source: Path, instantiations: Sequence[str], library: Path) -> None:

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,9 +117,11 @@ class Kernel:
 
     def __init__(self, library: ctypes.CDLL, symbol: str, name: str) -> None:
         self.name = name
-        self.parameters_nbytes = ctypes.c_uint.in_dll(library, f"{symbol}_nbytes").value
+        describe = library[f"{symbol}_parameters"]
+        describe.restype = ctypes.c_char_p
+        self.parameters = [int(nbytes) for nbytes in describe().split()]  # the size of each
         self.run = library[symbol]
-        self.run.argtypes = [ctypes.POINTER(Launch), ctypes.c_void_p]
+        self.run.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(ctypes.c_char_p)]
         self.error = library.emulator_error
         self.error.restype = ctypes.c_char_p
         self._library = library
@@ -258,14 +261,26 @@ class Device:
         RuntimeError
             If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what.
         """
-        wanted = function.parameters_nbytes
-        if len(parameters) != wanted:
-            raise ValueError(f"{function.name} takes {wanted} bytes of parameters, got {len(parameters)}")
+        self.launch_arguments(function, grid, block, [parameters], stream)
+
+    def launch_arguments(
+        self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: object
+    ) -> None:
+        """The same for a kernel with any number of parameters."""
+        sizes = [len(argument) for argument in arguments]
+        if sizes != function.parameters:
+            wanted = f"takes parameters of {function.parameters} bytes, got {sizes}"
+            raise ValueError(f"{function.name} {wanted}; numbers of other sizes are NumPy's, as np.int32(n)")
         self._launches += 1
         seed = self.seed + self._launches if self.seed else 0
         how = Launch(grid, block, 0, self.hostile, seed, self.watchdog_s)
-        if function.run(ctypes.byref(how), bytes(parameters)) != 0:
+        pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
+        if function.run(ctypes.byref(how), pointers) != 0:
             raise RuntimeError(function.error().decode())
+
+    def most_blocks(self, function: Kernel, block: int) -> int:
+        """All blocks of a launch are alive at once, whatever their number."""
+        return sys.maxsize
 
     def current_stream(self) -> None:
         """Return None: launches are synchronous."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +26,7 @@ def for_gpu(fn: Callable[..., Any], dtype: np.dtype[Any], architecture: str) -> 
         Numba cannot compile it.
     """
     try:
-        cuda = importlib.import_module("numba.cuda")
+        cuda = _cuda()
         types = importlib.import_module("numba.cuda.types")
         from_dtype = importlib.import_module("numba.cuda.np.numpy_support").from_dtype
     except ImportError as error:
@@ -68,6 +69,53 @@ def for_host(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Any:
         return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
 
 
+@functools.cache
+def device_function(symbol: str, signature: str) -> Any:
+    """A function of cuda/device_api.cu for Numba's kernels, which the library is linked with when they use it.
+
+    Raises
+    ------
+    NotSupported
+        Without Numba's CUDA target.
+    """
+    return _cuda().declare_device(symbol, signature, link=_device_library(), abi="c")
+
+
+@functools.cache
+def address_function() -> Any:
+    """``address(array)`` for Numba's kernels: where an array's data begins, as uint64."""
+    _cuda()
+    types = importlib.import_module("numba.cuda.types")
+    target = importlib.import_module("numba.cuda.descriptor").cuda_target
+
+    def address(typing: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            return builder.ptrtoint(data, context.get_value_type(types.uint64))
+
+        return types.uint64(array), generate
+
+    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(address)
+    target.typing_context.refresh()  # a kernel may be in the middle of being typed
+    target.target_context.refresh()
+    return intrinsic
+
+
+@functools.cache
+def _device_library() -> Any:
+    """The device functions as LTO-IR of the oldest architecture, which links to all newer ones."""
+    nvrtc = importlib.import_module("pyncclx.devices.nvrtc")
+    code = nvrtc.compile_cached("device_api.cu", [], "sm_80", "-dlto").cubin
+    return _cuda().LTOIR(code, name="pyncclx")
+
+
+def _cuda() -> Any:
+    try:
+        return importlib.import_module("numba.cuda")
+    except ImportError as error:
+        raise _missing("numba-cuda", error) from error
+
+
 def _operands(dtype: np.dtype[Any], types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
     """Pointers to the operands and the result: a record is one already."""
     if dtype.names:
@@ -104,6 +152,6 @@ def _explained(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Iterator[None]:
 
 def _missing(package: str, error: ImportError) -> NotSupported:
     return NotSupported(
-        f"operators written in Python are compiled by Numba, and {package} cannot be imported ({error}): "
+        f"operators and kernels written in Python are compiled by Numba, and {package} cannot be imported ({error}): "
         "pip install 'pyncclx[numba13]', or numba12 for CUDA 12"
     )

@@ -7,16 +7,14 @@ NumPy and MPI give.
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cuda.bindings import nvjitlink, nvrtc
 
-from ..paths import CUDA_DIR, cache_directory, sources_digest
+from ..paths import CUDA_DIR, cache_directory, sources_digest, write
 
 FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
 
@@ -30,15 +28,15 @@ class Binary:
     log: str = ""
 
 
-def compile_cached(file: str, instantiations: list[str], architecture: str) -> Binary:
+def compile_cached(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
     """As `compile_kernels`, from the cache on disk if it is there."""
     version = _checked(nvrtc.nvrtcVersion())
-    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture))
+    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture, *options))
     path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
     if path.exists():
         return Binary(**pickle.loads(path.read_bytes()))
-    binary = compile_kernels(file, instantiations, architecture)
-    _write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
+    binary = compile_kernels(file, instantiations, architecture, *options)
+    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
     return binary
 
 
@@ -56,7 +54,7 @@ def compile_linked(file: str, instantiations: list[str], architecture: str, code
     if path.exists():
         return Binary(**pickle.loads(path.read_bytes()))
     binary = link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
-    _write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
+    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
     return binary
 
 
@@ -128,12 +126,3 @@ def _checked(result: tuple[Any, ...]) -> Any:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC: {status.name}")
     return values[0] if len(values) == 1 else values
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file at once: a process that reads it meanwhile finds all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(name, path)

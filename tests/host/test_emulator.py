@@ -84,7 +84,8 @@ def test_shuffles_and_votes(run: Run) -> None:
 def test_dynamic_shared_memory(kernels: dict[str, host.Kernel]) -> None:
     out = zeros(64)
     how = host.Launch(1, 64, 512, 0, 0, 20.0)
-    assert kernels["dynamic"].run(ctypes.byref(how), struct.pack("QQQ", out.ctypes.data, 0, 0)) == 0
+    arguments = (ctypes.c_char_p * 1)(struct.pack("QQQ", out.ctypes.data, 0, 0))
+    assert kernels["dynamic"].run(ctypes.byref(how), arguments) == 0
     assert out.tolist() == [i ^ 1 for i in range(64)]
 
 

@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     static Pack data[2][128], out[128];
     static u64 flag[2][2], taken;
     const char* names[] = {"none", "no_release", "no_barrier", "fence", "warp", "no_warp"};
-    int (*kernels[])(const Launch*, const void*) = {none, no_release, no_barrier, fence, warp, no_warp};
+    int (*kernels[])(const Launch*, const void* const*) = {none, no_release, no_barrier, fence, warp, no_warp};
     int which = 0, failed = 0, wrong = 0;
     while (argc > 1 && strcmp(argv[1], names[which]) != 0) ++which;
     auto rank = [&](u32 me) {
@@ -67,7 +67,8 @@ int main(int argc, char** argv) {
             const Launch how{2, 64, 0, argc > 2, round * 2 + me, 30.0};
             if (me == 0) while (__atomic_load_n(&taken, __ATOMIC_ACQUIRE) != round - 1) sched_yield();
             const Args args{data[round % 2], flag[round % 2], out, me, round};
-            if (kernels[which](&how, &args) != 0) __atomic_fetch_add(&failed, 1, __ATOMIC_RELAXED);
+            const void* pointers[] = {&args};
+            if (kernels[which](&how, pointers) != 0) __atomic_fetch_add(&failed, 1, __ATOMIC_RELAXED);
             if (me == 0) continue;
             for (u32 i = 0; i < 128; ++i) wrong += out[i].x != round + (i ^ 31);
             __atomic_store_n(&taken, round, __ATOMIC_RELEASE);

@@ -52,15 +52,16 @@ int main() {
     for (size_t offset : words) printf(" %zu", offset / 8);
     printf(" %zu\n", sizeof(Watch) / 8);
     printf("failures %llu %llu overflows %llu %llu\n", u64(kTimedOut), u64(kAborted), u64(kBadCounts), u64(kTruncated));
-    printf("placements %d %d %d\n", kPacked, kSlots, kFixed);
+    printf("placements %d %d %d %d %d\n", kPacked, kSlots, kFixed, kSender, kPlaced);
     print_vector<ReduceArgs>();
     print_vector<MoveArgs>();
     const AlltoallvArgs a = take<AlltoallvArgs>();
-    printf("args %llu %llu %lld %lld %lld", u64(a.send), u64(a.recv), a.row_nbytes, a.send_rows, a.capacity);
+    printf("args %llu %llu %lld %lld %lld %lld", u64(a.send), u64(a.recv), a.row_nbytes, a.send_rows, a.capacity,
+           a.slot_rows);
     for (const void* p : {(const void*)a.send_counts, (const void*)a.send_displs, (const void*)a.recv_counts,
                           (const void*)a.recv_displs, (const void*)a.total, (const void*)a.status})
         printf(" %llu", u64(p));
-    printf(" %d", a.placement);
+    printf(" %d %d", a.placement, a.drop);
     for (const auto& row : a.fixed)
         for (i64 value : row) printf(" %lld", value);
     printf("\n");
@@ -111,7 +112,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases)
     packed += layout.PLACES.pack(*places)
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
-    rows = [next(number) for _ in range(11)] + [2] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
+    rows = [next(number) for _ in range(12)] + [2, 1] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
     said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*rows))
 
@@ -135,7 +136,8 @@ def test_kernels_read_what_python_packs(tmp_path):
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
     records = (team.TIMED_OUT, team.ABORTED, "overflows", team.BAD_COUNTS, team.TRUNCATED)
     assert said["failures"] == [[str(value) for value in records]]
-    assert said["placements"] == [[str(value) for value in (alltoallv.PACKED, alltoallv.SLOTS, alltoallv.FIXED)]]
+    placements = (alltoallv.PACKED, alltoallv.SLOTS, alltoallv.FIXED, alltoallv.SENDER, alltoallv.PLACED)
+    assert said["placements"] == [[str(value) for value in placements]]
 
 
 @pytest.mark.parametrize("max_channels", [1, 2, 32, 64])

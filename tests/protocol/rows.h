@@ -1,4 +1,4 @@
-// Alltoallv in its three placements, with random counts, capacities, displacements and outputs.
+// Alltoallv in its five placements, with random counts, capacities, displacements and outputs.
 #pragma once
 #include "moves.h"
 
@@ -11,7 +11,7 @@ struct Traffic {
     i64 capacity;                      // of recvbuf or of a slot, in rows
 
     explicit Traffic(Call& call)
-        : call(call), placement(call.draw.of({kPacked, kSlots, kFixed})), row_nbytes(call.draw.of({1, 4, 12, 16, 40})) {
+        : call(call), placement(call.draw.of({kPacked, kSlots, kFixed, kSender, kPlaced})), row_nbytes(call.draw.of({1, 4, 12, 16, 40})) {
         const i64 slot = call.team.slot_packets * kPacketNbytes / row_nbytes;
         const i64 chunk = 2 * call.team.chunk_nbytes / row_nbytes, slots = call.team.channels * (slot + 2);
         i64 largest = 0;
@@ -21,7 +21,7 @@ struct Traffic {
                 counts[source][target] = count;
                 largest = std::max(largest, count);
             }
-        capacity = placement == kPacked ? i64(call.size()) * largest : largest;
+        capacity = placement == kSlots || placement == kFixed ? largest : i64(call.size()) * largest;
         if (call.draw.one_in(3)) capacity = i64(call.draw.below(u64(capacity + 1)));  // less than arrives, on some rank
     }
 
@@ -31,16 +31,23 @@ struct Traffic {
 
     // Of the rows from `source` to `target`: how many are stored, and where the first belongs.
     i64 kept(int source, int target) const {
-        const i64 taken = placement == kPacked ? displ(source, target) : 0;
-        return std::min(counts[source][target], capacity - taken);
+        const i64 taken = displ(source, target) - (in_slots() ? source * capacity : 0);
+        return std::max(i64(0), std::min(counts[source][target], capacity - taken));
     }
     i64 displ(int source, int target) const {
-        if (placement != kPacked) return source * capacity;
-        return sum(source, [&](int before) { return kept(before, target); });
+        if (placement == kPacked) return sum(source, [&](int before) { return kept(before, target); });
+        if (placement == kPlaced) return after(source, [&](int other) { return counts[other][target]; });
+        if (placement != kSender || counts[source][target] == 0) return source * capacity;
+        return source * capacity + after(target, [&](int other) { return counts[source][other]; });
     }
-    i64 room() const { return placement == kPacked ? capacity : call.size() * capacity; }
+    bool in_slots() const { return placement != kPacked && placement != kPlaced; }
+    i64 room() const { return in_slots() ? call.size() * capacity : capacity; }
 
   private:
+    template <class Rows>
+    i64 after(int begin, Rows rows) const {
+        return sum(call.size() - begin - 1, [&](int i) { return rows(begin + 1 + i); });
+    }
     template <class Rows>
     static i64 sum(int end, Rows rows) {
         i64 total = 0;
@@ -63,7 +70,7 @@ struct Alltoallv {
         : call(call), traffic(traffic), me(call.team.rank),
           send(u64(traffic.sent_rows(me) * traffic.row_nbytes), any_alignment(call)),
           recv(u64(traffic.room() * traffic.row_nbytes), any_alignment(call)),
-          given_displs(call.own.one_in(2)), wants_counts(call.own.one_in(2)), wants_status(call.own.one_in(2)) {
+          given_displs(traffic.placement == kSender || call.own.one_in(2)), wants_counts(call.own.one_in(2)), wants_status(call.own.one_in(2)) {
         i64 displ = 0;
         for (int j = 0; j < call.size(); ++j) {  // with displacements the rows for the last rank come first
             const int target = given_displs || traffic.placement == kFixed ? call.size() - 1 - j : j;
@@ -89,11 +96,14 @@ struct Alltoallv {
             }
             return args;
         }
-        args.capacity = traffic.capacity;
+        args.capacity = args.slot_rows = traffic.capacity;
+        args.drop = wants_status;
         args.send_counts = counts;
         args.send_displs = given_displs ? displs : nullptr;
         args.recv_counts = wants_counts ? got_counts : nullptr;
-        args.recv_displs = wants_counts ? got_displs : nullptr;
+        args.recv_displs = wants_counts || traffic.placement == kPlaced ? got_displs : nullptr;
+        for (int rank = 0; rank < call.size(); ++rank)  // what kPlaced reads, and others are to replace
+            got_displs[rank] = traffic.placement == kPlaced ? traffic.displ(rank, me) : -1;
         args.total = wants_counts ? &total : nullptr;
         args.status = wants_status ? status : nullptr;
         return args;
@@ -104,6 +114,7 @@ struct Alltoallv {
         for (int source = 0; source < call.size(); ++source) {
             const u64 begin = u64(traffic.displ(source, me) * traffic.row_nbytes);
             const u64 nbytes = u64(traffic.kept(source, me) * traffic.row_nbytes);
+            if (nbytes == 0) continue;
             if (!check(call, recv.as() + begin, nbytes, source, me)) return;
             std::fill(written.begin() + i64(begin), written.begin() + i64(begin + nbytes), true);
         }
@@ -138,7 +149,7 @@ struct Alltoallv {
 
 inline void alltoallv(Call& call) {
     const Traffic traffic(call);
-    const char* names[] = {"alltoallv packed", "alltoallv slots", "alltoallv fixed"};
+    const char* names[] = {"alltoallv packed", "alltoallv slots", "alltoallv fixed", "alltoallv sender", "alltoallv placed"};
     call.name = names[traffic.placement];
     Alltoallv mine(call, traffic);
     call.run(alltoallv, mine.args(), u32(call.draw.between(1, call.team.channels)));

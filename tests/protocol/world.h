@@ -161,7 +161,8 @@ struct Call {
         const Settings& settings = world.settings;
         const u64 seed = settings.seed == 0 ? 0 : mix(label(), team.rank) | 1;
         const Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
-        if (emulator::launch(name, kernel, how, &args) != 0)
+        const void* pointers[] = {&args};
+        if (emulator::launch(name, kernel, how, pointers) != 0)
             die(kStuck, "call %llu (%s), rank %d is stuck", number, name, team.rank);
         const Watch& watch = *team.watch;
         if (watch.failure != 0)

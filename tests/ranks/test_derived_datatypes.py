@@ -280,6 +280,8 @@ def test_bad_input(comm):
         comm.Alltoallw([x, [INT64] * size], [y, ([-1] * size, [0] * size), [INT64] * size])
     with raises_everywhere(comm, pyncclx.NotSupported, match="derived"):
         comm.Allreduce([x, 1, column], [y, 1, column])
+    with raises_everywhere(comm, pyncclx.NotSupported, match="derived"):
+        comm.Alltoallv([x, xp.ones(size, "i8"), column], y, layout="packed")
     assert not get(y).any()
     column.Free()
 

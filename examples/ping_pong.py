@@ -1,0 +1,142 @@
+"""Ping-pong between kernels of two ranks, written in Python and in CUDA C++: latency and bandwidth of one way.
+
+    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx]
+
+A kernel on each rank stores a message in the other's memory, signals, and waits for it to come back. No host takes
+part. On a GPU, and with Numba installed, the kernel is the Python function below; otherwise, or with --cxx, the text in
+C++, which does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import pyncclx
+import pyncclx.device as d
+
+CXX = """
+#include "pyncclx.cuh"
+
+extern "C" __global__ void ping_pong(pyncclx_team team, char* inbox, const char* data, long long part, long long nbytes,
+                                     long long rounds, long long first) {
+    const int me = pyncclx_rank(team), block = blockIdx.x;
+    const long long begin = block * part, length = max(min(part, nbytes - begin), 0ll);
+    const char* source = me == 0 ? data : inbox;
+    for (long long turn = first + 1; turn <= first + rounds; ++turn) {
+        if (me == 1 && !pyncclx_wait_until_block(team, block, turn)) return;
+        pyncclx_put_signal_block(team, inbox + begin, source + begin, length, 1 - me, block, turn);
+        if (me == 0 && !pyncclx_wait_until_block(team, block, turn)) return;
+    }
+}
+"""
+
+Launch = Callable[..., None]
+
+
+def kernel_in_cxx() -> Launch:
+    """The kernel in C++: ``launch(blocks, threads, team, inbox, data, ...)``."""
+    kernel = d.kernel(CXX, "ping_pong")
+    return lambda blocks, threads, *args: kernel(blocks, threads, args)
+
+
+def python_function() -> Callable[..., None]:
+    """The same in Python."""
+    cuda = importlib.import_module("numba.cuda")
+
+    def ping_pong(team, inbox, data, part, nbytes, rounds, first):  # type: ignore[no-untyped-def]
+        me, block = d.rank(team), cuda.blockIdx.x
+        begin = block * part
+        length = max(min(part, nbytes - begin), 0)
+        source = data if me == 0 else inbox
+        for turn in range(first + 1, first + rounds + 1):
+            if me == 1 and not d.wait_until_block(team, block, turn):
+                return
+            d.put_signal_block(team, inbox + begin, source + begin, length, 1 - me, block, turn)
+            if me == 0 and not d.wait_until_block(team, block, turn):
+                return
+
+    return ping_pong
+
+
+def kernel_in_python() -> Launch:
+    """That function, compiled by Numba: addresses are numbers."""
+    ping_pong = importlib.import_module("numba.cuda").jit(python_function())
+
+    def launch(blocks: int, threads: int, team: Any, inbox: Any, data: Any, *numbers: int) -> None:
+        ping_pong[blocks, threads](team.pointer, inbox.data.ptr, data.data.ptr, *numbers)
+
+    return launch
+
+
+class PingPong:
+    """Two ranks, and the memory of messages of up to `most` bytes."""
+
+    def __init__(self, comm: pyncclx.Intracomm, launch: Launch, most: int, blocks: int) -> None:
+        self.comm, self.launch, self.rounds_over = comm, launch, 0
+        self.team = comm.device_team(signals=blocks, blocks=blocks)
+        self.inbox = comm.Alloc(most, "u1")
+        values = np.random.default_rng(most).integers(0, 256, most, np.uint8)
+        self.on_gpu = not isinstance(self.inbox, np.ndarray)
+        self.data = importlib.import_module("cupy").asarray(values) if self.on_gpu else values
+
+    def seconds(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
+        """The time of one way, after a round that nobody measures. Checks what has arrived."""
+        self.inbox[...] = 0xA5
+        self.run(nbytes, blocks, threads, 1)
+        took = self.run(nbytes, blocks, threads, rounds)
+        self.team.check()
+        if not (self.inbox[:nbytes] == self.data[:nbytes]).all() or (self.inbox[nbytes:] != 0xA5).any():
+            raise RuntimeError(f"rank {self.comm.rank}: {nbytes} bytes came back changed")
+        return took / rounds / 2
+
+    def run(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
+        """Seconds that a number of rounds take on this rank."""
+        part = -(-nbytes // blocks // 128) * 128
+        self.wait()
+        self.comm.Barrier()
+        began = time.perf_counter()
+        self.launch(blocks, threads, self.team, self.inbox, self.data, part, nbytes, rounds, self.rounds_over)
+        self.wait()
+        self.rounds_over += rounds
+        return time.perf_counter() - began
+
+    def wait(self) -> None:
+        """Until the GPU has nothing left to do."""
+        if self.on_gpu:
+            importlib.import_module("cupy").cuda.Device().synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cxx", action="store_true", help="the kernel in C++")
+    parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the large message's kernel")
+    options = parser.parse_args()
+    comm = pyncclx.Communicator(MPI.COMM_WORLD)
+    if comm.size != 2:
+        raise SystemExit("ping-pong takes two ranks: mpiexec -n 2 python -m mpi4py examples/ping_pong.py")
+    comm.select_device()
+    on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
+    in_python = not options.cxx and not on_host and importlib.util.find_spec("numba_cuda") is not None
+    large, threads, rounds = (1 << 16, 64, (1, 3)) if on_host else (64 << 20, 512, (10_000, 50))
+    game = PingPong(comm, kernel_in_python() if in_python else kernel_in_cxx(), large, options.blocks)
+    latency = game.seconds(8, 1, 32, rounds[0])
+    bandwidth = large / game.seconds(large, options.blocks, threads, rounds[1])
+    if comm.rank == 0:
+        print(f"kernel in {'Python (Numba)' if in_python else 'CUDA C++'}: what came back is what was sent")
+        print(f"{8:9} bytes one way: {latency * 1e6:.2f} µs")
+        print(f"{large:9} bytes one way: {bandwidth / 1e9:.2f} GB/s with {options.blocks} blocks")
+        if on_host:
+            print("The CPU emulated the kernels: these times mean nothing.")
+
+
+if __name__ == "__main__":
+    main()

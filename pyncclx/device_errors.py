@@ -1,0 +1,39 @@
+"""What the device functions of cuda/pyncclx.cuh record when they fail, as exceptions."""
+
+from __future__ import annotations
+
+from . import layout
+from .errors import Aborted, PeerTimeout
+
+OPERATION = "device_team"  # of the records
+FUNCTIONS = (  # DeviceFunction
+    *("peer_pointer", "put", "get", "put_signal", "signal_set", "signal_add", "signal_read", "wait_until", "barrier"),
+    *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size"),
+)
+MISUSES = {  # Misuse
+    16: "peer {given} is no rank of the {most} there are",
+    17: "signal {given} of {most}; make the team with more: comm.device_team(signals=...)",
+    18: "a grid of {given} blocks, the team was made for {most}; make it with comm.device_team(blocks=...)",
+    19: "counter {given} of {most}; make the team with more: comm.device_team(counters=...)",
+    20: "{most} bytes at {given:#x} are not in an array from this communicator's Alloc, here and on the peer",
+    21: "the word at {given:#x} is not at a multiple of its {most} bytes",
+    22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
+}
+_NUMBERS = {"wait_until": "signal", "barrier": "block", "grid_barrier": "counter"}  # what is waited for
+
+
+def misuse(record: dict[str, int]) -> ValueError:
+    """What a device function recorded of its arguments: an overflow record with `source` as the function."""
+    given, most = record["wanted"], record["capacity"]
+    text = MISUSES[record["overflow"]].format(given=given, most=most)
+    return ValueError(f"pyncclx_{FUNCTIONS[record['source']]}, called by a kernel: {text}")
+
+
+def failure(record: dict[str, int], rank: int, aborted: bool) -> Exception:
+    """What a device function recorded of a wait: a failure record with `channel` as the function."""
+    function, number, peer = FUNCTIONS[record["channel"]], record["epoch"], record["peer"]
+    name = f"pyncclx_{function} ({_NUMBERS[function]} {number})"
+    if aborted:
+        return Aborted(f"{name}, called by a kernel: rank {rank} was told to stop waiting")
+    peer = peer if peer < layout.MAX_RANKS else -1  # a signal may come from whomever
+    return PeerTimeout(name, 0, rank, peer, record["expected"], record["seen"])

@@ -1,0 +1,150 @@
+"""Teams for a program's own kernels: what `comm.device_team` makes (twin of cuda/device_team.cuh)."""
+
+from __future__ import annotations
+
+import operator
+import struct
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from . import device_errors, layout
+from .base import IntraBase
+from .errors import MPIError
+from .symmetric import Window, allocate_window
+from .team import OPERATIONS, Team
+
+PARTS = struct.Struct(f"=QQQQ{layout.MAX_RANKS}Q")  # DeviceTeam after its Team
+WINDOWS_OFFSET = layout.TEAM.size + layout.PLACES.size + 24  # DeviceTeam::windows
+LINE = 128  # SignalWord, BarrierWords, CounterWords
+NBYTES = -(-(layout.TEAM.size + layout.PLACES.size + PARTS.size) // LINE) * LINE  # DeviceTeam
+
+
+class DeviceTeam:
+    """What a program's own kernels are told of their communicator; `Intracomm.device_team` makes it.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the communicator.
+    signals, blocks, counters : int
+        As it was made.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, team: Team, signals: int, blocks: int, counters: int) -> None:
+        self.rank, self.size = team.rank, team.size
+        self.signals, self.blocks, self.counters = signals, blocks, counters
+        self._team: Team | None = team
+        self._window: Window = allocate_window(comm, team.device, 0, NBYTES + LINE * (signals + blocks + counters))
+        self.nbytes = self._window.memory.nbytes
+        self._tables: list[Any] = []  # of the windows; a kernel may be looking at an earlier one
+        state = [*self._window.bases, *[0] * (layout.MAX_RANKS - self.size)]
+        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)] + bytes(layout.PLACES.size)
+        self._write(0, packed + PARTS.pack(signals, blocks, counters, 0, *state))
+        self.add_windows()
+        team.device_teams.append(self)
+
+    def __repr__(self) -> str:
+        state = "" if self._team else ", freed"
+        return f"<pyncclx.DeviceTeam of rank {self.rank} of {self.size}{state}>"
+
+    @property
+    def pointer(self) -> int:
+        """The address in device memory that kernels take, a 64-bit integer.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_COMM: the communicator has been freed, and its teams with it.
+        """
+        self._alive()
+        return self._window.memory.address
+
+    @property
+    def signal_words(self) -> Any:
+        """This rank's signals as a device array of uint64, shape (signals,); a view, with gaps between the words."""
+        words = self._alive().device.array(self._window.owner, (self.nbytes // 8,), np.uint64)
+        return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
+
+    def check(self) -> None:
+        """Raise what kernels with this team have recorded; wait for the kernels before.
+
+        Raises
+        ------
+        PeerTimeout, Aborted
+            A wait was in vain. From then on at every call of the communicator: free it.
+        ValueError
+            A device function was given what is none; once, and the communicator goes on.
+        MPI.Exception
+            The communicator has been freed.
+        """
+        self._alive().check()
+
+    def add_windows(self) -> None:
+        """Tell kernels of all arrays that `comm.Alloc` has given by now."""
+        team = self._alive()
+        padding = [0] * (layout.MAX_RANKS - self.size)
+        words = [word for w in team.windows for word in (*w.bases, *padding, *w.sizes, *padding)]
+        words += [0] * (2 * layout.MAX_RANKS)
+        self._tables.append(team.device.upload(struct.pack(f"={1 + len(words)}Q", len(team.windows), *words)))
+        self._write(WINDOWS_OFFSET, struct.pack("=Q", self._tables[-1].address))
+
+    def close(self) -> None:
+        """Make it unusable, for kernels too. The memory goes with this object, so that a late kernel finds no team."""
+        team, self._team = self._alive(), None
+        team.device_teams.remove(self)
+        team.device.fill_zero(self._window.memory.address, NBYTES)
+        self._window.close()
+
+    def _alive(self) -> Team:
+        if self._team is None:
+            raise MPIError(MPI.ERR_COMM, "device_team: its communicator has been freed; make another one's team")
+        return self._team
+
+    def _write(self, offset: int, data: bytes) -> None:
+        """Copy to this rank's memory; there when it returns."""
+        device, source = self._alive().device, np.frombuffer(data, np.uint8)
+        stream = device.current_stream()
+        device.copy(self._window.memory.address + offset, source.ctypes.data, len(data), stream)
+        device.synchronize(stream)
+
+
+class DeviceTeams(IntraBase):
+    """The method that makes teams for a program's own kernels."""
+
+    def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
+        """Make what a program's own kernels need to communicate: the first argument of the device functions.
+
+        They are in the header ``pyncclx.cuh`` (see `include_path`), and for Numba in `pyncclx.device`. Collective,
+        with the same numbers on all ranks.
+
+        Parameters
+        ----------
+        signals : int
+            64-bit words of each rank that its peers can set, and that its kernels can wait for; 0 at first.
+        blocks : int
+            The largest grid whose blocks use barriers between ranks.
+        counters : int
+            Of the blocks of a grid that meet in one kernel.
+
+        Returns
+        -------
+        DeviceTeam
+            Its `pointer` is for kernels. It lasts until the communicator is freed. Kernels know of all arrays that
+            `Alloc` gave before they are launched.
+
+        Raises
+        ------
+        ValueError
+            On all ranks: a number is negative, or not the same everywhere.
+        """
+        wanted = tuple(operator.index(number) for number in (signals, blocks, counters))
+        everywhere = MPI.Comm.allgather(self, wanted)
+        if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
+            said = "; ".join(f"rank {rank}: {numbers}" for rank, numbers in enumerate(everywhere))
+            raise ValueError(
+                "device_team: signals, blocks and counters are the same numbers on all ranks, none of them negative; "
+                f"got {said}"
+            )
+        return DeviceTeam(cast(MPI.Intracomm, self), self.team, *wanted)

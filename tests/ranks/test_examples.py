@@ -1,0 +1,71 @@
+"""The programs in examples/ that sort and move rows by counts on the device, without what they print and draw."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from arrays import get, put, xp
+from everywhere import assert_everywhere
+
+pytest.importorskip("tqdm")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import particles
+import particles_model
+import sample_sort
+
+pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+
+
+@pytest.mark.parametrize("name", [*sample_sort.DISTRIBUTIONS, "two values"])
+def test_sample_sort(comm, name):
+    """Parts of unequal lengths; no rank gets more than regular sampling promises."""
+    for least in (1, 40):
+        lengths = [least + 3 * rank for rank in range(comm.size)]
+        random, whole = np.random.default_rng(least), sum(lengths)
+        keys = (
+            random.integers(0, 2, whole, "u8")
+            if name == "two values"
+            else sample_sort.DISTRIBUTIONS[name](random, whole)
+        )
+        own = slice(sum(lengths[: comm.rank]), sum(lengths[: comm.rank + 1]))
+        rows = np.stack([keys, np.arange(whole, dtype="u8")], axis=1)
+        room = max(lengths) + max(lengths) // 4 + comm.size + 1
+        result = sample_sort.sample_sort(comm, put(rows[own]), room, oversample=4)
+        total, dropped = int(get(result.total)[0]), get(result.dropped)
+        parts = MPI.Comm.allgather(comm, get(result.rows)[:total])
+        assert_everywhere(comm, not dropped.any(), f"{dropped} rows dropped")
+        assert_everywhere(comm, np.array_equal(np.concatenate(parts), rows[np.argsort(keys, kind="stable")]))
+
+
+def test_ties_of_lines(comm):
+    """Lines that begin alike, on all ranks, are put in order by the rest."""
+    lines = [b"the same %d\n" % number for number in np.random.default_rng(5).permutation(7 * comm.size)]
+    parts = np.array_split(np.arange(len(lines), dtype="u8"), comm.size)
+    part = np.stack([np.full(7, 8, "u8"), parts[comm.rank]], axis=1)
+    numbers = MPI.Comm.allgather(comm, sample_sort.solve_ties(comm, part, lines))
+    assert [lines[n] for each in numbers for n in each] == sorted(lines)
+
+
+def test_particles(comm):
+    """Fast ones, of which many change rank in every step, are where NumPy moves them."""
+    random, count = np.random.default_rng(3), 500
+    everything = np.concatenate([random.random((count, 2)), 300 * random.standard_normal((count, 2))], axis=1)
+    everything = np.column_stack([everything, np.arange(count)])
+    domain = particles.Domain(comm, xp, everything, count)
+    tally = domain.tally()
+    assert_everywhere(comm, tally[0] == count and tally[1] == count * (count - 1) // 2)
+    for centres in particles_model.orbit(8):
+        particles_model.advance(xp, domain.particles, centres)
+        particles_model.advance(np, everything, centres)
+        before = domain.tally()
+        domain.exchange()
+        assert_everywhere(comm, np.array_equal(before, domain.tally()), "lost")
+    own = get(domain.particles)[: int(get(domain.total)[0])]
+    parts = MPI.Comm.allgather(comm, own)
+    found = np.concatenate(parts)
+    assert np.array_equal(found[np.argsort(found[:, 4])], everything)
+    assert (domain.rank_of(np, own) == comm.rank).all()
+    assert comm.size == 1 or int(get(domain.moved)[0]) > 0
