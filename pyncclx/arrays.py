@@ -53,7 +53,7 @@ def reader_of(array: Any) -> Reader | None:
 
 def place(array: Any, read: Reader) -> str:
     """Tell whether `array` is in "device" or "host" memory. Creates no context and loads no array library."""
-    if read is read_cupy or host_arrays():
+    if read in (read_cupy, read_buffer) or host_arrays():
         return "device"
     if read is read_numpy:
         return "host"
@@ -110,7 +110,14 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
     return array.data_ptr(), nbytes, array.dtype, shape, False, stream, array
 
 
+def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
+    """Read what has been resolved already."""
+    read_only = buffer.readonly, buffer.stream, buffer.owner
+    return buffer.address, buffer.nbytes, buffer.datatype, buffer.shape, *read_only
+
+
 _BY_CLASS: dict[tuple[str, str], Reader] = {
+    ("pyncclx", "Buffer"): read_buffer,
     ("numpy", "ndarray"): read_numpy,
     ("cupy", "ndarray"): read_cupy,
     ("torch", "Tensor"): read_torch,

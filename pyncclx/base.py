@@ -14,7 +14,7 @@ import mpi_bootstrap
 
 from . import devices
 from .arrays import host_arrays
-from .collectives import MODULES, blocking_form, copy_engine
+from .collectives import MODULES, blocking_form, copy_engine, neighbors
 from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
@@ -203,15 +203,17 @@ class Base(_Comm):
         -------
         dict
             "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            "this communicator": its lease; "windows": what `Alloc` has given; "messages": what short messages
-            are copied to, shared by all communicators; "shuffles": rows and workspaces of token shuffles; "device
-            teams": signals and barriers of the program's own kernels. All 0 before the first operation on device
+            "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
+            datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
+            communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
+            the program's own kernels. All 0 before the first operation on device
             arrays.
         """
         team = state_of(self).team
         mine = {
             "this communicator": team.lease.nbytes if team else 0,
             "windows": sum(window.memory.nbytes for window in team.windows) if team else 0,
+            "packed": team.scratch_nbytes if team else 0,
             "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }
@@ -256,7 +258,7 @@ class Base(_Comm):
             mpi4py's and nothing else) or "refused".
         """
         operation = blocking_form(operation)
-        if operation not in MODULES:
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
             return self._explain_without_kernel(operation)
         try:
             team = self.team

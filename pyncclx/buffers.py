@@ -81,11 +81,14 @@ def on_host(*buffers: Any) -> bool:
     return "device" not in map(where, buffers)
 
 
-def spec_parts(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Take a plain buffer argument of host memory apart: array, count, displacement, datatype; None where left out."""
+def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> tuple[Any, Any, Any, Any]:
+    """Take a buffer argument apart: array, count, displacement, datatype; None where left out.
+
+    With `lists` a list too, not only a tuple, may be (count, displ) in the count's place, as in a plain argument.
+    """
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
-    return _parts(spec, "buf", lists=True)
+    return _parts(spec, name, lists)
 
 
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:

@@ -17,6 +17,7 @@ from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .device_team import DeviceTeams
+from .neighborhood import CartesianNeighbors
 from .nonblocking import Nonblocking
 from .persistent import Persistent
 from .point_to_point import PointToPoint
@@ -180,8 +181,9 @@ class Topocomm(StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
+@falls_back
 @_makes_ours(MPI.Cartcomm, "Sub")
-class Cartcomm(MPI.Cartcomm, Topocomm):
+class Cartcomm(CartesianNeighbors, MPI.Cartcomm, Topocomm):
     """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .errors import MPIError, NotSupported
+from .errors import DerivedDatatype, MPIError
 
 __all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of"]
 
@@ -105,8 +105,8 @@ def of(key: Any) -> Datatype:
         A NumPy dtype of the other byte order.
     MPI.Exception
         ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
-    NotSupported
-        A derived MPI datatype.
+    DerivedDatatype
+        A derived MPI datatype: a NotSupported, unless the caller knows what to do with it.
     """
     if isinstance(key, MPI.Datatype):  # has no hash
         return _by_handle.get(key.handle) or _of_mpi(key)
@@ -165,8 +165,13 @@ def _of_mpi(mpi: MPI.Datatype) -> Datatype:
         _by_handle[mpi.handle] = found  # predefined handles are never reused, derived ones are
         return found
     if mpi.combiner == MPI.COMBINER_DUP:
-        return _of_mpi(mpi.decode()[0])
-    raise NotSupported(
-        f"derived MPI datatypes (here of extent {mpi.extent}) do not work on device arrays; "
+        original = mpi.decode()[0]
+        try:
+            return _of_mpi(original)
+        finally:
+            if not original.is_predefined:
+                original.Free()
+    raise DerivedDatatype(
+        f"derived MPI datatypes (here of extent {mpi.extent}) do not work on device arrays in this operation; "
         "copy the elements into a contiguous array first and use its element type"
     )

@@ -8,6 +8,7 @@ __all__ = [
     "Aborted",
     "CapacityExceeded",
     "CollectiveMismatch",
+    "DerivedDatatype",
     "MPIError",
     "NotSupported",
     "PeerTimeout",
@@ -16,6 +17,10 @@ __all__ = [
 
 class NotSupported(RuntimeError):
     """What was asked for is legal MPI but not possible here; the text says why and what to do instead."""
+
+
+class DerivedDatatype(NotSupported):
+    """A derived MPI datatype where elements of one type are needed."""
 
 
 class Aborted(RuntimeError):

@@ -18,6 +18,7 @@ from .collectives.allgatherv import allgatherv
 from .collectives.allreduce import allreduce
 from .collectives.alltoall import alltoall
 from .collectives.alltoallv import alltoallv
+from .collectives.alltoallw import alltoallw
 from .collectives.barrier import barrier
 from .collectives.bcast import bcast
 from .collectives.exscan import exscan
@@ -45,6 +46,7 @@ CALLS: dict[str, Callable[..., Call | None]] = {
     "Ireduce_scatter_block": reduce_scatter_block,
     "Ialltoall": alltoall,
     "Ialltoallv": alltoallv,
+    "Ialltoallw": alltoallw,
     "Igather": gather,
     "Igatherv": gatherv,
     "Iscatter": scatter,
@@ -101,14 +103,19 @@ def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:
     return device.current_stream()
 
 
-def _adds_methods(cls: _Class) -> _Class:
-    for name, make in CALLS.items():
-        setattr(cls, name, _method(cls, name, make))
-    return cls
+def adds_nonblocking(calls: dict[str, Callable[..., Call | None]]) -> Callable[[_Class], _Class]:
+    """Give a class nonblocking methods, by what makes the call of each."""
+
+    def add(cls: _Class) -> _Class:
+        for name, make in calls.items():
+            setattr(cls, name, _method(cls, name, make))
+        return cls
+
+    return add
 
 
 def _method(cls: type, name: str, make: Callable[..., Call | None]) -> Callable[..., Any]:
-    original = getattr(MPI.Intracomm, name)
+    original = getattr(MPI.Cartcomm, name)
     known = inspect.signature(original).parameters
 
     def method(self: IntraBase, *args: Any, **kwargs: Any) -> MPI.Request:
@@ -130,6 +137,6 @@ def _method(cls: type, name: str, make: Callable[..., Call | None]) -> Callable[
     return method
 
 
-@_adds_methods
+@adds_nonblocking(CALLS)
 class Nonblocking(IntraBase):
     """The nonblocking forms of the collectives that have kernels."""

@@ -25,7 +25,7 @@ class Prepared:
     def __init__(self, comm: IntraBase, call: Call) -> None:
         self.active = False
         self.operation, self._state, self._buffers = call.operation, state_of(comm), call.buffers
-        self._settle = call.settle
+        self._ready, self._settle = call.ready, call.settle
         if comm.checking:
             compare(comm, call.operation, call.signature)
         self._team = None if call.empty else comm.team
@@ -49,6 +49,8 @@ class Prepared:
                 raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
             team.check()
             stream = self._stream()
+            if self._ready is not None:
+                self._ready(team, stream)
             _, function, grid, threads = self._plan
             team.enqueue(function, grid, threads, self._parameters, stream)
             if self._settle is not None:
@@ -131,16 +133,21 @@ class Prequest(MPI.Prequest, Request):
         del self._work
 
 
-def _adds_methods(cls: _Class) -> _Class:
-    for name, make in CALLS.items():
-        operation = blocking_form(name)
-        setattr(cls, f"{operation}_init", _method(cls, operation, make))
-    return cls
+def adds_persistent(calls: dict[str, Callable[..., Call | None]]) -> Callable[[_Class], _Class]:
+    """Give a class the persistent forms of nonblocking methods, by what makes the call of each."""
+
+    def add(cls: _Class) -> _Class:
+        for name, make in calls.items():
+            operation = blocking_form(name)
+            setattr(cls, f"{operation}_init", _method(cls, operation, make))
+        return cls
+
+    return add
 
 
 def _method(cls: type, operation: str, make: Callable[..., Call | None]) -> Callable[..., Any]:
     name = f"{operation}_init"
-    original = getattr(MPI.Intracomm, name)
+    original = getattr(MPI.Cartcomm, name)
     known = [parameter for parameter in inspect.signature(original).parameters if parameter != "self"]
     before_info = known.index("info")  # the last; a kernel has no use for it
 
@@ -162,6 +169,6 @@ def _method(cls: type, operation: str, make: Callable[..., Call | None]) -> Call
     return method
 
 
-@_adds_methods
+@adds_persistent(CALLS)
 class Persistent(IntraBase):
     """The persistent forms of the collectives that have kernels."""

@@ -32,7 +32,7 @@ class Recorder:
         Endpoint.launch = self._noting(Endpoint.launch, "native")  # type: ignore[method-assign]
         Outgoing._inline = self._noting(Outgoing._inline, "staged")  # type: ignore[method-assign]
         stage.stage = self._noting(stage.stage, "staged")
-        for cls in (communicator.Comm, communicator.Intracomm, communicator.Topocomm):
+        for cls in (communicator.Comm, communicator.Intracomm, communicator.Topocomm, communicator.Cartcomm):
             for operation in OPERATIONS:
                 method = getattr(cls, operation, None)
                 if method is not None and not hasattr(method, "recorded"):

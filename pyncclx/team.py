@@ -42,6 +42,12 @@ OPERATIONS = (
     "Scan",
     "Exscan",
     device_errors.OPERATION,
+    "Alltoallw",
+    "Neighbor_allgather",
+    "Neighbor_allgatherv",
+    "Neighbor_alltoall",
+    "Neighbor_alltoallv",
+    "Neighbor_alltoallw",
 )
 DEFAULT_TIMEOUT_S = 300.0
 NO_PLACES = bytes(layout.PLACES.size)
@@ -192,6 +198,11 @@ class Team:
             self._scratch.append((enough, self.device.allocate_temporary(enough, stream)))
         return self._scratch[-1][1].address
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes that `scratch` has allocated."""
+        return sum(nbytes for nbytes, _ in self._scratch)
+
     def window(self, address: int) -> Window | None:
         """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
         return next((window for window in self.windows if window.holds(address)), None)
@@ -285,8 +296,7 @@ class Team:
                 "chooses none. An earlier call was given this number on the device, and left the choice out"
             )
         if record["overflow"] == TRUNCATED:
-            unit = "elements" if operation == "Alltoallv" else "bytes"
-            text = f"rank {source} sent {wanted} {unit}, the receive count for it on rank {self.rank} is {capacity}"
+            text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {self.rank} is {capacity}"
             return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
         return CapacityExceeded(self.rank, source, wanted, capacity)
 

@@ -6,11 +6,13 @@ from . import (
     allreduce,
     alltoall,
     alltoallv,
+    alltoallw,
     barrier,
     bcast,
     exscan,
     gather,
     gatherv,
+    neighbors,
     reduce,
     reduce_scatter,
     reduce_scatter_block,
@@ -37,6 +39,8 @@ MODULES = {
     "Reduce_scatter": reduce_scatter,
     "Scan": scan,
     "Exscan": exscan,
+    "Alltoallw": alltoallw,
+    **dict.fromkeys(neighbors.CALLS, neighbors),
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
+from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
@@ -22,6 +23,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "allgather", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgather")
 
 
+@takes_derived("Allgather", ONE, BLOCKS)
 def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Allgather`."""
     if on_host(sendbuf, recvbuf):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
+from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
 from .blocks import pack, resolve_blocks
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
@@ -22,6 +23,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "allgatherv", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgatherv")
 
 
+@takes_derived("Allgatherv", ONE, VECTOR)
 def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Allgatherv`."""
     if on_host(sendbuf, recvbuf):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
+from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
 from ..layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
@@ -23,6 +24,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "alltoall", nbytes, layout.size - 1) if fits else as_chunks(layout, "alltoall")
 
 
+@takes_derived("Alltoall", BLOCKS, BLOCKS)
 def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Alltoall`."""
     if on_host(sendbuf, recvbuf):

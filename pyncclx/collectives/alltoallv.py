@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from .. import devices
 from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector, where
-from ..errors import MPIError, NotSupported
+from ..derived.calls import VECTOR, takes_derived
+from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
 from .launch import Call, Choice, is_in_place
 
@@ -54,6 +55,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("alltoallv", layout.channels, None, why)
 
 
+@takes_derived("Alltoallv", VECTOR, VECTOR)
 def alltoallv(
     comm: Intracomm,
     sendbuf: Any,
@@ -98,22 +100,35 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
             MPI.ERR_TRUNCATE,
             f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; use one size",
         )
-    fixed = [_padded(values) for values in (send_counts, send_displs, counts, displs)]
-    arguments = ALLTOALLV.pack(
-        *(send.address, recv.address, itemsize, send.count, 0, 0),
+    rows = [_in_bytes(values, itemsize) for values in (send_counts, send_displs, counts, displs)]
+    return _call(in_bytes(send, recv, *rows), (send, recv), ("static",))
+
+
+def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
+    """What the kernel is told of MPI's form. All ranks count in bytes, since their datatypes need not be the same.
+
+    `rows`: send counts, send displacements, receive counts, receive displacements.
+    """
+    return ALLTOALLV.pack(
+        *(send.address, recv.address, 1, send.nbytes, 0, 0),
         *(0, 0, 0, 0, 0, 0),
         *(FIXED, 0),
-        *(number for row in fixed for number in row),
+        *(number for row in rows for number in (*row, *[0] * (MAX_RANKS - len(row)))),
     )
-    return _call(arguments, (send, recv), ("static",))
 
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
     """Counts on the device."""
     _check_options(wanted)
     device, size = devices.select(), comm.size
-    send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
-    recv, recv_counts, recv_displs = resolve_dynamic(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
+    try:
+        send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
+        recv, recv_counts, recv_displs = resolve_dynamic(
+            recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device
+        )
+    except DerivedDatatype as error:
+        text = "Alltoallv: counts on the device take no derived datatypes; give the type of elements"
+        raise NotSupported(text) from error
     if counts is None:
         raise ValueError(
             "Alltoallv: sendbuf has no counts; pass [sendbuf, counts] with an int64 device array of counts"
@@ -204,10 +219,10 @@ def _address(buffer: Buffer | None) -> int:
     return 0 if buffer is None else buffer.address
 
 
-def _padded(values: list[int] | Buffer | None) -> list[int]:
+def _in_bytes(values: list[int] | Buffer | None, itemsize: int) -> list[int]:
     if not isinstance(values, list):
         raise ValueError(
             "Alltoallv: some counts or displs are on the device and some on the host; give all of them as device "
             "arrays, or all on the host"
         )
-    return [*values, *[0] * (MAX_RANKS - len(values))]
+    return [itemsize * value for value in values]

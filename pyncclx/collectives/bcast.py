@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import on_host, resolve
+from ..derived.calls import ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
 from .launch import Call, Choice, Rung, as_chunks, check_root, climb, pipeline
@@ -32,6 +33,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return climb(layout, nbytes, (direct, two_shots, pipeline("bcast_two_shot")), algorithm)
 
 
+@takes_derived("Bcast", ONE)
 def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Bcast`."""
     if on_host(buf):

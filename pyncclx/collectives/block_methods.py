@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from ..base import IntraBase
 from .allgatherv import allgatherv
+from .alltoallw import alltoallw
 from .exscan import exscan
 from .gather import gather
 from .gatherv import gatherv
@@ -85,6 +86,21 @@ class BlockCollectives(IntraBase):
         """
         call = allgatherv(self, sendbuf, recvbuf)
         return super().Allgatherv(sendbuf, recvbuf) if call is None else run(self, call)
+
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send each rank a block and receive one from it, each of a datatype of its own.
+
+        Parameters
+        ----------
+        sendbuf : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
+            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces
+            recvbuf, whose blocks must then be as long on both sides.
+        recvbuf : the same
+            A rank that sends more than the block for it is an error, which a later call raises (MPI.Exception, class
+            ERR_TRUNCATE).
+        """
+        call = alltoallw(self, sendbuf, recvbuf)
+        return super().Alltoallw(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = MPI.SUM, *, algorithm: str | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import Buffer, resolve
+from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .blocks import resolve_elsewhere, rooted_on_host
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, check_root, is_in_place
@@ -22,6 +23,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return as_packets(layout, "gather", nbytes, layout.size - 1) if fits else as_chunks(layout, "gather")
 
 
+@takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")
 def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Gather`."""
     if rooted_on_host(comm, root, sendbuf, recvbuf):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import devices
 from ..buffers import Buffer, resolve
+from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
 from .blocks import announced, check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
 from .launch import Call, Choice, check_root, is_in_place
@@ -21,6 +22,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return announced(layout, "gatherv")
 
 
+@takes_derived("Gatherv", ONE, VECTOR, at_root="recvbuf")
 def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Gatherv`."""
     if rooted_on_host(comm, root, sendbuf, recvbuf):

@@ -119,6 +119,7 @@ class Call(NamedTuple):
     signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
     empty: bool = False  # on all ranks: nothing has to be launched
     settle: Callable[[Team, Plan, Any], None] | None = None  # enqueues on a stream what follows the kernel
+    ready: Callable[[Team, Any], None] | None = None  # and what comes before it
 
 
 def run(comm: Intracomm, call: Call) -> None:
@@ -137,6 +138,8 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
     team = comm.team
     plan = team.plans.get((call.operation, call.template, call.sized)) or prepare(comm, team, call)
     stream = stream_for(team.device, call.buffers)
+    if call.ready is not None:
+        call.ready(team, stream)
     team.launch(plan, call.buffers, call.arguments, stream)
     if call.settle is not None:
         call.settle(team, plan, stream)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..buffers import Buffer, resolve
+from ..buffers import Buffer
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
 from .begin import begin
 from .receive import Incoming
 from .request import Request, request_of
 from .send import SYNCHRONOUS, Outgoing
+from .typed import TypedBuffer, resolve_message
 
 if TYPE_CHECKING:
     from ..base import Base
@@ -106,9 +107,14 @@ def exchange_in_place(
     """Sendrecv_replace. What arrives may not overwrite what the receiver of ours has still to read: send a copy."""
     buffer, stream = _resolve(comm, "Sendrecv_replace: buf", buf, writable=True)
     device = comm.endpoint.device
-    copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
-    device.copy(copy.address, buffer.address, buffer.nbytes, stream)
-    own = Buffer(copy.address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, buffer.owner)
+    if isinstance(buffer, TypedBuffer):
+        buffer.pack(comm.endpoint, stream)
+        address = buffer.address
+    else:
+        copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
+        address = copy.address
+        device.copy(address, buffer.address, buffer.nbytes, stream)
+    own = Buffer(address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, buffer.owner)
     exchange(comm, own, dest, sendtag, buf, source, recvtag, status, "Sendrecv_replace")
 
 
@@ -121,7 +127,10 @@ class _Pending:
     def finish(self) -> None:
         message, self._message = self._message, None
         if message is not None:
-            message.finish(_stream_now(message))
+            stream = _stream_now(message)
+            message.finish(stream)
+            if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
+                message.endpoint.device.order(stream, message.stream)
             _after(self._comm)
 
     def is_over(self) -> bool:
@@ -138,7 +147,7 @@ class _Pending:
 def _resolve(comm: Base, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
     """The buffer, and the stream to work on."""
     device = comm.endpoint.device
-    buffer = buf if isinstance(buf, Buffer) else resolve(buf, name, writable=writable, device=device)
+    buffer = buf if isinstance(buf, Buffer) else resolve_message(buf, name, writable=writable, device=device)
     stream = stream_for(device, (buffer,))
     if device.is_capturing(stream):
         raise NotSupported(
@@ -155,6 +164,8 @@ def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: s
     if dest == MPI.PROC_NULL:
         return None
     buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
+    if isinstance(buffer, TypedBuffer):
+        buffer.pack(endpoint, stream)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
     return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
 

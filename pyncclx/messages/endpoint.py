@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import layout
-from ..devices import Device
+from ..devices import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..team import ABORTED, DEFAULT_TIMEOUT_S, NO_PLACES, Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
@@ -63,8 +63,12 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
         """Launch a kernel for an operation, on `stream`."""
+        self.enqueue(self.postbox.functions[kernel], *shape, self._teams[operation] + arguments, stream)
+
+    def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
+        """The same with all of the kernel's parameter."""
         self._streams[getattr(stream, "ptr", 0)] = stream
-        self.device.launch(self.postbox.functions[kernel], *shape, self._teams[operation] + arguments, stream)
+        self.device.launch(function, grid, threads, parameters, stream)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""

@@ -11,6 +11,7 @@ from ..buffers import Buffer
 from ..errors import MPIError
 from .endpoint import PULL, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, Sender, unpack
+from .typed import TypedBuffer
 
 WORTH_A_BLOCK = 32 << 10  # bytes that a block of `pull` moves before another one pays
 
@@ -30,6 +31,8 @@ class Incoming:
         self, endpoint: Endpoint, operation: str, buffer: Buffer, source: int, tag: int, stream: Any, start: Start
     ) -> None:
         self._prepare(endpoint, operation, buffer, stream)
+        if isinstance(buffer, TypedBuffer):
+            buffer.allocate(endpoint.device, stream)
         self._message = self.postbox.scratch(ENVELOPE_NBYTES + buffer.nbytes)
         self._request = start(self._message, source, tag)
         self.postbox.post(self)
@@ -106,6 +109,8 @@ class Incoming:
         self.launched = True
         try:
             self._move()
+            if isinstance(self.buffer, TypedBuffer) and self._error is None:
+                self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
         self.postbox.give_back(self._message)

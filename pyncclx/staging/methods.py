@@ -72,7 +72,7 @@ def falls_back(cls: _Class) -> _Class:
 
 
 def _or_staged(native: _Method, family: type, operation: str) -> _Method:
-    known = frozenset(inspect.signature(getattr(MPI.Intracomm, operation)).parameters)
+    known = frozenset(inspect.signature(getattr(MPI.Cartcomm, operation)).parameters)
 
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -70,7 +70,7 @@ ARRAYS = {
     "no blocks": (lambda c, a: c.Alltoall(a.f4, xp.zeros(a.n + 1, "f4")), ValueError, ["Alltoall: recvbuf", "ranks"]),
     "unknown type": (lambda c, a: c.Bcast([a.f4, "what"]), KeyError, ["'what'"]),
     "derived type": (
-        lambda c, a: c.Bcast([a.f4, 1, MPI.FLOAT.Create_contiguous(2).Commit()]),
+        lambda c, a: c.Allreduce(a.f4, [a.f4, 1, MPI.FLOAT.Create_contiguous(2).Commit()]),
         NotSupported,
         ["derived", "contiguous"],
     ),

@@ -1,0 +1,1 @@
+"""Derived datatypes: flattened on the host, packed into contiguous device memory and unpacked by a kernel."""

@@ -1,0 +1,178 @@
+"""Buffer arguments with derived datatypes: which parts of the array they name, and their packed form."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import vectors
+from ..buffers import Buffer, resolve, spec_parts
+from ..devices import Device
+from ..errors import MPIError, NotSupported
+from .packing import WIDEST, Part
+from .typemap import Typemap, typemap_of
+
+__all__ = ["Typed", "aligned", "resolve_blocks", "resolve_each", "resolve_typed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A buffer argument as parts of an array: one, or one for each rank.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        All of the array, as bytes.
+    parts : tuple of Part
+    nbytes : int
+        Of packed memory, with what lies between parts so that they are aligned.
+    """
+
+    buffer: Buffer
+    parts: tuple[Part, ...]
+    nbytes: int
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether each part is as if packed, where it is."""
+        return all(part.typemap.is_contiguous for part in self.parts if part.nbytes)
+
+    def at(self, address: int, nbytes: int) -> Buffer:
+        """A buffer of bytes in the place of the array: its packed form, or a part of itself."""
+        whole = self.buffer
+        return Buffer(address, nbytes, whole.datatype, (nbytes,), False, whole.stream, whole.owner)
+
+
+def aligned(nbytes: int) -> int:
+    """The next number of bytes that keeps what follows aligned."""
+    return -(-nbytes // WIDEST) * WIDEST
+
+
+def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Typed:
+    """Resolve a plain buffer argument, as `buffers.resolve`, of any datatype.
+
+    Parameters
+    ----------
+    spec, name, writable, device, blocks
+        As for `buffers.resolve`; all blocks are one part.
+    """
+    array, o_count, o_displ, key = spec_parts(spec, name)
+    buffer, typemap = _whole(array, key, name, writable, device)
+    displ = 0 if o_displ is None else operator.index(o_displ)
+    offset = displ * typemap.extent
+    if displ < 0 or (displ and typemap.extent <= 0) or offset > buffer.nbytes:
+        raise ValueError(
+            f"{name} has displacement {displ} in elements of extent {typemap.extent}, and {buffer.nbytes} bytes; "
+            "pass a larger array or a smaller displacement"
+        )
+    if o_count is None:
+        count = _inferred(buffer.nbytes - offset, typemap, name)
+        if count % blocks:
+            raise ValueError(
+                f"{name} has {count} elements, not a multiple of {blocks} blocks; give the count, or make them equal"
+            )
+    else:
+        count = operator.index(o_count) * blocks
+    part = _checked(Part(typemap, count, offset, 0), buffer, array, name)
+    return Typed(buffer, (part,), part.nbytes)
+
+
+def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
+    """Resolve an argument with one block for each of `size` ranks, as `buffers.resolve_vector`, of any datatype.
+
+    Raises
+    ------
+    NotSupported
+        If counts or displacements are device arrays.
+    """
+    array, o_counts, o_displs, key = spec_parts(spec, name, lists=False)
+    buffer, typemap = _whole(array, key, name, writable, device)
+    if o_counts is None:
+        counts = vectors.divide(_inferred(buffer.nbytes, typemap, name), size)
+    else:
+        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
+    displs = (
+        vectors.packed(counts) if o_displs is None else vectors.integers(o_displs, f"{name} displs", size, stride=True)
+    )
+    rows = [(typemap, count, displ * typemap.extent) for count, displ in zip(counts, displs, strict=True)]
+    return _of_rows(buffer, array, rows, name)
+
+
+def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
+    """Resolve an argument with a datatype of its own for each of `size` blocks, as Alltoallw has them.
+
+    Parameters
+    ----------
+    spec : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
+        Displacements in bytes; without counts there is one element for each rank, at the array's beginning.
+    """
+    if not isinstance(spec, (list, tuple)):
+        raise TypeError(f"{name} is {spec!r}; expecting a list [array, counts, displs, types]")
+    counts: Sequence[int]
+    displs: Sequence[int]
+    if len(spec) == 2:
+        array, types = spec
+        counts, displs = [1] * size, [0] * size
+    elif len(spec) in (3, 4):
+        array, *between, types = spec
+        o_counts, o_displs = between if len(spec) == 4 else between[0]
+        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
+        displs = vectors.integers(o_displs, f"{name} displs", size, stride=False)
+    else:
+        raise ValueError(f"{name} is a list of {len(spec)} items; give [array, counts, displs, types]")
+    if len(types) != size:
+        raise ValueError(f"{name} has {len(types)} datatypes, expecting {size}, one for each block")
+    buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
+    rows = [(typemap_of(key), count, displ) for key, count, displ in zip(types, counts, displs, strict=True)]
+    return _of_rows(buffer, array, rows, name)
+
+
+def _whole(array: Any, key: Any, name: str, writable: bool, device: Device) -> tuple[Buffer, Typemap]:
+    """All of an array as bytes, and the typemap of its elements."""
+    buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
+    if key is None:
+        key = resolve(array, name, writable=writable, device=device).datatype
+    return buffer, typemap_of(key)
+
+
+def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
+    """How many elements an array has."""
+    if nbytes and (typemap.extent <= 0 or nbytes % typemap.extent):
+        raise ValueError(
+            f"{name} has {nbytes} bytes, not a multiple of the datatype's extent {typemap.extent}; give the count"
+        )
+    return nbytes // typemap.extent if nbytes else 0
+
+
+def _of_rows(buffer: Buffer, array: Any, rows: list[tuple[Typemap, int, int]], name: str) -> Typed:
+    """Parts from typemap, count and offset of each, packed one after the other."""
+    parts: list[Part] = []
+    start = 0
+    for rank, (typemap, count, offset) in enumerate(rows):
+        parts.append(_checked(Part(typemap, count, offset, start), buffer, array, f"{name}, block {rank},"))
+        start += aligned(parts[-1].nbytes)
+    return Typed(buffer, tuple(parts), start)
+
+
+def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
+    """A part, if all of it is in the array."""
+    typemap, count, offset, _ = part
+    if count < 0:
+        text = f"{name} has count {count}; it cannot be negative"
+        raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
+    if not part.nbytes:
+        return part
+    if array is MPI.BOTTOM:
+        raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
+    last = (count - 1) * typemap.extent
+    begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
+    if begin < 0 or end > buffer.nbytes:
+        raise ValueError(
+            f"{name} has {buffer.nbytes} bytes, the message takes those from {begin} to {end}; pass a larger array, or "
+            "check count, displacement and datatype"
+        )
+    return part

@@ -1,0 +1,219 @@
+"""MPI datatypes as typemaps of nests: `Datatype.decode()`, constructor by constructor."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import datatypes
+from ..errors import DerivedDatatype, NotSupported
+from .nest import Nest, Nests, join, place, repeat
+
+__all__ = ["Typemap", "typemap_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Typemap:
+    """A datatype, flattened.
+
+    Attributes
+    ----------
+    nests : tuple of Nest
+        What it names, in packed order.
+    size : int
+        Bytes when packed. The padding inside MPI's pairs counts, as everywhere in the library.
+    extent : int
+        Bytes from one element to the next.
+    lower, upper : int
+        The first byte that it names, and the one behind the last.
+    """
+
+    nests: Nests
+    size: int
+    extent: int
+    lower: int
+    upper: int
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether elements that follow each other are as if packed."""
+        return self.nests[:1] == (Nest(0, 0, self.extent),) and self.size == self.extent
+
+
+class _Type(NamedTuple):
+    """A datatype inside another: what a constructor must know of it."""
+
+    nests: Nests
+    size: int
+    extent: int
+
+
+_keyval = MPI.KEYVAL_INVALID  # made at the first use: that needs MPI to be initialised
+
+
+def typemap_of(key: Any) -> Typemap:
+    """The typemap of an MPI datatype, or of whatever else names one; kept on the handle until that is freed.
+
+    Raises
+    ------
+    TypeError, KeyError, BufferError, MPI.Exception
+        As `datatypes.of`.
+    NotSupported
+        A constructor that MPI does not tell of.
+    """
+    if isinstance(key, MPI.Datatype) and _keyval != MPI.KEYVAL_INVALID:
+        known: Any = key.Get_attr(_keyval)
+        if isinstance(known, Typemap):
+            return known
+    try:
+        return _basic(datatypes.of(key).itemsize)
+    except DerivedDatatype:
+        return _flattened(key)
+
+
+@functools.cache
+def _basic(itemsize: int) -> Typemap:
+    return Typemap((Nest(0, 0, itemsize),), itemsize, itemsize, 0, itemsize)
+
+
+def _flattened(datatype: MPI.Datatype) -> Typemap:
+    """The typemap of a derived datatype, which keeps it: its handle may be another one's after Free."""
+    global _keyval
+    if _keyval == MPI.KEYVAL_INVALID:
+        _keyval = MPI.Datatype.Create_keyval()
+    nests, size, extent = _flatten(datatype)
+    lower, length = datatype.Get_true_extent()
+    typemap = Typemap(nests, size, extent, lower, lower + length)
+    datatype.Set_attr(_keyval, typemap)
+    return typemap
+
+
+def _flatten(datatype: MPI.Datatype) -> _Type:
+    extent = int(datatype.Get_extent()[1])
+    if datatype.is_predefined:
+        return _Type((Nest(0, 0, extent),), extent, extent)
+    base, combiner, parameters = datatype.decode()
+    constructor = _CONSTRUCTORS.get(combiner)
+    if constructor is None:
+        raise NotSupported(f"datatypes made by {combiner} do not work on device arrays; make it of known parts")
+    bases = parameters.pop("datatypes") if combiner == "STRUCT" else [base]
+    nests = constructor([_flatten_and_free(each) for each in bases], **parameters)
+    return _Type(nests, sum(nest.nbytes * math.prod(dim[0] for dim in nest.dims) for nest in nests), extent)
+
+
+def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
+    """Of a datatype that `decode` has given: a handle of our own, unless it is predefined."""
+    try:
+        return _flatten(datatype)
+    finally:
+        if not datatype.is_predefined:
+            datatype.Free()
+
+
+# The constructors: from what they are made of to nests. Displacements and strides of those with an h are in bytes.
+
+
+def _same(base: list[_Type], **_: Any) -> Nests:
+    return base[0].nests
+
+
+def _contiguous(base: list[_Type], count: int) -> Nests:
+    return repeat(base[0].nests, base[0].size, count, base[0].extent)
+
+
+def _vector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
+    return _hvector(base, count, blocklength, stride * base[0].extent)
+
+
+def _hvector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
+    nests, size, extent = base[0]
+    return repeat(repeat(nests, size, blocklength, extent), size * blocklength, count, stride)
+
+
+def _indexed(base: list[_Type], blocklengths: list[int], displacements: list[int]) -> Nests:
+    return _hindexed(base, blocklengths, np.asarray(displacements, np.int64) * base[0].extent)
+
+
+def _hindexed(base: list[_Type], blocklengths: list[int], displacements: Any) -> Nests:
+    nests, size, extent = base[0]
+    return place(nests, size, extent, blocklengths, displacements)
+
+
+def _indexed_block(base: list[_Type], blocklength: int, displacements: list[int]) -> Nests:
+    return _indexed(base, [blocklength] * len(displacements), displacements)
+
+
+def _hindexed_block(base: list[_Type], blocklength: int, displacements: list[int]) -> Nests:
+    return _hindexed(base, [blocklength] * len(displacements), displacements)
+
+
+def _struct(base: list[_Type], blocklengths: list[int], displacements: list[int]) -> Nests:
+    nests: list[Nest] = []
+    start = 0
+    for (inner, size, extent), length, displ in zip(base, blocklengths, displacements, strict=True):
+        nests += (nest.at(displ, start) for nest in repeat(inner, size, length, extent))
+        start += size * length
+    return join(nests)
+
+
+def _subarray(base: list[_Type], sizes: list[int], subsizes: list[int], starts: list[int], order: int) -> Nests:
+    runs = [[(start, length)] for start, length in zip(starts, subsizes, strict=True)]
+    return _grid(base[0], sizes, runs, order)
+
+
+def _darray(
+    base: list[_Type],
+    size: int,
+    rank: int,
+    gsizes: list[int],
+    distribs: list[int],
+    dargs: list[int],
+    psizes: list[int],
+    order: int,
+) -> Nests:
+    coordinates = np.unravel_index(rank, psizes)  # of processes, always in C's order
+    owned = map(_distributed, gsizes, distribs, dargs, psizes, map(int, coordinates))
+    return _grid(base[0], gsizes, list(owned), order)
+
+
+def _distributed(gsize: int, distrib: int, darg: int, psize: int, place: int) -> list[tuple[int, int]]:
+    """What a process owns of one dimension: runs of (start, length)."""
+    if distrib == MPI.DISTRIBUTE_NONE:
+        return [(0, gsize)]
+    default = -(-gsize // psize) if distrib == MPI.DISTRIBUTE_BLOCK else 1
+    block = default if darg == MPI.DISTRIBUTE_DFLT_DARG else darg
+    first = range(place * block, gsize, gsize if distrib == MPI.DISTRIBUTE_BLOCK else psize * block)
+    return [(start, min(block, gsize - start)) for start in first]
+
+
+def _grid(base: _Type, sizes: list[int], runs: list[list[tuple[int, int]]], order: int) -> Nests:
+    """Of an array of `sizes` elements what `runs`, (start, length), choose in each dimension."""
+    nests, size, stride = base
+    dimensions = list(zip(sizes, runs, strict=True))
+    for extent, chosen in dimensions if order == MPI.ORDER_FORTRAN else reversed(dimensions):
+        lengths = [length for _, length in chosen]
+        nests = place(nests, size, stride, lengths, [start * stride for start, _ in chosen])
+        size, stride = size * sum(lengths), stride * extent
+    return nests
+
+
+_CONSTRUCTORS: dict[str, Callable[..., Nests]] = {
+    "DUP": _same,
+    "RESIZED": _same,
+    "CONTIGUOUS": _contiguous,
+    "VECTOR": _vector,
+    "HVECTOR": _hvector,
+    "INDEXED": _indexed,
+    "HINDEXED": _hindexed,
+    "INDEXED_BLOCK": _indexed_block,
+    "HINDEXED_BLOCK": _hindexed_block,
+    "STRUCT": _struct,
+    "SUBARRAY": _subarray,
+    "DARRAY": _darray,
+}

@@ -1,0 +1,57 @@
+"""The neighbourhood collectives of Cartesian communicators, in all forms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .base import IntraBase
+from .collectives.launch import run
+from .collectives.neighbors import CALLS
+from .nonblocking import adds_nonblocking
+from .persistent import adds_persistent
+
+if TYPE_CHECKING:
+
+    class _CartBase(MPI.Cartcomm, IntraBase):
+        """What `CartesianNeighbors` becomes a part of."""
+else:
+    _CartBase = IntraBase
+
+_NONBLOCKING = {f"I{name.lower()}": make for name, make in CALLS.items()}
+
+
+@adds_nonblocking(_NONBLOCKING)
+@adds_persistent(_NONBLOCKING)
+class CartesianNeighbors(_CartBase):
+    """Neighbourhood collectives that have kernels.
+
+    Block 2 * d of a buffer belongs to the neighbour below in dimension d, block 2 * d + 1 to the one above. What is
+    sent to the one below arrives there as from the one above. Blocks for MPI.PROC_NULL stay as they are.
+    """
+
+    def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send all neighbours the same data; recvbuf has a block for each. Any datatype."""
+        call = CALLS["Neighbor_allgather"](self, sendbuf, recvbuf)
+        return super().Neighbor_allgather(sendbuf, recvbuf) if call is None else run(self, call)
+
+    def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """As `Neighbor_allgather`; the blocks have counts and displacements, in elements and on the host."""
+        call = CALLS["Neighbor_allgatherv"](self, sendbuf, recvbuf)
+        return super().Neighbor_allgatherv(sendbuf, recvbuf) if call is None else run(self, call)
+
+    def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send each neighbour a block of its own, all of the same length. Any datatype."""
+        call = CALLS["Neighbor_alltoall"](self, sendbuf, recvbuf)
+        return super().Neighbor_alltoall(sendbuf, recvbuf) if call is None else run(self, call)
+
+    def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """As `Neighbor_alltoall`; the blocks have counts and displacements, in elements and on the host."""
+        call = CALLS["Neighbor_alltoallv"](self, sendbuf, recvbuf)
+        return super().Neighbor_alltoallv(sendbuf, recvbuf) if call is None else run(self, call)
+
+    def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """As `Neighbor_alltoallv`; each block has a datatype of its own, and displacements are in bytes."""
+        call = CALLS["Neighbor_alltoallw"](self, sendbuf, recvbuf)
+        return super().Neighbor_alltoallw(sendbuf, recvbuf) if call is None else run(self, call)

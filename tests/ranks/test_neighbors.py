@@ -1,0 +1,110 @@
+"""Neighbourhood collectives on Cartesian communicators, against mpi4py's on host copies."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from arrays import Output, put
+from everywhere import raises_everywhere
+from reference import comparing, labels
+
+INT64 = MPI.INT64_T
+OPERATIONS = [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")]
+
+
+@pytest.fixture(scope="module", params=["ring", "line", "torus", "grid", "cube"])
+def cart(request):
+    """Communicators on which ranks have themselves, nobody, or one rank twice as neighbours."""
+    world = pyncclx.Communicator()
+    dimensions = {"ring": 1, "line": 1, "torus": 2, "grid": 2, "cube": 3}[request.param]
+    periods = {"ring": [True], "line": [False], "torus": [True] * 2, "grid": [False] * 2, "cube": [True, False, True]}
+    dims = MPI.Compute_dims(world.size, dimensions)
+    with world.Create_cart(dims, periods[request.param], reorder=False) as cart:
+        yield cart
+
+
+def call(cart, form, name, *specs):
+    """An operation in one of its forms."""
+    if form == "blocking":
+        getattr(cart, name)(*specs)
+    elif form == "nonblocking":
+        getattr(cart, f"I{name.lower()}")(*specs).Wait()
+    else:
+        request = getattr(cart, f"{name}_init")(*specs)
+        for _ in range(2):
+            request.Start()
+            request.Wait()
+
+
+def sides(name, send, recv, neighbors, count, types):
+    """Buffer specs of an operation: blocks of `count` elements, the last ones first where they can be anywhere."""
+    places = [count * (neighbors - 1 - n) for n in range(neighbors)]
+    each = {
+        "Neighbor_allgather": ([send, count, INT64], [recv, count, INT64]),
+        "Neighbor_allgatherv": ([send, count, INT64], [recv, ([count] * neighbors, places), INT64]),
+        "Neighbor_alltoall": ([send, count, INT64], [recv, count, INT64]),
+        "Neighbor_alltoallv": ([send, [count] * neighbors], [recv, ([count] * neighbors, places), INT64]),
+    }
+    if name in each:
+        return each[name]
+    return [send, [1] * neighbors, [8 * n for n in range(neighbors)], types], [recv, types]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_blocks(cart, name):
+    """Of lengths that go as packets and as chunks, in all forms."""
+    neighbors = 2 * cart.ndim
+    large = cart.team.layout.chunk_nbytes * cart.team.layout.channels // 8 + 3
+    with comparing() as compare:
+        for number, (form, count) in enumerate((("blocking", 3), ("nonblocking", large), ("persistent", 1))):
+            stride = [INT64.Create_vector(count, 1, neighbors) for _ in range(neighbors)]
+            types = [each.Create_hindexed_block(1, [8 * n]).Commit() for n, each in enumerate(stride)]
+            values, recv = labels(cart.rank, (count + 1) * neighbors, number), Output(count * neighbors, "i8")
+            values = values if name.endswith(("w", "ather", "atherv")) else values[: count * neighbors]
+            expected = recv.read()
+            getattr(MPI.Cartcomm, name)(cart, *sides(name, values, expected, neighbors, count, types))
+            call(cart, form, name, *sides(name, put(values), recv.array, neighbors, count, types))
+            compare(recv, expected, f"{form}, {count} elements")
+            for each in (*stride, *types):
+                each.Free()
+
+
+def test_halo(cart):
+    """The edges of a block of an array go to the neighbours' halos, in every dimension at once."""
+    inner = [4 + dimension for dimension in range(cart.ndim)]
+    shape = [length + 2 for length in inner]
+    sends, recvs = [], []
+    for dimension, length in enumerate(inner):
+        edge = [1 if d == dimension else each for d, each in enumerate(inner)]
+        for types, begins in ((sends, (1, length)), (recvs, (0, length + 1))):
+            starts = [[begin if d == dimension else 1 for d in range(cart.ndim)] for begin in begins]
+            types += [INT64.Create_subarray(shape, edge, start).Commit() for start in starts]
+    values = labels(cart.rank, int(np.prod(shape))).reshape(shape)
+    x, expected = Output(shape, "i8").fill(values), values.copy()
+    MPI.Cartcomm.Neighbor_alltoallw(cart, [values, sends], [expected, recvs])
+    cart.Neighbor_alltoallw([put(values), sends], [x.array, recvs])
+    with comparing() as compare:
+        compare(x, expected, "two arrays")
+        x.fill(values)
+        cart.Neighbor_alltoallw([x.array, sends], [x.array, recvs])  # they share an array, and no element
+        compare(x, expected, "one array")
+    for each in (*sends, *recvs):
+        each.Free()
+
+
+def test_bad_input(cart):
+    x = put(np.zeros(60, "i8"))
+    with raises_everywhere(cart, ValueError, match=r"Neighbor_alltoall: recvbuf"):
+        cart.Neighbor_alltoall(x, put(np.zeros(2 * cart.ndim + 1, "i8")))
+    with raises_everywhere(cart, ValueError, match=r"Neighbor_alltoallv: sendbuf counts has 1 items"):
+        cart.Neighbor_alltoallv([x, [1]], x)
+    with raises_everywhere(cart, TypeError):
+        cart.Neighbor_alltoallw(x, x)
+
+
+def test_no_dimensions():
+    """Nobody has neighbours, and there is nothing to do."""
+    with pyncclx.Communicator(MPI.COMM_SELF).Create_cart([]) as cart:
+        assert cart.ndim == 0
+        cart.Neighbor_alltoallw([np.zeros(0), []], [np.zeros(0), []])
