@@ -31,6 +31,8 @@ from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
+from .win import WIN_NULL as WIN_NULL
+from .win import Win as Win
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 

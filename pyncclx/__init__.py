@@ -19,6 +19,7 @@ from .persistent import Prequest
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
 from .user_op import Op
+from .win import Win
 
 __all__ = [
     "AVG",
@@ -42,6 +43,7 @@ __all__ = [
     "Rows",
     "TokenShuffle",
     "Topocomm",
+    "Win",
     "include_path",
 ]
 __version__ = "0.1.0"

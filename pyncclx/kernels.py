@@ -39,6 +39,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
     "reduce_scatter.cu": ("reduce_scatter_one_shot", "reduce_scatter_two_shot"),
     "scan.cu": ("scan_one_shot", "scan_two_shot"),
+    "rma.cu": ("accumulate",),
 }
 REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu", "reduce_scatter.cu", "scan.cu")
 
@@ -53,6 +54,11 @@ SHUFFLES: dict[str, list[tuple[str, ...]]] = {
         *(("float", "float"), ("Half", "Half"), ("Half", "float"), ("Bfloat16", "Bfloat16"), ("Bfloat16", "float")),
     ],
 }
+
+# Of one-sided operations that look at an element's bits alone; and the longest element that changes atomically.
+BITWISE = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+BITWISE_OPS = ("Replace", "NoOp", "CompareAndSwap")
+MOST_ATOMIC_NBYTES = 8
 
 _loaded: dict[str, Function] = {}  # instantiation -> function, of this process
 
@@ -70,9 +76,18 @@ def instantiation(kernel: str, *template: str) -> str:
 
 def legal_templates(file: str) -> list[tuple[str, ...]]:
     """All template arguments that a file's kernels can be asked for; `[()]` for those that move bytes."""
+    if file == "rma.cu":
+        return _atomic_templates()
     if file not in REDUCTIONS:
         return SHUFFLES.get(file, [()])
     return [(t.cxx, op.cxx) for t in datatypes.TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
+
+
+def _atomic_templates() -> list[tuple[str, ...]]:
+    types = [row for row in datatypes.TABLE.values() if row.itemsize <= MOST_ATOMIC_NBYTES]
+    reductions = [op for op in ops.TABLE.values() if op.mpi is not None]
+    bitwise = [(word, op) for word in BITWISE.values() for op in BITWISE_OPS]
+    return [*bitwise, *((t.cxx, op.cxx) for t in types for op in reductions if t.kind in op.kinds)]
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
@@ -107,6 +122,14 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
     if not all(name in _loaded for name in FILES[file]):
         _loaded.update(device.load(compile_image(device, file, ())))
     return {name: _loaded[name] for name in FILES[file]}
+
+
+def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
+    """A kernel for an operation that is not collective; compiled by this process at the first use."""
+    name = instantiation(kernel, *template)
+    if name not in _loaded:
+        _loaded.update(device.load(compile_image(device, file, template)))
+    return _loaded[name]
 
 
 def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:

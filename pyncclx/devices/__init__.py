@@ -139,6 +139,9 @@ class Device(Protocol):
     def load(self, image: bytes) -> Mapping[str, Function]:
         """Load what `compile` returned, here or on another process with the same kind of device."""
 
+    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a peer's memory, as it is mapped here, as an array; it is gone when that is unmapped."""
+
     def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
         """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
 

@@ -301,6 +301,11 @@ class Device:
         owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, owner, self.ordinal)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
 
+    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        """A peer's memory as a CuPy array, for as long as it is mapped."""
+        memory = cupy.cuda.UnownedMemory(peer.address, peer.nbytes, peer, self.ordinal)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
     def upload(self, data: bytes) -> Upload:
         """Copy bytes to the GPU; there when it returns."""
         return Upload(data)

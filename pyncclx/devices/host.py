@@ -193,6 +193,10 @@ class Device:
         """Return memory of this process as a NumPy array."""
         return owner.array(shape, dtype)
 
+    def peer_array(self, peer: Memory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return a peer's memory as a NumPy array, for as long as it is mapped."""
+        return peer.array(shape, dtype)
+
     def upload(self, data: bytes) -> Upload:
         """Keep a copy of some bytes."""
         return Upload(data)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 MAIN = "sm_90"
 ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
+FEW = 12  # templates of a file that moves bytes or changes words: on other architectures no more are compiled
 SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
 REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
@@ -59,7 +60,9 @@ def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
     """Pairs of a file and the C++ name of one of its kernels."""
     for file, names in kernels.FILES.items():
         if file not in kernels.REDUCTIONS:
-            for template in kernels.legal_templates(file):
+            templates = kernels.legal_templates(file)
+            thorough = ALL or architecture == MAIN or len(templates) < FEW
+            for template in templates if thorough else templates[:: len(templates) // FEW]:
                 yield from ((file, kernels.instantiation(name, *template)) for name in names)
     folds = [(file, name) for file in kernels.REDUCTIONS for name in kernels.FILES[file]]
     shift = SHIFTS[ARCHITECTURES.index(architecture)]
@@ -193,8 +196,8 @@ needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cud
 def test_flags_have_system_scope(reports):
     """A word that another GPU polls must not be kept in this one's cache."""
     assert complaints(reports, of_narrow_scope) == ""
-    local = ("pack", "unpack", "put_eager")  # which poll nothing
-    signalling = {name: found for name, found in reports.items() if name not in local}
+    local = ("pack", "unpack", "put_eager", "accumulate")  # which poll nothing
+    signalling = {name: found for name, found in reports.items() if name.split("<")[0] not in local}
     assert complaints(signalling, without_signals) == ""
 
 

@@ -12,6 +12,7 @@ from everywhere import assert_everywhere
 
 pytest.importorskip("tqdm")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import hash_table
 import particles
 import particles_model
 import sample_sort
@@ -69,3 +70,22 @@ def test_particles(comm):
     assert np.array_equal(found[np.argsort(found[:, 4])], everything)
     assert (domain.rank_of(np, own) == comm.rank).all()
     assert comm.size == 1 or int(get(domain.moved)[0]) > 0
+
+
+def test_hash_table(comm):
+    """Few entries, so that words meet; a table that is too small says so."""
+    words = [f"word {i * i % 23}" for i in range(40)]
+    table = hash_table.Table(comm, xp, 23)
+    for word in words[comm.rank :: comm.size]:
+        table.add(word)
+    table.finish()
+    found = [pair for part in MPI.Comm.allgather(comm, table.entries()) for pair in part]
+    table.free()
+    expected = {hash_table.key_of(word): words.count(word) for word in words}
+    assert_everywhere(comm, len(found) == len(expected) and dict(found) == expected)
+    small = hash_table.Table(comm, xp, 1)
+    with pytest.raises(RuntimeError, match="all 1 entries of rank"):
+        for i in range(comm.size + 1):  # more words than entries
+            small.add(f"{comm.rank} {i}")
+    small.finish()
+    small.free()

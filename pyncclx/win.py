@@ -1,0 +1,359 @@
+"""MPI's windows of one-sided communication over device arrays: peers load and store by NVLink, without a network.
+
+What MPI knows of such a window is another one beneath, of a word in each rank's host memory: its locks and epochs are
+MPI's. Before each call that ends an epoch the host waits for the GPU, so that all is done when the peers hear of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from mpi4py import MPI
+
+from . import rma
+from .base import Base
+from .buffers import Buffer, resolve, where
+from .collectives.launch import stream_for
+from .errors import MPIError, NotSupported
+from .messages.request import Request, request_of
+from .nonblocking import fill_empty
+from .staging.requests import LikeMpi4py
+from .team import Team
+
+KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the device:
+DEVICE = "device"
+_WORD = 8
+
+
+class Win(MPI.Win, metaclass=LikeMpi4py):
+    """An `mpi4py.MPI.Win` that may also be made of device arrays from `comm.Alloc`.
+
+    Of host memory it is mpi4py's own in everything. Of device memory, origins, results and what they are compared with
+    are device arrays; datatypes are plain ones. Operations are enqueued on the current stream, in whose order they see
+    and make data here; they are complete, here and at the target, when the epoch ends or after `Flush`, as in MPI.
+    """
+
+    like = MPI.Win
+    _exposed: rma.Exposed | None = None
+    _comm: MPI.Intracomm
+    _array: Any = None
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        super().__reduce__()  # raises for all but null windows
+        return (_null, ()) if self is WIN_NULL else (_copy_of_null, (type(self),))
+
+    # Making one
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Win:
+        """As mpi4py's."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Win:
+        """As mpi4py's."""
+        return cls(super().fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> Win:
+        """As mpi4py's."""
+        return cls(super().f2py(arg))
+
+    @classmethod
+    def Create(
+        cls,
+        memory: Any,
+        disp_unit: int = 1,
+        info: MPI.Info = MPI.INFO_NULL,
+        comm: MPI.Intracomm = MPI.COMM_SELF,
+    ) -> Win:
+        """Expose an array to the other ranks: one in host memory, or a device array from `comm.Alloc`. Collective.
+
+        Raises
+        ------
+        NotSupported
+            On all ranks: some rank's is a device array, but not every rank's is from `comm.Alloc`.
+        """
+        place = _place_of(comm, memory, disp_unit)
+        if not isinstance(comm, Base):
+            return super().Create(memory, disp_unit, info, comm)
+        found = MPI.Comm.allgather(comm, place)
+        places = [each for each in found if isinstance(each, rma.Place)]
+        if not any(found):
+            return super().Create(memory, disp_unit, info, comm)
+        for rank, each in enumerate(found):
+            if not isinstance(each, rma.Place):
+                raise NotSupported(
+                    f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
+                    "ranks is; make all of it so, or copy to host arrays"
+                )
+        win = super().Allocate(_WORD, 1, info, comm)
+        win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
+        win._exposed = rma.Exposed(comm.team, places)
+        if comm.rank == 0:
+            rma.prepare(win._exposed.device)
+        MPI.Comm.Barrier(win._comm)
+        return win
+
+    @classmethod
+    def Allocate(
+        cls, size: int, disp_unit: int = 1, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
+    ) -> Win:
+        """Allocate memory, and expose it. Collective.
+
+        It is on the host, or, if `info` has "pyncclx_memory" = "device", on the device: `remote` gives it as an array.
+        """
+        if info == MPI.INFO_NULL or info.Get(KIND) != DEVICE:
+            return super().Allocate(size, disp_unit, info, comm)
+        if not isinstance(comm, Base):
+            raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
+        return cls.Create(comm.Alloc(size, "u1"), disp_unit, info, comm)
+
+    def Free(self) -> None:
+        """Free the window; the arrays stay. Collective."""
+        if self._exposed is not None:
+            self._settle()
+            MPI.Comm.Barrier(self._comm)
+            self._comm.Free()
+            self._exposed = self._array = None
+        super().Free()
+
+    def remote(self, rank: int) -> Any:
+        """A rank's memory as a device array of bytes: kernels load from it and store to it, through the link.
+
+        It lasts until the communicator is freed. The window's epochs order such accesses, or the program does.
+
+        Raises
+        ------
+        NotSupported
+            The window is of host memory.
+        """
+        if self._exposed is None:
+            raise NotSupported("remote: the window is of host memory; see Shared_query")
+        return self._exposed.array(rank)
+
+    def tomemory(self) -> Any:
+        """This rank's memory: on the device, its array of bytes."""
+        return super().tomemory() if self._exposed is None else self.remote(self._comm.rank)
+
+    def Get_attr(self, keyval: int) -> Any:
+        """As mpi4py's; base, size and unit are those of the device memory."""
+        if self._exposed is not None:
+            place = self._exposed.places[self._comm.rank]
+            known = {MPI.WIN_BASE: self._exposed.bases[self._comm.rank], MPI.WIN_SIZE: place.nbytes}
+            known |= {MPI.WIN_DISP_UNIT: place.disp_unit, MPI.WIN_CREATE_FLAVOR: MPI.WIN_FLAVOR_CREATE}
+            if keyval in known:
+                return known[keyval]
+        return super().Get_attr(keyval)
+
+    @property
+    def attrs(self) -> tuple[int, int, int]:  # type: ignore[override]
+        """Base address, bytes, and unit of displacements."""
+        base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
+        return base, size, unit
+
+    # Moving data
+
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Copy to a rank's memory."""
+        if self._exposed is None:
+            return super().Put(origin, target_rank, target)
+        self._move("Put", origin, target_rank, target)
+        return None
+
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Copy from a rank's memory."""
+        if self._exposed is None:
+            return super().Get(origin, target_rank, target)
+        self._move("Get", origin, target_rank, target)
+        return None
+
+    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """The same with a request, which is over when `origin` may be used again."""
+        if self._exposed is None:
+            return super().Rput(origin, target_rank, target)
+        return self._request(self._move("Put", origin, target_rank, target))
+
+    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """The same with a request, which is over when the data is there."""
+        if self._exposed is None:
+            return super().Rget(origin, target_rank, target)
+        return self._request(self._move("Get", origin, target_rank, target))
+
+    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
+        """Fold into a rank's memory, each element atomically."""
+        if self._exposed is None:
+            return super().Accumulate(origin, target_rank, target, op)
+        self._change("Accumulate", op, target_rank, target, origin)
+        return None
+
+    def Get_accumulate(
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """The same, and take the elements as they were."""
+        if self._exposed is None:
+            return super().Get_accumulate(origin, result, target_rank, target, op)
+        self._change("Get_accumulate", op, target_rank, target, origin, result)
+        return None
+
+    def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """`Accumulate` with a request."""
+        if self._exposed is None:
+            return super().Raccumulate(origin, target_rank, target, op)
+        return self._request(self._change("Raccumulate", op, target_rank, target, origin))
+
+    def Rget_accumulate(
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> MPI.Request:
+        """`Get_accumulate` with a request."""
+        if self._exposed is None:
+            return super().Rget_accumulate(origin, result, target_rank, target, op)
+        return self._request(self._change("Rget_accumulate", op, target_rank, target, origin, result))
+
+    def Fetch_and_op(
+        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """`Get_accumulate` of one element."""
+        if self._exposed is None:
+            return super().Fetch_and_op(origin, result, target_rank, target_disp, op)
+        self._change("Fetch_and_op", op, target_rank, target_disp, origin, result)
+        return None
+
+    def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
+        """Replace an element that is equal to `compare`, and take it as it was; atomic."""
+        if self._exposed is None:
+            return super().Compare_and_swap(origin, compare, result, target_rank, target_disp)
+        self._change("Compare_and_swap", rma.COMPARE_AND_SWAP, target_rank, target_disp, origin, result, compare)
+        return None
+
+    def _move(self, operation: Literal["Put", "Get"], origin: Any, rank: int, spec: Any) -> _Enqueued:
+        exposed = self._of()
+        buffer = exposed.origin(origin, f"{operation}: origin", writable=operation == "Get")
+        if rank == MPI.PROC_NULL:
+            return _Enqueued(exposed.team, stream_for(exposed.device, (buffer,)), (buffer,))
+        target = exposed.target(operation, rank, spec, buffer)
+        stream = (exposed.put if operation == "Put" else exposed.get)(buffer, target)
+        return _Enqueued(exposed.team, stream, (buffer,))
+
+    def _change(
+        self, operation: str, op: Any, rank: int, spec: Any, origin: Any, result: Any = None, compare: Any = None
+    ) -> _Enqueued:
+        exposed = self._of()
+        named = {"origin": origin, "result": result, "compare": compare}
+        buffers: dict[str, Buffer] = {
+            name: exposed.origin(each, f"{operation}: {name}", writable=name == "result")
+            for name, each in named.items()
+            if each is not None
+        }
+        if rank == MPI.PROC_NULL:
+            stream = stream_for(exposed.device, tuple(buffers.values()))
+            return _Enqueued(exposed.team, stream, tuple(buffers.values()))
+        target = exposed.target(operation, rank, spec, buffers["origin"])
+        others = buffers.get("result"), buffers.get("compare")
+        stream = exposed.change(operation, op, target, buffers["origin"], *others)
+        return _Enqueued(exposed.team, stream, tuple(buffers.values()))
+
+    def _of(self) -> rma.Exposed:
+        assert self._exposed is not None
+        if not self._exposed.team.windows:
+            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
+        return self._exposed
+
+    @staticmethod
+    def _request(enqueued: _Enqueued) -> Request:
+        return request_of(enqueued)
+
+    # Epochs
+
+    def _settle(self) -> None:
+        """Wait for the GPU: what this rank has enqueued is done."""
+        if self._exposed is not None:
+            self._exposed.device.synchronize()
+
+    def Fence(self, assertion: int = 0) -> None:
+        """End an epoch and begin the next. Collective."""
+        self._settle()
+        super().Fence(assertion)
+        if self._exposed is not None:  # MPI itself need not wait, as nobody has used its window
+            MPI.Comm.Barrier(self._comm)
+
+    def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        """Begin an epoch with a rank; the lock is had when it returns."""
+        super().Lock(rank, lock_type, assertion)
+        self._insist(rank)
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        """Begin an epoch with all ranks, shared."""
+        super().Lock_all(assertion)
+        if self._exposed is not None:
+            for rank in range(self._comm.size):
+                self._insist(rank)
+
+    def _insist(self, rank: int) -> None:
+        """MPI may put a lock off until the first access: make one."""
+        if self._exposed is not None and rank != MPI.PROC_NULL:
+            super().Get([np.empty(_WORD, "u1"), MPI.BYTE], rank)
+            super().Flush(rank)
+
+
+def _settling(name: str) -> Callable[..., Any]:
+    original = getattr(MPI.Win, name)
+
+    @functools.wraps(original)
+    def method(self: Win, *args: Any) -> Any:
+        self._settle()
+        return original(self, *args)
+
+    return method
+
+
+_SETTLING = ("Post", "Complete", "Unlock", "Unlock_all", "Flush", "Flush_all", "Flush_local", "Flush_local_all", "Sync")
+for _name in _SETTLING:
+    setattr(Win, _name, _settling(_name))
+
+
+WIN_NULL = Win(MPI.WIN_NULL)
+
+
+def _null() -> Win:
+    return WIN_NULL
+
+
+def _copy_of_null(cls: type[Win]) -> Win:
+    return cls.__new__(cls, WIN_NULL)
+
+
+class _Enqueued:
+    """What the request of an operation stands for: the end of its copy or kernel."""
+
+    def __init__(self, team: Team, stream: Any, buffers: tuple[Buffer, ...]) -> None:
+        self._event, self._buffers = team.device.event(), buffers
+        self._event.record(stream)
+
+    def finish(self) -> None:
+        """Wait on the host."""
+        self._event.synchronize()
+        self._buffers = ()
+
+    def is_over(self) -> bool:
+        """Whether it is done."""
+        return self._event.is_over()
+
+    def fill(self, status: MPI.Status) -> None:
+        """There is no message."""
+        fill_empty(status)
+
+
+def _place_of(comm: Any, memory: Any, disp_unit: int) -> rma.Place | str | None:
+    """Where a rank's device array lies; a word if it is in no window; None for host memory."""
+    if not isinstance(comm, Base) or where(memory) != "device":
+        return None
+    device = comm.team.device
+    buffer = resolve(memory, "Win.Create: memory", writable=False, device=device)
+    window = comm.team.window(buffer.address)
+    if window is None:
+        return None if device.name == "host" else "elsewhere"  # all of the host device's arrays are in host memory
+    return rma.Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
