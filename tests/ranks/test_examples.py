@@ -84,8 +84,8 @@ def test_hash_table(comm):
     expected = {hash_table.key_of(word): words.count(word) for word in words}
     assert_everywhere(comm, len(found) == len(expected) and dict(found) == expected)
     small = hash_table.Table(comm, xp, 1)
+    more_than_entries = [f"{comm.rank} {i}" for i in range(comm.size + 1)]
     with pytest.raises(RuntimeError, match="all 1 entries of rank"):
-        for i in range(comm.size + 1):  # more words than entries
-            small.add(f"{comm.rank} {i}")
+        [small.add(word) for word in more_than_entries]
     small.finish()
     small.free()
