@@ -14,11 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from . import rma
-from .base import Base
+from .arrays import host_arrays
+from .base import Base, state_of
 from .buffers import Buffer, resolve, where
 from .collectives.launch import stream_for
 from .errors import MPIError, NotSupported
 from .messages.request import Request, request_of
+from .mpi_library import is_cuda_aware
 from .nonblocking import fill_empty
 from .staging.requests import LikeMpi4py
 from .team import Team
@@ -79,6 +81,11 @@ class Win(MPI.Win, metaclass=LikeMpi4py):
         """
         place = _place_of(comm, memory, disp_unit)
         if not isinstance(comm, Base):
+            if place is not None and not is_cuda_aware():
+                raise NotSupported(
+                    "Win.Create: a device array, and MPI does not say that it takes some; give a communicator of "
+                    "pyncclx, and memory from its Alloc"
+                )
             return super().Create(memory, disp_unit, info, comm)
         found = MPI.Comm.allgather(comm, place)
         places = [each for each in found if isinstance(each, rma.Place)]
@@ -110,7 +117,7 @@ class Win(MPI.Win, metaclass=LikeMpi4py):
             return super().Allocate(size, disp_unit, info, comm)
         if not isinstance(comm, Base):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
-        return cls.Create(comm.Alloc(size, "u1"), disp_unit, info, comm)
+        return cls.Create(comm.Alloc(max(size, 1), "u1")[:size], disp_unit, info, comm)  # which is in a window if empty
 
     def Free(self) -> None:
         """Free the window; the arrays stay. Collective."""
@@ -349,11 +356,12 @@ class _Enqueued:
 
 def _place_of(comm: Any, memory: Any, disp_unit: int) -> rma.Place | str | None:
     """Where a rank's device array lies; a word if it is in no window; None for host memory."""
-    if not isinstance(comm, Base) or where(memory) != "device":
+    if where(memory) != "device":
         return None
-    device = comm.team.device
-    buffer = resolve(memory, "Win.Create: memory", writable=False, device=device)
-    window = comm.team.window(buffer.address)
-    if window is None:
-        return None if device.name == "host" else "elsewhere"  # all of the host device's arrays are in host memory
-    return rma.Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
+    team = state_of(comm).team if isinstance(comm, Base) else None  # not made here: other ranks may have no memory
+    if team is not None and team.windows:
+        buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
+        window = team.window(buffer.address)
+        if window is not None:
+            return rma.Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
+    return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from arrays import get, put, synchronize, xp
+from arrays import get, host_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import NotSupported
 from reference import comparing, labels
@@ -244,6 +244,43 @@ def test_allocate_on_the_device(comm):
     assert int(get(value)[0]) == comm.size - 1
     win.Free()
     info.Free()
+
+
+def test_counter_on_one_rank(comm):
+    """The others allocate nothing."""
+    info = MPI.Info.Create({"pyncclx_memory": "device"})
+    win = pyncclx.Win.Allocate(0 if comm.rank else 4, 4, info, comm)
+    info.Free()
+    number = put(np.full(1, -1, "i4"))
+    win.Fence()
+    win.Fetch_and_op(put(np.ones(1, "i4")), number, 0)
+    win.Fence()
+    assert sorted(MPI.Comm.allgather(comm, int(get(number)[0]))) == list(range(comm.size))
+    win.Free()
+
+
+def test_memory_on_one_rank_only(comm):
+    """The others have none; on the host device nothing must be collective but MPI's own."""
+    with comm.Dup() as dup:
+        host = np.zeros(4, "i8") if dup.rank == 0 else None
+        win = pyncclx.Win.Create(host, 8, comm=dup)
+        win.Fence()
+        if dup.rank == dup.size - 1:
+            win.Put(np.arange(4), 0)
+        win.Fence()
+        if host is not None:
+            assert (host == np.arange(4)).all()
+        win.Free()
+
+
+@host_only
+def test_arrays_elsewhere_are_mpis(comm):
+    """A NumPy array that is in no window, though there is one."""
+    comm.Alloc(1)
+    win = pyncclx.Win.Create(np.zeros(4), 8, comm=comm)
+    with pytest.raises(NotSupported, match="of host memory"):
+        win.remote(0)
+    win.Free()
 
 
 def test_host_memory_is_mpis(comm):
