@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from . import rma
+from .accesses import Accesses
 from .arrays import host_arrays
 from .base import Base, state_of
-from .buffers import Buffer, resolve, where
-from .collectives.launch import stream_for
-from .errors import MPIError, NotSupported
-from .messages.request import Request, request_of
+from .buffers import resolve, where
+from .errors import NotSupported
 from .mpi_library import is_cuda_aware
-from .nonblocking import fill_empty
 from .staging.requests import LikeMpi4py
-from .team import Team
 
 KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the device:
 DEVICE = "device"
 _WORD = 8
 
 
-class Win(MPI.Win, metaclass=LikeMpi4py):
+class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
     """An `mpi4py.MPI.Win` that may also be made of device arrays from `comm.Alloc`.
 
     Of host memory it is mpi4py's own in everything. Of device memory, origins, results and what they are compared with
@@ -39,7 +36,6 @@ class Win(MPI.Win, metaclass=LikeMpi4py):
     """
 
     like = MPI.Win
-    _exposed: rma.Exposed | None = None
     _comm: MPI.Intracomm
     _array: Any = None
 
@@ -162,117 +158,6 @@ class Win(MPI.Win, metaclass=LikeMpi4py):
         base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
         return base, size, unit
 
-    # Moving data
-
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy to a rank's memory."""
-        if self._exposed is None:
-            return super().Put(origin, target_rank, target)
-        self._move("Put", origin, target_rank, target)
-        return None
-
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy from a rank's memory."""
-        if self._exposed is None:
-            return super().Get(origin, target_rank, target)
-        self._move("Get", origin, target_rank, target)
-        return None
-
-    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """The same with a request, which is over when `origin` may be used again."""
-        if self._exposed is None:
-            return super().Rput(origin, target_rank, target)
-        return self._request(self._move("Put", origin, target_rank, target))
-
-    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """The same with a request, which is over when the data is there."""
-        if self._exposed is None:
-            return super().Rget(origin, target_rank, target)
-        return self._request(self._move("Get", origin, target_rank, target))
-
-    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
-        """Fold into a rank's memory, each element atomically."""
-        if self._exposed is None:
-            return super().Accumulate(origin, target_rank, target, op)
-        self._change("Accumulate", op, target_rank, target, origin)
-        return None
-
-    def Get_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
-    ) -> None:
-        """The same, and take the elements as they were."""
-        if self._exposed is None:
-            return super().Get_accumulate(origin, result, target_rank, target, op)
-        self._change("Get_accumulate", op, target_rank, target, origin, result)
-        return None
-
-    def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """`Accumulate` with a request."""
-        if self._exposed is None:
-            return super().Raccumulate(origin, target_rank, target, op)
-        return self._request(self._change("Raccumulate", op, target_rank, target, origin))
-
-    def Rget_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
-    ) -> MPI.Request:
-        """`Get_accumulate` with a request."""
-        if self._exposed is None:
-            return super().Rget_accumulate(origin, result, target_rank, target, op)
-        return self._request(self._change("Rget_accumulate", op, target_rank, target, origin, result))
-
-    def Fetch_and_op(
-        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
-    ) -> None:
-        """`Get_accumulate` of one element."""
-        if self._exposed is None:
-            return super().Fetch_and_op(origin, result, target_rank, target_disp, op)
-        self._change("Fetch_and_op", op, target_rank, target_disp, origin, result)
-        return None
-
-    def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
-        """Replace an element that is equal to `compare`, and take it as it was; atomic."""
-        if self._exposed is None:
-            return super().Compare_and_swap(origin, compare, result, target_rank, target_disp)
-        self._change("Compare_and_swap", rma.COMPARE_AND_SWAP, target_rank, target_disp, origin, result, compare)
-        return None
-
-    def _move(self, operation: Literal["Put", "Get"], origin: Any, rank: int, spec: Any) -> _Enqueued:
-        exposed = self._of()
-        buffer = exposed.origin(origin, f"{operation}: origin", writable=operation == "Get")
-        if rank == MPI.PROC_NULL:
-            return _Enqueued(exposed.team, stream_for(exposed.device, (buffer,)), (buffer,))
-        target = exposed.target(operation, rank, spec, buffer)
-        stream = (exposed.put if operation == "Put" else exposed.get)(buffer, target)
-        return _Enqueued(exposed.team, stream, (buffer,))
-
-    def _change(
-        self, operation: str, op: Any, rank: int, spec: Any, origin: Any, result: Any = None, compare: Any = None
-    ) -> _Enqueued:
-        exposed = self._of()
-        named = {"origin": origin, "result": result, "compare": compare}
-        buffers: dict[str, Buffer] = {
-            name: exposed.origin(each, f"{operation}: {name}", writable=name == "result")
-            for name, each in named.items()
-            if each is not None
-        }
-        if rank == MPI.PROC_NULL:
-            stream = stream_for(exposed.device, tuple(buffers.values()))
-            return _Enqueued(exposed.team, stream, tuple(buffers.values()))
-        target = exposed.target(operation, rank, spec, buffers["origin"])
-        others = buffers.get("result"), buffers.get("compare")
-        stream = exposed.change(operation, op, target, buffers["origin"], *others)
-        return _Enqueued(exposed.team, stream, tuple(buffers.values()))
-
-    def _of(self) -> rma.Exposed:
-        assert self._exposed is not None
-        if not self._exposed.team.windows:
-            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
-        return self._exposed
-
-    @staticmethod
-    def _request(enqueued: _Enqueued) -> Request:
-        return request_of(enqueued)
-
     # Epochs
 
     def _settle(self) -> None:
@@ -331,27 +216,6 @@ def _null() -> Win:
 
 def _copy_of_null(cls: type[Win]) -> Win:
     return cls.__new__(cls, WIN_NULL)
-
-
-class _Enqueued:
-    """What the request of an operation stands for: the end of its copy or kernel."""
-
-    def __init__(self, team: Team, stream: Any, buffers: tuple[Buffer, ...]) -> None:
-        self._event, self._buffers = team.device.event(), buffers
-        self._event.record(stream)
-
-    def finish(self) -> None:
-        """Wait on the host."""
-        self._event.synchronize()
-        self._buffers = ()
-
-    def is_over(self) -> bool:
-        """Whether it is done."""
-        return self._event.is_over()
-
-    def fill(self, status: MPI.Status) -> None:
-        """There is no message."""
-        fill_empty(status)
 
 
 def _place_of(comm: Any, memory: Any, disp_unit: int) -> rma.Place | str | None:
