@@ -25,8 +25,8 @@ def test_every_public_name(module):
     assert len(names) > 300
     ours = {name for name in names if getattr(module, name) is not getattr(MPI, name)}
     communicators = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Topocomm"}
-    constants = {"COMM_NULL", "COMM_SELF", "COMM_WORLD", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL"}
-    assert ours == communicators | constants | {"Grequest", "Message", "Prequest", "Request"}
+    constants = {"COMM_NULL", "COMM_SELF", "COMM_WORLD", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "WIN_NULL"}
+    assert ours == communicators | constants | {"Grequest", "Message", "Prequest", "Request", "Win"}
     for name in ours - constants:
         assert issubclass(getattr(module, name), getattr(MPI, name))
     namespace = {}
