@@ -187,8 +187,8 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
     def _insist(self, rank: int) -> None:
         """MPI may put a lock off until the first access: make one."""
         if self._exposed is not None and rank != MPI.PROC_NULL:
-            super().Get([np.empty(_WORD, "u1"), MPI.BYTE], rank)
-            super().Flush(rank)
+            MPI.Win.Get(self, [np.empty(_WORD, "u1"), MPI.BYTE], rank)  # the window beneath, not the device's memory
+            MPI.Win.Flush(self, rank)
 
 
 def _settling(name: str) -> Callable[..., Any]:
