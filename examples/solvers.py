@@ -74,8 +74,8 @@ def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, grap
     """
     run: Callable[[], None] = step
     stream = xp.cuda.Stream(non_blocking=True) if graph else None
+    synchronize(xp)
     if stream is not None:
-        xp.cuda.Device().synchronize()
         with stream:
             step()
             stream.synchronize()
@@ -87,11 +87,16 @@ def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, grap
     began = time.perf_counter()
     for number in tqdm(range(steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
         run()
-        if xp is not np and number % 100 == 99:  # the host would be far ahead, and the bar wrong
-            xp.cuda.Device().synchronize()
+        if number % 100 == 99:  # the host would be far ahead, and the bar wrong
+            synchronize(xp)
+    synchronize(xp)
+    return float(max(comm.allgather(time.perf_counter() - began))) / max(steps, 1)
+
+
+def synchronize(xp: ModuleType) -> None:
+    """Wait until the GPU has nothing left to do."""
     if xp is not np:
         xp.cuda.Device().synchronize()
-    return float(max(comm.allgather(time.perf_counter() - began))) / max(steps, 1)
 
 
 def share(length: int, parts: int, part: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The programs in examples/ that sort and move rows by counts on the device, without what they print and draw."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -7,15 +8,21 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from arrays import get, put, xp
+from arrays import get, put, synchronize, xp
 from everywhere import assert_everywhere
 
 pytest.importorskip("tqdm")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import hash_table
+import jacobi
+import jacobi_persistent
 import particles
 import particles_model
 import sample_sort
+import tensor_parallel
+import weight_plan
+import weight_transfer
+from overlap import device_of
 
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
 
@@ -89,3 +96,47 @@ def test_hash_table(comm):
         [small.add(word) for word in more_than_entries]
     small.finish()
     small.free()
+
+
+@pytest.mark.parametrize("kind", [tensor_parallel.Gather, tensor_parallel.Scatter])
+def test_tensor_parallel(comm, kind):
+    """With and without overlap, and NumPy: the same bits. A wrong one would be seen."""
+    pytest.importorskip("ml_dtypes" if xp is np else "torch")
+    step = kind(comm, device_of(comm), 8 * comm.size, 16 * comm.size)
+    assert_everywhere(comm, step.is_right())
+    result = step.device.get(step.out)
+    assert_everywhere(comm, step.agrees(result))
+    if comm.rank == 0:
+        result[0, 0] += 1
+    assert step.agrees(result) == (comm.rank != 0)
+    step.free()
+
+
+def test_jacobi_persistent(comm):
+    """Parts of unequal sizes; the kernel, jacobi.py and NumPy give the same bits, and others without the neighbours."""
+    cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))
+    size = 4 * max(cart.dims) + 1
+    start = np.random.default_rng(4).random((size + 2, size + 2))
+    plate = jacobi.Plate(MPI, cart, xp, argparse.Namespace(size=size, mpi4py=False))
+    ours = jacobi_persistent.PersistentPlate(cart, xp, size)
+    assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start))
+    ours.sides = ours.nobody
+    assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start) == (comm.size == 1))
+    plate.free()
+    cart.Free()
+
+
+def test_weight_transfer(comm):
+    """Matrices that no number of ranks divides; and weights of the version before would be seen."""
+    transfer = weight_transfer.Transfer(comm, xp, weight_plan.model(13))
+    assert_everywhere(comm, transfer.check(5) == 0)
+    transfer.version += 1
+    if transfer.trains:
+        transfer.send()
+    if transfer.generates:
+        weights = transfer.receive()
+        assert int(get(transfer.wrong(weights))) == weights.size
+        transfer.release()
+    synchronize()
+    MPI.Comm.Barrier(comm)
+    transfer.free()

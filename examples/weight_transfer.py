@@ -1,0 +1,239 @@
+"""New weights go from the ranks that train a model to those that use it, which divide it otherwise.
+
+    mpiexec -n 4 python examples/weight_transfer.py [--hidden 1024 2048 4096] [--versions 20]
+
+In reinforcement learning some GPUs train and others generate. Half of the ranks are trainers here, with some rows of
+every matrix each. The generators have rows of some matrices, columns of others, and all of what is small. Which bytes
+go where is planned once, as a list of contiguous runs. Then one kernel on each trainer sends a version: its warps put
+the runs into the generators' memory, and the last block signals the version's number. Generators have places for two
+versions. A kernel on their stream waits until all trainers have signalled a version; when it has been used, another one
+tells the trainers that its place is free. No host waits for another.
+
+Every number of a version says which version it is of, and where it belongs in the model. The generators compare all of
+them on the device, so none may be late, early or elsewhere. On GPUs the time is drawn beside that of an `Allgatherv` of
+all weights, of which each generator keeps its part, and of a plain copy of as many bytes. PYNCCLX_DEVICE=host runs it
+without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from solvers import figure, repeat
+from token_shuffle import array_module, read_options, to_host
+from weight_plan import ITEM, generator, model, plan, trainer, views
+
+import pyncclx
+import pyncclx.device as d
+
+Array = Any  # of NumPy or CuPy
+WAYS = ("planned", "all-gather", "plain copy")
+BY_VERSION = 0x9E3779B1  # odd: what is added to each number from version to version
+
+SOURCE = """
+#include "pyncclx.cuh"
+
+struct Run { unsigned long long to, source, nbytes; long long peer; };
+
+// Signal r of a generator: the version that trainer r has sent; `size` + r of a trainer: what generator r has used.
+extern "C" __global__ void send(pyncclx_team team, const Run* runs, long long count, long long version,
+                                long long place, int generators) {
+    const int me = pyncclx_rank(team), size = pyncclx_size(team);
+    const int peer = size - generators + int(threadIdx.x);  // one thread for each generator
+    const bool ok = peer >= size || pyncclx_wait_until(team, size + peer, version - 2);  // which was in the same place
+    if (__syncthreads_or(!ok)) return;
+    const long long warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
+    for (long long i = warp; i < count; i += warps)
+        pyncclx_put_warp(team, runs[i].to + place, runs[i].source, runs[i].nbytes, runs[i].peer);
+    if (pyncclx_last_block(team, 0) && peer < size) pyncclx_signal_set(team, peer, me, version);
+}
+
+extern "C" __global__ void receive(pyncclx_team team, long long version, int trainers) {
+    if (threadIdx.x < trainers) pyncclx_wait_until(team, threadIdx.x, version);
+}
+
+extern "C" __global__ void release(pyncclx_team team, long long version, int trainers) {
+    const int me = pyncclx_rank(team), size = pyncclx_size(team);
+    if (threadIdx.x < trainers) pyncclx_signal_set(team, threadIdx.x, size + me, version);
+}
+"""
+
+
+def main() -> int:
+    """Check and time the transfer of models of some sizes; 1 if a number was wrong."""
+    world = pyncclx.Communicator(MPI.COMM_WORLD)
+    options = read_options(world, parse)
+    xp = array_module(world, "uint32")
+    wrong, points = 0, []
+    for hidden in options.hidden:
+        comm = world.Dup()
+        transfer = Transfer(comm, xp, model(hidden))
+        wrong += transfer.check(options.versions)
+        ways = (transfer.send_and_receive, transfer.gather, transfer.copy)
+        for way in ways:
+            way()
+        seconds = [repeat(comm, xp, way, options.versions, graph=False) for way in ways]
+        points.append((comm.bcast(transfer.nbytes), *seconds))
+        transfer.free()
+        comm.Free()
+        if world.rank == 0:
+            print(line(hidden, *points[-1]), flush=True)
+    if world.rank == 0:
+        print(f"check     {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
+        draw(options.output, points)
+    return int(wrong > 0)
+
+
+class Transfer:
+    """One rank's weights, and how they travel.
+
+    Parameters
+    ----------
+    comm : pyncclx.Intracomm
+    xp : module
+        numpy or cupy.
+    matrices : list of weight_plan.Matrix
+    """
+
+    def __init__(self, comm: Any, xp: Any, matrices: Any) -> None:
+        self.comm, self.xp, self.version = comm, xp, 0
+        self.trainers = max(1, comm.size // 2)
+        self.generators = max(1, comm.size - self.trainers)  # one rank alone is both
+        self.first = comm.size - self.generators
+        self.trained = [trainer(matrices, self.trainers, part) for part in range(self.trainers)]
+        used = [generator(matrices, self.generators, part) for part in range(self.generators)]
+        # A kernel names memory of another rank by its own address, so each rank has weights, and two places.
+        count, room = (max(shard.count for shard in shards) for shards in (self.trained, used))
+        window = comm.Alloc(count + 2 * room, "u4")
+        self.weights, self.places = window[:count], window[count:].reshape(2, room)
+        self.win = pyncclx.Win.Create(window, ITEM, comm=comm)
+        self.win.Lock_all()
+        self.kernels = d.kernels(SOURCE, "send", "receive", "release")
+        self.grid = (2, 64) if xp is np else (xp.cuda.Device().attributes["MultiProcessorCount"], 512)
+        self.team = comm.device_team(signals=2 * comm.size, blocks=self.grid[0], counters=1)
+        self.trains, self.generates = comm.rank < self.trainers, comm.rank >= self.first
+        self.nbytes = 0
+        if self.trains:
+            mine = self.trained[comm.rank]
+            runs = plan(mine, used, address(self.weights), address(self.places), self.first)
+            self.runs, self.count, self.nbytes = xp.asarray(runs.view("u1")), len(runs), int(runs["nbytes"].sum())
+            self.positions, self.weights = xp.asarray(mine.positions()), self.weights[: mine.count]
+        if self.generates:
+            self.shard = used[comm.rank - self.first]
+            self.expected = xp.asarray(self.shard.positions())
+
+    def send(self) -> None:
+        """Enqueue what a trainer does for a version."""
+        place = self.version % 2 * self.places[0].nbytes
+        arguments = [self.team, self.runs, self.count, self.version, place, np.int32(self.generators)]
+        self.kernels["send"](*self.grid, arguments)
+
+    def receive(self) -> Array:
+        """Enqueue a generator's waiting; the weights of the version, until it is released."""
+        self.kernels["receive"](1, 32, [self.team, self.version, np.int32(self.trainers)])
+        return self.places[self.version % 2, : self.shard.count]
+
+    def release(self) -> None:
+        """Enqueue that the place of the version is free."""
+        self.kernels["release"](1, 32, [self.team, self.version, np.int32(self.trainers)])
+
+    def train(self) -> None:
+        """Enqueue the making of a version of this rank's weights."""
+        self.xp.add(self.positions, self.change(), out=self.weights)
+
+    def wrong(self, weights: Array) -> Array:
+        """Enqueue the comparison of a generator's weights: how many are not the version's, on the device."""
+        return self.xp.count_nonzero(weights != self.expected + self.change())
+
+    def change(self) -> np.uint32:
+        """By what the version's numbers differ from their positions."""
+        return np.uint32(self.version * BY_VERSION & 0xFFFFFFFF)
+
+    def check(self, versions: int) -> int:
+        """Train, transfer and compare some versions; how many numbers were wrong on all ranks. Collective."""
+        wrong = self.xp.zeros((), "i8")
+        for _ in range(versions):
+            self.version += 1
+            if self.trains:
+                self.train()
+                self.send()
+            if self.generates:
+                wrong += self.wrong(self.receive())
+                self.release()
+        found = int(to_host(wrong))
+        self.team.check()
+        return int(self.comm.allreduce(found))
+
+    def send_and_receive(self) -> None:
+        """Nothing but the transfer of one version."""
+        self.version += 1
+        if self.trains:
+            self.send()
+        if self.generates:
+            self.receive()
+            self.release()
+
+    def gather(self) -> None:
+        """The same by a collective: all weights go to all ranks, and generators keep their part."""
+        if not hasattr(self, "whole"):
+            self.counts = [shard.count for shard in self.trained] + [0] * (self.comm.size - self.trainers)
+            self.whole, begin, self.pairs = self.comm.Alloc(sum(self.counts), "u4"), 0, []
+            for shard in self.trained:
+                if self.generates:
+                    self.pairs += views(shard, self.whole[begin:], self.shard, self.places[0])
+                begin += shard.count
+        self.comm.Allgatherv(self.weights if self.trains else self.weights[:0], [self.whole, self.counts])
+        for to, source in self.pairs:
+            to[...] = source
+
+    def copy(self) -> None:
+        """A plain copy of as many bytes from each trainer to a generator, by its copy engine."""
+        if self.trains:
+            self.win.Put(self.weights, self.first + self.comm.rank % self.generators, self.weights.size)
+
+    def free(self) -> None:
+        """Give the window back; its memory goes with the communicator."""
+        self.win.Unlock_all()
+        self.win.Free()
+
+
+def address(array: Array) -> int:
+    """Where an array begins."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def line(hidden: int, nbytes: int, planned: float, gathered: float, copied: float) -> str:
+    """What is printed of one model."""
+    times = zip(WAYS, (planned, gathered, copied), strict=True)
+    text = ", ".join(f"{name} {1e6 * each:.0f} µs ({nbytes / each / 1e9:.0f} GB/s)" for name, each in times)
+    return f"hidden {hidden}: {nbytes / 1e6:.1f} MB from each trainer; {text}"
+
+
+def draw(path: Path, points: list[tuple[int, float, float, float]]) -> None:
+    """Milliseconds over what a trainer sends."""
+    drawing, axes = figure(1)
+    nbytes, *times = zip(*points, strict=True)
+    for seconds, name in zip(times, WAYS, strict=True):
+        axes.loglog([each / 1e6 for each in nbytes], [1e3 * each for each in seconds], "o-", label=name)
+    axes.set_xlabel("MB from each trainer")
+    axes.set_ylabel("ms for a version")
+    axes.legend()
+    drawing.savefig(path, dpi=120)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 2048, 4096], metavar="N", help="of the models")
+    parser.add_argument("--versions", type=int, default=20, metavar="N", help="to check, and to time (default 20)")
+    parser.add_argument("--output", type=Path, default=Path("weight_transfer.png"), metavar="FILE", help="picture")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
