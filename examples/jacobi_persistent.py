@@ -4,9 +4,9 @@
 
 The plate and its parts are those of jacobi.py, where a step is an exchange and four operations on arrays. Here a kernel
 is launched once. Whoever computes an element at an edge also stores it in the neighbour's halo, through the link, while
-other threads are still inside the plate. The last block that is done with a step signals so to the neighbours and to
-its own rank, and every block waits for these signals before the next step: nobody waits for ranks far away, no host
-takes part. Two arrays take turns; a neighbour is at most one step ahead, so it stores into the one that nobody reads.
+other threads are still inside the plate. The last block that is done with a step signals so to the neighbours, waits
+for the same from them, and then lets all blocks of its rank go on: nobody waits for ranks far away, no host takes part.
+Two arrays take turns; a neighbour is at most one step ahead, so it stores into the one that nobody reads.
 
 Both programs begin with the same random numbers, and are compared with NumPy, bit by bit. On GPUs the steps of both are
 timed and drawn, beside the same kernel without neighbours. With PYNCCLX_DEVICE=host it runs without a GPU.
@@ -41,14 +41,14 @@ struct Side { long long peer, halo; };  // the rank there, or -1; where in its a
 // sides: up, down, left, right. plates: two arrays of `plane` elements, rows of `pitch`.
 extern "C" __global__ void jacobi(pyncclx_team team, double* plates, const Side* sides, int rows, int columns,
                                   long long pitch, long long plane, long long first, long long steps) {
-    constexpr int kMyself = 4;  // beyond the sides
+    constexpr int kGo = 4;  // the signal to this rank's blocks; 0 to 3 are those of the neighbours on its sides
     double* halos[4];
-    for (int side = 0; side < 4; ++side) {
-        const int peer = sides[side].peer;
-        halos[side] = peer < 0 ? nullptr : (double*)pyncclx_peer_pointer(team, plates, peer) + sides[side].halo;
+    for (int k = 0; k < 4; ++k) {
+        const int peer = sides[k].peer;
+        halos[k] = peer < 0 ? nullptr : (double*)pyncclx_peer_pointer(team, plates, peer) + sides[k].halo;
     }
-    const int me = threadIdx.x;  // one thread for each side, and one for this rank
-    const int peer = me < kMyself ? sides[me].peer : me == kMyself ? pyncclx_rank(team) : -1;
+    const int side = threadIdx.x;
+    const int peer = side < 4 ? sides[side].peer : -1;  // of one thread for each side
 
     for (long long step = first + 1; step <= first + steps; ++step) {
         const double* const old = plates + (step + 1) % 2 * plane;
@@ -63,11 +63,13 @@ extern "C" __global__ void jacobi(pyncclx_team team, double* plates, const Side*
                 if (column == 1 && halos[2]) halos[2][now + (row - 1) * pitch] = value;
                 if (column == columns && halos[3]) halos[3][now + (row - 1) * pitch] = value;
             }
-        // Signal 0 is the upper neighbour's, 1 the lower one's, and so on; this rank is below the one above it.
-        if (pyncclx_last_block(team, 0) && peer >= 0)
-            pyncclx_signal_set(team, peer, me == kMyself ? kMyself : me ^ 1, step);
-        const bool ok = peer < 0 || pyncclx_wait_until(team, me, step);
-        if (__syncthreads_or(!ok)) return;
+        if (pyncclx_last_block(team, 0)) {
+            // This rank is below the one above it, so it gives that one signal 1, and gets signal 0 from it.
+            const bool ok = peer < 0 || (pyncclx_signal_set(team, peer, side ^ 1, step) &&
+                                         pyncclx_wait_until(team, side, step));
+            if (!__syncthreads_or(!ok) && side == 0) pyncclx_signal_set(team, pyncclx_rank(team), kGo, step);
+        }
+        if (!pyncclx_wait_until_block(team, kGo, step)) return;
     }
 }
 """
@@ -123,7 +125,7 @@ class PersistentPlate:
         self.sides = xp.asarray(self._sides(size, most[1]))
         self.nobody = xp.full_like(self.sides, -1)
         self.kernel = d.kernel(SOURCE, "jacobi")
-        self.blocks, self.threads = (2, 32) if xp is np else (2 * _multiprocessors(xp), 256)
+        self.blocks, self.threads = (2, 32) if xp is np else (_multiprocessors(xp), 1024)
         self.team = cart.device_team(signals=5, blocks=self.blocks, counters=1)
 
     def _sides(self, size: int, pitch: int) -> Array:

@@ -35,16 +35,16 @@ extern "C" __global__ void hear(pyncclx_team team, unsigned long long* seen, int
     pyncclx_wait_until(team, signal, ++seen[signal]);
 }
 
-// The sum of `count` rows of packs, the first row first, in single precision; rounded once.
-extern "C" __global__ void add_rows(const Eight* rows, Eight* sum, int count, long long packs) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < packs; i += gridDim.x * blockDim.x) {
+// sum = parts[0] + parts[stride] + ..., in this order and single precision; rounded once. Lengths are in Eights.
+extern "C" __global__ void add(const Eight* parts, long long stride, int count, Eight* sum, long long length) {
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < length; i += gridDim.x * blockDim.x) {
         Number total[8];
         for (int k = 0; k < 8; ++k) total[k].value = -0.0f;
-        for (int row = 0; row < count; ++row) {
-            const Eight pack = rows[row * packs + i];
+        for (int part = 0; part < count; ++part) {
+            const Eight eight = parts[part * stride + i];
             for (int k = 0; k < 8; ++k) {
                 Number number;
-                number.bits = unsigned(pack.bits[k]) << 16;
+                number.bits = unsigned(eight.bits[k]) << 16;
                 total[k].value += number.value;
             }
         }
@@ -66,7 +66,7 @@ class Gpu:
         self._cupy, self._torch = importlib.import_module("cupy"), importlib.import_module("torch")
         self._torch.cuda.set_device(self._cupy.cuda.Device().id)
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # all sums in single precision
-        self.main, self.side, self.second = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+        self.main, self.copies, self.signals, self.sums = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(4))
 
     def matrix(self, array: Any) -> Matrix:
         """A matrix over the memory of a CuPy array of 16-bit integers."""
@@ -122,7 +122,7 @@ class Gpu:
 class Cpu:
     """The same without a GPU: nothing is beside anything."""
 
-    main = side = second = None
+    main = copies = signals = sums = None
 
     def __init__(self) -> None:
         self._dtype = importlib.import_module("ml_dtypes").bfloat16
@@ -169,7 +169,7 @@ class Signals:
     def __init__(self, comm: Any) -> None:
         self.comm, self.team = comm, comm.device_team(signals=comm.size)
         self.seen = array_module(comm).zeros(comm.size, "u8")  # from each rank
-        self.kernels = d.kernels(SOURCE, "tell", "hear", "add_rows")
+        self.kernels = d.kernels(SOURCE, "tell", "hear", "add")
 
     def tell(self, peer: int) -> None:
         """Tell a rank that what this stream has done is there."""
@@ -179,11 +179,12 @@ class Signals:
         """Let the stream wait until a rank has told once more."""
         self.kernels["hear"](1, 1, [self.team, self.seen, np.int32(peer)])
 
-    def add_rows(self, rows: Matrix, out: Matrix) -> None:
-        """Add rows[0], rows[1], … in this order, in single precision."""
-        packs = out.nbytes // 16
-        blocks, threads = (2, 32) if self.comm.device == "host" else (min(1024, -(-packs // 256)), 256)
-        self.kernels["add_rows"](blocks, threads, [rows, out, np.int32(len(rows)), packs])
+    def add(self, parts: Matrix, stride: int, out: Matrix) -> None:
+        """Add, for each rank, what begins `stride` rows after the one before: in rank order and single precision."""
+        blocks, threads = (2, 32) if self.comm.device == "host" else (1024, 256)
+        row = out.nbytes // len(out) // 16
+        arguments = [parts, stride * row, np.int32(self.comm.size), out, len(out) * row]
+        self.kernels["add"](blocks, threads, arguments)
 
 
 def array_module(comm: Any) -> ModuleType:

@@ -6,11 +6,13 @@ A layer's weights are divided among the ranks, and so are its tokens where nothi
 each a collective and a product, which need not wait for each other:
 
     gather    every rank multiplies all tokens by its columns of the weights. The copy engines put each rank's tokens
-              into the others' memory, on a second stream, with a signal behind. The product of a rank's tokens begins
-              when they are there; its own go first.
+              into the others' memory, on a stream of their own, with a signal behind. The product of a rank's tokens
+              begins when they are there; the own ones go first.
     scatter   every rank has a part of all sums, and keeps the sums of its own tokens. The product for another rank's
-              tokens is put there as soon as it is done, while the next one is computed. In the end each rank adds what
-              it got, in the order of the ranks.
+              tokens is put there as soon as it is done, while the next one is computed. Each rank adds what it got, in
+              the order of the ranks.
+
+Large blocks of tokens go in pieces, which are still large enough for the product of each to fill the GPU.
 
 Both are compared with the same by `Allgather` and `Reduce_scatter_block`, bit by bit, and with NumPy. On GPUs, where
 PyTorch multiplies, all is replayed from CUDA graphs, timed, and drawn beside product and collective alone. With
@@ -36,6 +38,7 @@ import pyncclx
 Shape = tuple[int, int]
 WAYS = ("product", "collective", "serial", "overlapped")
 REPLAYED = 10  # calls in a graph
+FULL = 1 << 22  # numbers of a product that keeps a large GPU busy: a tile of 128 by 256 for each multiprocessor
 SAMPLES = 8  # of the tokens of each rank, for NumPy
 
 
@@ -87,6 +90,7 @@ class Step:
 
     def __init__(self, comm: Any, device: Any, tokens: int, x: Shape, w: Shape, inbox: Shape, out: Shape) -> None:
         self.comm, self.device, self.signals, self.block = comm, device, Signals(comm), tokens // comm.size
+        self.piece = max(self.block // max(1, self.block * w[1] // FULL), 1)
         random = np.random.default_rng([comm.rank, tokens, *w])
         self.values = [random.integers(-100, 101, shape, "i1") for shape in (x, w)]
         self.x, self.w = map(device.put, self.values)
@@ -96,18 +100,37 @@ class Step:
         self.win.Lock_all()
         self.inbox, self.out = device.matrix(memory), device.matrix(comm.Alloc(out, "i2"))
 
-    def rows(self, rank: int) -> slice:
+    def pieces(self) -> range:
+        """The first token of each piece of a rank's block; a piece has `self.piece` tokens."""
+        return range(0, self.block, self.piece)
+
+    def own(self, rank: int) -> slice:
         """A rank's tokens among all."""
         return slice(rank * self.block, (rank + 1) * self.block)
+
+    def rows(self, rank: int, first: int) -> slice:
+        """A piece of a rank's tokens, among all."""
+        return slice(rank * self.block + first, rank * self.block + min(first + self.piece, self.block))
 
     def peers(self, way: int) -> list[int]:
         """The other ranks, from the next one (1) or the one before (-1) on: so each receives from one at a time."""
         return [(self.comm.rank + way * j) % self.comm.size for j in range(1, self.comm.size)]
 
-    def put(self, part: Matrix, peer: int) -> None:
-        """Copy a block into this rank's place in another rank's window, and tell it."""
-        self.win.Put(part, peer, self.comm.rank * self.block * self.inbox.shape[1])
-        self.signals.tell(peer)
+    def begin(self) -> None:
+        """Let the copies wait until all ranks are here: nobody needs any more what was put before."""
+        self.device.order(self.device.main, self.device.copies)
+        with self.device.on(self.device.copies):
+            self.comm.Barrier(device=True)
+
+    def send(self, part: Matrix, peer: int, first: int) -> None:
+        """Put a piece into this rank's place in another rank's window and tell it, beside what the main stream does."""
+        device = self.device
+        device.order(device.main, device.copies)
+        with device.on(device.copies):
+            self.win.Put(part, peer, self.rows(self.comm.rank, first).start * self.inbox.shape[1])
+        device.order(device.copies, device.signals)
+        with device.on(device.signals):  # the next copy need not wait for this
+            self.signals.tell(peer)
 
     def is_right(self) -> bool:
         """Whether both versions give the same, and what NumPy gives for some tokens of each rank. Collective."""
@@ -146,23 +169,24 @@ class Gather(Step):
         self.product()
 
     def overlapped(self) -> None:
-        device, main, side, mine = self.device, self.device.main, self.device.side, self.rows(self.comm.rank)
-        device.order(main, side)
-        with device.on(side):
-            self.comm.Barrier(device=True)  # nobody needs what was gathered before any more
+        self.begin()
+        for first in self.pieces():
             for peer in self.peers(1):
-                self.put(self.x, peer)
-        device.multiply(self.x, self.w, self.out[mine])
-        for peer in self.peers(-1):  # as they arrive
-            self.signals.wait(peer)
-            device.multiply(self.inbox[self.rows(peer)], self.w, self.out[self.rows(peer)])
-        device.order(side, main)
+                rows = slice(first, first + self.piece)
+                self.send(self.x[rows], peer, first)
+        self.device.multiply(self.x, self.w, self.out[self.own(self.comm.rank)])
+        for first in self.pieces():
+            for peer in self.peers(-1):  # as they arrive
+                self.signals.wait(peer)
+                rows = self.rows(peer, first)
+                self.device.multiply(self.inbox[rows], self.w, self.out[rows])
+        self.device.order(self.device.signals, self.device.main)
 
     def agrees(self, result: Matrix) -> bool:
         """Whether the products of some tokens of each rank are right."""
         x, w = self.values
         tokens = np.concatenate(self.comm.allgather(x[self.some])).astype("f4")
-        found = np.concatenate([result[self.rows(rank)][self.some] for rank in self.ranks])
+        found = np.concatenate([result[self.own(rank)][self.some] for rank in self.ranks])
         return np.array_equal(found, rounded(tokens @ w.astype("f4") / 2**14))
 
 
@@ -187,25 +211,27 @@ class Scatter(Step):
         self.collective()
 
     def overlapped(self) -> None:
-        device, main, side, mine = self.device, self.device.main, self.device.side, self.rows(self.comm.rank)
-        device.order(main, side)
-        with device.on(side):
-            self.comm.Barrier(device=True)  # everybody has added what came before
-        for peer in self.peers(1):
-            device.multiply(self.x[self.rows(peer)], self.w, self.parts[self.rows(peer)])
-            device.order(main, side)
-            with device.on(side):
-                self.put(self.parts[self.rows(peer)], peer)
-        device.multiply(self.x[mine], self.w, self.inbox[mine])
-        for peer in self.peers(-1):
-            self.signals.wait(peer)
-        self.signals.add_rows(self.inbox.reshape(self.comm.size, self.block, -1), self.out)
-        device.order(side, main)
+        device = self.device
+        self.begin()
+        for first in self.pieces():
+            for peer in self.peers(1):
+                rows = self.rows(peer, first)
+                device.multiply(self.x[rows], self.w, self.parts[rows])
+                self.send(self.parts[rows], peer, first)
+            rows = self.rows(self.comm.rank, first)
+            device.multiply(self.x[rows], self.w, self.inbox[rows])
+            device.order(device.main, device.sums)
+            with device.on(device.sums):
+                for peer in self.peers(-1):
+                    self.signals.wait(peer)
+                self.signals.add(self.inbox[first:], self.block, self.out[first : first + self.piece])
+        device.order(device.sums, device.main)
+        device.order(device.signals, device.main)
 
     def agrees(self, result: Matrix) -> bool:
         """Whether some of this rank's sums are right; each rank's part of them is rounded before it travels."""
         x, w = self.values
-        parts = [rounded(x[self.rows(rank)][self.some].astype("f4") @ w.astype("f4") / 2**14) for rank in self.ranks]
+        parts = [rounded(x[self.own(rank)][self.some].astype("f4") @ w.astype("f4") / 2**14) for rank in self.ranks]
         total = np.float32(0)
         for part in self.comm.alltoall(parts):
             total = total + part

@@ -41,25 +41,33 @@ SOURCE = """
 struct Run { unsigned long long to, source, nbytes; long long peer; };
 
 // Signal r of a generator: the version that trainer r has sent; `size` + r of a trainer: what generator r has used.
-extern "C" __global__ void send(pyncclx_team team, const Run* runs, long long count, long long version,
-                                long long place, int generators) {
+// `version` is the last one that this rank has sent or used. It is in device memory, so that a graph can be replayed.
+extern "C" __global__ void send(pyncclx_team team, const Run* runs, long long count, long long place, int generators,
+                                unsigned long long* version) {
     const int me = pyncclx_rank(team), size = pyncclx_size(team);
+    const unsigned long long next = *version + 1;
     const int peer = size - generators + int(threadIdx.x);  // one thread for each generator
-    const bool ok = peer >= size || pyncclx_wait_until(team, size + peer, version - 2);  // which was in the same place
+    const bool ok = peer >= size || pyncclx_wait_until(team, size + peer, next - 2);  // which was in the same place
     if (__syncthreads_or(!ok)) return;
     const long long warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
     for (long long i = warp; i < count; i += warps)
-        pyncclx_put_warp(team, runs[i].to + place, runs[i].source, runs[i].nbytes, runs[i].peer);
-    if (pyncclx_last_block(team, 0) && peer < size) pyncclx_signal_set(team, peer, me, version);
+        pyncclx_put_warp(team, runs[i].to + next % 2 * place, runs[i].source, runs[i].nbytes, runs[i].peer);
+    if (pyncclx_last_block(team, 0)) {
+        if (peer < size) pyncclx_signal_set(team, peer, me, next);
+        if (threadIdx.x == 0) *version = next;
+    }
 }
 
-extern "C" __global__ void receive(pyncclx_team team, long long version, int trainers) {
-    if (threadIdx.x < trainers) pyncclx_wait_until(team, threadIdx.x, version);
+extern "C" __global__ void receive(pyncclx_team team, int trainers, const unsigned long long* version) {
+    if (threadIdx.x < trainers) pyncclx_wait_until(team, threadIdx.x, *version + 1);
 }
 
-extern "C" __global__ void release(pyncclx_team team, long long version, int trainers) {
+extern "C" __global__ void release(pyncclx_team team, int trainers, unsigned long long* version) {
     const int me = pyncclx_rank(team), size = pyncclx_size(team);
-    if (threadIdx.x < trainers) pyncclx_signal_set(team, threadIdx.x, size + me, version);
+    const unsigned long long used = *version + 1;
+    __syncthreads();
+    if (threadIdx.x < trainers) pyncclx_signal_set(team, threadIdx.x, size + me, used);
+    if (threadIdx.x == 0) *version = used;
 }
 """
 
@@ -77,7 +85,7 @@ def main() -> int:
         ways = (transfer.send_and_receive, transfer.gather, transfer.copy)
         for way in ways:
             way()
-        seconds = [repeat(comm, xp, way, options.versions, graph=False) for way in ways]
+        seconds = [repeat(comm, xp, way, options.versions, graph=xp is not np) for way in ways]
         points.append((comm.bcast(transfer.nbytes), *seconds))
         transfer.free()
         comm.Free()
@@ -106,9 +114,9 @@ class Transfer:
         self.generators = max(1, comm.size - self.trainers)  # one rank alone is both
         self.first = comm.size - self.generators
         self.trained = [trainer(matrices, self.trainers, part) for part in range(self.trainers)]
-        used = [generator(matrices, self.generators, part) for part in range(self.generators)]
+        shards = [generator(matrices, self.generators, part) for part in range(self.generators)]
         # A kernel names memory of another rank by its own address, so each rank has weights, and two places.
-        count, room = (max(shard.count for shard in shards) for shards in (self.trained, used))
+        count, room = (max(shard.count for shard in shards) for shards in (self.trained, shards))
         window = comm.Alloc(count + 2 * room, "u4")
         self.weights, self.places = window[:count], window[count:].reshape(2, room)
         self.win = pyncclx.Win.Create(window, ITEM, comm=comm)
@@ -118,29 +126,29 @@ class Transfer:
         self.team = comm.device_team(signals=2 * comm.size, blocks=self.grid[0], counters=1)
         self.trains, self.generates = comm.rank < self.trainers, comm.rank >= self.first
         self.nbytes = 0
+        self.sent, self.used = xp.zeros(1, "u8"), xp.zeros(1, "u8")  # versions
         if self.trains:
             mine = self.trained[comm.rank]
-            runs = plan(mine, used, address(self.weights), address(self.places), self.first)
+            runs = plan(mine, shards, address(self.weights), address(self.places), self.first)
             self.runs, self.count, self.nbytes = xp.asarray(runs.view("u1")), len(runs), int(runs["nbytes"].sum())
             self.positions, self.weights = xp.asarray(mine.positions()), self.weights[: mine.count]
         if self.generates:
-            self.shard = used[comm.rank - self.first]
+            self.shard = shards[comm.rank - self.first]
             self.expected = xp.asarray(self.shard.positions())
 
     def send(self) -> None:
         """Enqueue what a trainer does for a version."""
-        place = self.version % 2 * self.places[0].nbytes
-        arguments = [self.team, self.runs, self.count, self.version, place, np.int32(self.generators)]
-        self.kernels["send"](*self.grid, arguments)
+        place, generators = self.places[0].nbytes, np.int32(self.generators)
+        self.kernels["send"](*self.grid, [self.team, self.runs, self.count, place, generators, self.sent])
 
     def receive(self) -> Array:
         """Enqueue a generator's waiting; the weights of the version, until it is released."""
-        self.kernels["receive"](1, 32, [self.team, self.version, np.int32(self.trainers)])
+        self.kernels["receive"](1, 32, [self.team, np.int32(self.trainers), self.used])
         return self.places[self.version % 2, : self.shard.count]
 
     def release(self) -> None:
         """Enqueue that the place of the version is free."""
-        self.kernels["release"](1, 32, [self.team, self.version, np.int32(self.trainers)])
+        self.kernels["release"](1, 32, [self.team, np.int32(self.trainers), self.used])
 
     def train(self) -> None:
         """Enqueue the making of a version of this rank's weights."""
@@ -171,7 +179,6 @@ class Transfer:
 
     def send_and_receive(self) -> None:
         """Nothing but the transfer of one version."""
-        self.version += 1
         if self.trains:
             self.send()
         if self.generates:

@@ -99,8 +99,10 @@ def test_hash_table(comm):
 
 
 @pytest.mark.parametrize("kind", [tensor_parallel.Gather, tensor_parallel.Scatter])
-def test_tensor_parallel(comm, kind):
-    """With and without overlap, and NumPy: the same bits. A wrong one would be seen."""
+@pytest.mark.parametrize("full", [tensor_parallel.FULL, 64])
+def test_tensor_parallel(comm, kind, full, monkeypatch):
+    """With and without overlap, in pieces or not, and by NumPy: the same bits. A wrong one would be seen."""
+    monkeypatch.setattr(tensor_parallel, "FULL", full)
     pytest.importorskip("ml_dtypes" if xp is np else "torch")
     step = kind(comm, device_of(comm), 8 * comm.size, 16 * comm.size)
     assert_everywhere(comm, step.is_right())
