@@ -4,12 +4,16 @@
 // that both can be captured in a graph: a wait is over when `count` more have come than were taken before.
 #include "device_team.cuh"
 
-struct PutSignalArgs {
-    const DeviceTeam* team;
+struct PutArgs {
     const char* origin;
     char* target;  // as mapped here
-    u64 nbytes;    // 0: something before on the stream has moved the data
+    u64 nbytes;
+};
+
+struct PutSignalArgs {
+    const DeviceTeam* team;
     u32 peer, signal;
+    PutArgs data;  // none if something before on the stream has moved it
 };
 
 struct WaitSignalArgs {
@@ -19,11 +23,20 @@ struct WaitSignalArgs {
     u32 signal;
 };
 
+__device__ __forceinline__ void put(const PutArgs& data, u64 thread, u64 threads) {
+    move_packs(
+        thread, packs_in(data.nbytes), threads, [&](u64 i) { return load_pack(data.origin, i, data.nbytes); },
+        [&](u64 i, Pack pack) { put_pack(data.target, i, data.nbytes, pack); });
+}
+
+// Moves what is too much for one block; the end of the kernel comes before the signal of the next.
+__global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_constant__ PutArgs args) {
+    put(args, u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x);
+}
+
 // One block. Its last act releases what all its threads have stored, and what kernels and copies before it have.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_constant__ PutSignalArgs args) {
-    move_packs(
-        threadIdx.x, packs_in(args.nbytes), blockDim.x, [&](u64 i) { return load_pack(args.origin, i, args.nbytes); },
-        [&](u64 i, Pack pack) { put_pack(args.target, i, args.nbytes, pack); });
+    put(args.data, threadIdx.x, blockDim.x);
     __syncthreads();
     if (threadIdx.x == 0) add_release_sys(signal_word(args.team->state[args.peer], args.signal), u64(1));
 }

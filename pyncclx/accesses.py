@@ -95,7 +95,7 @@ class Accesses:
         """Copy to a rank's memory, then count a signal up there, on the current stream: no host takes part.
 
         Not MPI's. The rank's `Wait_signal` makes its stream wait for that; no epoch is needed. Can be captured in a
-        CUDA graph. From 64 KB on a copy engine moves the data.
+        CUDA graph. From 16 MiB on a copy engine moves the data.
 
         Parameters
         ----------

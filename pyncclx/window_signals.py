@@ -15,9 +15,11 @@ from .device_team import DeviceTeam
 from .team import Team
 
 COUNT = 64  # signals of each rank in a window
-_LONG = 64 << 10  # bytes from which a copy engine moves the data, not the kernel's one block
+_BLOCK = 32 << 10  # bytes that the one block of the signal's kernel moves itself
+_LONG = 16 << 20  # bytes from which a copy engine moves the data, which is late to begin, and faster then
 _FILE = "put_signal.cu"
-_PUT = struct.Struct("=QQQQII")  # PutSignalArgs
+_PUT = struct.Struct("=QQQ")  # PutArgs
+_SIGNAL = struct.Struct("=QII")  # PutSignalArgs up to them
 _WAIT = struct.Struct("=QQQI4x")  # WaitSignalArgs
 
 
@@ -26,21 +28,30 @@ class Signals:
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         self.device = team.device
-        self._put, self._wait = (kernels.get(comm, team, _FILE, kernel) for kernel in kernels.FILES[_FILE])
+        functions = (kernels.get(comm, team, _FILE, kernel) for kernel in kernels.FILES[_FILE])
+        self._put, self._signal, self._wait = functions
         self.team = DeviceTeam(comm, team, COUNT, 0, 0)
         self._taken = self.device.upload(bytes(8 * COUNT))
 
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> Any:
         """Enqueue a copy to an address in a rank's memory, then the signal; returns the stream."""
         number, stream = _number("Put_signal", signal), stream_for(self.device, (origin,))
-        nbytes = origin.nbytes
-        if nbytes >= _LONG:
-            self.device.copy(address, origin.address, nbytes, stream)
-            nbytes = 0
-        parameters = _PUT.pack(self.team.pointer, origin.address, address, nbytes, rank, number)
-        threads = min(self.device.threads, max(32, -(-nbytes // 16 // 32) * 32))
-        self.device.launch(self._put, 1, threads, parameters, stream)
+        nbytes, data = origin.nbytes, _PUT.pack(origin.address, address, origin.nbytes)
+        if nbytes > _BLOCK:
+            self._move(address, origin, data, stream)
+            nbytes, data = 0, bytes(_PUT.size)
+        threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
+        parameters = _SIGNAL.pack(self.team.pointer, rank, number) + data
+        self.device.launch(self._signal, 1, threads, parameters, stream)
         return stream
+
+    def _move(self, address: int, origin: Buffer, data: bytes, stream: Any) -> None:
+        """Enqueue a copy of what is too long for one block."""
+        if origin.nbytes >= _LONG:
+            self.device.copy(address, origin.address, origin.nbytes, stream)
+        else:
+            grid = min(self.device.max_channels, -(-origin.nbytes // _BLOCK))
+            self.device.launch(self._put, grid, self.device.threads, data, stream)
 
     def wait(self, signal: int, count: int) -> None:
         """Enqueue a wait for `count` more of a signal."""

@@ -335,7 +335,7 @@ def test_after_free(comm):
     win.Free()
 
 
-@pytest.mark.parametrize("nbytes", [0, 8, 4003, 70_000])
+@pytest.mark.parametrize("nbytes", [0, 8, 4003, 70_001])
 def test_put_signal_and_wait_signal(comm, nbytes):
     """Around the ring, three times and then all at once: what has been waited for is there."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -357,6 +357,19 @@ def test_put_signal_and_wait_signal(comm, nbytes):
     with comparing() as compare:
         for call, found in enumerate(taken):
             compare(found, labels(left, nbytes, call).astype("u1"), f"put {call}")
+
+
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_put_signal_of_a_long_message(comm):
+    """By a copy engine."""
+    right, left, count = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, (2 << 20) + 1
+    win = pyncclx.Win.Create(comm.Alloc(count, "i8"), 8, comm=comm)
+    win.Put_signal(put(labels(comm.rank, count)), right)
+    win.Wait_signal()
+    found = get(win.tomemory()).view("i8")
+    win.Free()
+    with comparing() as compare:
+        compare(put(found), labels(left, count), "put")
 
 
 def test_signals_count_what_all_ranks_put(comm, memory):
