@@ -1,4 +1,4 @@
-"""What the examples of overlap have in common: streams side by side, signals between ranks, products, and timing.
+"""What a program with overlap needs beside its communication: streams side by side, products, sums, and timing.
 
 On GPUs matrices are PyTorch's tensors, since its products can be captured in a CUDA graph; without a GPU
 (PYNCCLX_DEVICE=host) they are NumPy's arrays, and one thing follows the other. Both are bfloat16.
@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,8 @@ Matrix = Any  # of NumPy or PyTorch
 Work = Callable[[], None]
 
 SOURCE = """
-#include "pyncclx.cuh"
-
 struct alignas(16) Eight { unsigned short bits[8]; };  // numbers of type bfloat16
 union Number { unsigned bits; float value; };
-
-// A signal counts what has arrived from one rank. So nothing changes from call to call, and a graph can hold these two.
-extern "C" __global__ void tell(pyncclx_team team, int peer, int signal) {
-    pyncclx_signal_add(team, peer, signal, 1);
-}
-
-extern "C" __global__ void hear(pyncclx_team team, unsigned long long* seen, int signal) {
-    pyncclx_wait_until(team, signal, ++seen[signal]);
-}
 
 // sum = parts[0] + parts[stride] + ..., in this order and single precision; rounded once. Lengths are in Eights.
 extern "C" __global__ void add(const Eight* parts, long long stride, int count, Eight* sum, long long length) {
@@ -56,17 +44,33 @@ extern "C" __global__ void add(const Eight* parts, long long stride, int count, 
 """
 
 
-class Gpu:
+class Device:
+    """What GPUs and the host device have in common."""
+
+    grid = (1024, 256)
+
+    def __init__(self) -> None:
+        self._add = d.kernel(SOURCE, "add")
+
+    def add(self, count: int, parts: Matrix, stride: int, out: Matrix) -> None:
+        """Enqueue a sum of `count` matrices, each `stride` rows behind the one before; in order and single precision."""
+        row = out.nbytes // len(out) // 16
+        self._add(*self.grid, [parts, stride * row, np.int32(count), out, len(out) * row])
+
+
+class Gpu(Device):
     """Matrices and streams of a GPU.
 
     A stream that is entered with ``with gpu.on(stream):`` is the current one of CuPy and of PyTorch.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._cupy, self._torch = importlib.import_module("cupy"), importlib.import_module("torch")
         self._torch.cuda.set_device(self._cupy.cuda.Device().id)
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # all sums in single precision
-        self.main, self.copies, self.signals, self.sums = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(4))
+        streams = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(4))
+        self.main, self.copies, self.signals, self.sums = streams
 
     def matrix(self, array: Any) -> Matrix:
         """A matrix over the memory of a CuPy array of 16-bit integers."""
@@ -119,12 +123,14 @@ class Gpu:
         return float(max(comm.allgather(mine)))
 
 
-class Cpu:
+class Cpu(Device):
     """The same without a GPU: nothing is beside anything."""
 
+    grid = (2, 32)
     main = copies = signals = sums = None
 
     def __init__(self) -> None:
+        super().__init__()
         self._dtype = importlib.import_module("ml_dtypes").bfloat16
 
     def matrix(self, array: Any) -> Matrix:
@@ -156,40 +162,6 @@ def device_of(comm: Any) -> Gpu | Cpu:
     """What `comm` runs on; on GPUs each rank takes its own."""
     comm.select_device()
     return Cpu() if comm.device == "host" else Gpu()
-
-
-class Signals:
-    """A rank's streams tell the others' that something has arrived; the hosts do not wait.
-
-    Parameters
-    ----------
-    comm : pyncclx.Intracomm
-    """
-
-    def __init__(self, comm: Any) -> None:
-        self.comm, self.team = comm, comm.device_team(signals=comm.size)
-        self.seen = array_module(comm).zeros(comm.size, "u8")  # from each rank
-        self.kernels = d.kernels(SOURCE, "tell", "hear", "add")
-
-    def tell(self, peer: int) -> None:
-        """Tell a rank that what this stream has done is there."""
-        self.kernels["tell"](1, 1, [self.team, np.int32(peer), np.int32(self.comm.rank)])
-
-    def wait(self, peer: int) -> None:
-        """Let the stream wait until a rank has told once more."""
-        self.kernels["hear"](1, 1, [self.team, self.seen, np.int32(peer)])
-
-    def add(self, parts: Matrix, stride: int, out: Matrix) -> None:
-        """Add, for each rank, what begins `stride` rows after the one before: in rank order and single precision."""
-        blocks, threads = (2, 32) if self.comm.device == "host" else (1024, 256)
-        row = out.nbytes // len(out) // 16
-        arguments = [parts, stride * row, np.int32(self.comm.size), out, len(out) * row]
-        self.kernels["add"](blocks, threads, arguments)
-
-
-def array_module(comm: Any) -> ModuleType:
-    """CuPy, or NumPy on the host device."""
-    return np if comm.device == "host" else importlib.import_module("cupy")
 
 
 def rounded(values: Any) -> Any:

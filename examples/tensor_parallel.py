@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from overlap import Matrix, Signals, device_of, rounded
+from overlap import Matrix, device_of, rounded
 from solvers import figure
 from token_shuffle import read_options
 
@@ -89,7 +89,7 @@ class Step:
     """
 
     def __init__(self, comm: Any, device: Any, tokens: int, x: Shape, w: Shape, inbox: Shape, out: Shape) -> None:
-        self.comm, self.device, self.signals, self.block = comm, device, Signals(comm), tokens // comm.size
+        self.comm, self.device, self.block = comm, device, tokens // comm.size
         self.piece = max(self.block // max(1, self.block * w[1] // FULL), 1)
         random = np.random.default_rng([comm.rank, tokens, *w])
         self.values = [random.integers(-100, 101, shape, "i1") for shape in (x, w)]
@@ -98,6 +98,7 @@ class Step:
         self.ranks, self.some = range(comm.size), slice(None, None, max(1, self.block // SAMPLES))
         self.win = pyncclx.Win.Create(memory, 2, comm=comm)
         self.win.Lock_all()
+        self.nothing = memory[:0]
         self.inbox, self.out = device.matrix(memory), device.matrix(comm.Alloc(out, "i2"))
 
     def pieces(self) -> range:
@@ -130,7 +131,7 @@ class Step:
             self.win.Put(part, peer, self.rows(self.comm.rank, first).start * self.inbox.shape[1])
         device.order(device.copies, device.signals)
         with device.on(device.signals):  # the next copy need not wait for this
-            self.signals.tell(peer)
+            self.win.Put_signal(self.nothing, peer, signal=self.comm.rank)
 
     def is_right(self) -> bool:
         """Whether both versions give the same, and what NumPy gives for some tokens of each rank. Collective."""
@@ -177,7 +178,7 @@ class Gather(Step):
         self.device.multiply(self.x, self.w, self.out[self.own(self.comm.rank)])
         for first in self.pieces():
             for peer in self.peers(-1):  # as they arrive
-                self.signals.wait(peer)
+                self.win.Wait_signal(peer)
                 rows = self.rows(peer, first)
                 self.device.multiply(self.inbox[rows], self.w, self.out[rows])
         self.device.order(self.device.signals, self.device.main)
@@ -223,8 +224,8 @@ class Scatter(Step):
             device.order(device.main, device.sums)
             with device.on(device.sums):
                 for peer in self.peers(-1):
-                    self.signals.wait(peer)
-                self.signals.add(self.inbox[first:], self.block, self.out[first : first + self.piece])
+                    self.win.Wait_signal(peer)
+                device.add(self.comm.size, self.inbox[first:], self.block, self.out[first : first + self.piece])
         device.order(device.sums, device.main)
         device.order(device.signals, device.main)
 
