@@ -53,7 +53,7 @@ class Device:
         self._add = d.kernel(SOURCE, "add")
 
     def add(self, count: int, parts: Matrix, stride: int, out: Matrix) -> None:
-        """Enqueue a sum of `count` matrices, each `stride` rows behind the one before; in order and single precision."""
+        """Enqueue a sum of matrices, each `stride` rows behind the one before; in order, in single precision."""
         row = out.nbytes // len(out) // 16
         self._add(*self.grid, [parts, stride * row, np.int32(count), out, len(out) * row])
 
@@ -68,7 +68,7 @@ class Gpu(Device):
         super().__init__()
         self._cupy, self._torch = importlib.import_module("cupy"), importlib.import_module("torch")
         self._torch.cuda.set_device(self._cupy.cuda.Device().id)
-        self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # all sums in single precision
+        self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # sums are exact
         streams = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(4))
         self.main, self.copies, self.signals, self.sums = streams
 

@@ -20,6 +20,7 @@ import particles
 import particles_model
 import sample_sort
 import tensor_parallel
+import tensor_parallel_step
 import weight_plan
 import weight_transfer
 from overlap import device_of
@@ -99,10 +100,10 @@ def test_hash_table(comm):
 
 
 @pytest.mark.parametrize("kind", [tensor_parallel.Gather, tensor_parallel.Scatter])
-@pytest.mark.parametrize("full", [tensor_parallel.FULL, 64])
+@pytest.mark.parametrize("full", [tensor_parallel_step.FULL, 64])
 def test_tensor_parallel(comm, kind, full, monkeypatch):
     """With and without overlap, in pieces or not, and by NumPy: the same bits. A wrong one would be seen."""
-    monkeypatch.setattr(tensor_parallel, "FULL", full)
+    monkeypatch.setattr(tensor_parallel_step, "FULL", full)
     pytest.importorskip("ml_dtypes" if xp is np else "torch")
     step = kind(comm, device_of(comm), 8 * comm.size, 16 * comm.size)
     assert_everywhere(comm, step.is_right())

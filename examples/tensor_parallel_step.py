@@ -1,0 +1,96 @@
+"""A step of tensor parallelism: its matrices, windows and pieces, whether it is right, and how its times are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from solvers import figure
+
+import pyncclx
+
+Shape = tuple[int, int]
+WAYS = ("product", "collective", "serial", "overlapped")
+FULL = 1 << 22  # numbers of a product that keeps a large GPU busy: a tile of 128 by 256 for each multiprocessor
+SAMPLES = 8  # of the tokens of each rank, for NumPy
+
+
+class Step:
+    """What both steps have: the ranks' blocks of tokens, and a window that the other ranks put into.
+
+    Parameters
+    ----------
+    comm : pyncclx.Intracomm
+    device : overlap.Gpu or overlap.Cpu
+    tokens, hidden : int
+        Of all ranks; length of a token.
+    x, w, out, inbox : tuple of int
+        Shapes.
+    """
+
+    def __init__(self, comm: Any, device: Any, tokens: int, x: Shape, w: Shape, inbox: Shape, out: Shape) -> None:
+        self.comm, self.device, self.block = comm, device, tokens // comm.size
+        self.piece = max(self.block // max(1, self.block * w[1] // FULL), 1)
+        random = np.random.default_rng([comm.rank, tokens, *w])
+        self.values = [random.integers(-100, 101, shape, "i1") for shape in (x, w)]
+        self.x, self.w = map(device.put, self.values)
+        memory = comm.Alloc(inbox, "i2")  # a number of type bfloat16 has 16 bits
+        self.ranks, self.some = range(comm.size), slice(None, None, max(1, self.block // SAMPLES))
+        self.win = pyncclx.Win.Create(memory, 2, comm=comm)
+        self.win.Lock_all()
+        self.nothing = memory[:0]
+        self.inbox, self.out = device.matrix(memory), device.matrix(comm.Alloc(out, "i2"))
+
+    def pieces(self) -> range:
+        """The first token of each piece of a rank's block; a piece has `self.piece` tokens."""
+        return range(0, self.block, self.piece)
+
+    def own(self, rank: int) -> slice:
+        """A rank's tokens among all."""
+        return slice(rank * self.block, (rank + 1) * self.block)
+
+    def rows(self, rank: int, first: int) -> slice:
+        """A piece of a rank's tokens, among all."""
+        return slice(rank * self.block + first, rank * self.block + min(first + self.piece, self.block))
+
+    def peers(self, way: int) -> list[int]:
+        """The other ranks, from the next one (1) or the one before (-1) on: so each receives from one at a time."""
+        return [(self.comm.rank + way * j) % self.comm.size for j in range(1, self.comm.size)]
+
+    def is_right(self) -> bool:
+        """Whether both versions give the same, and what NumPy gives for some tokens of each rank. Collective."""
+        results = []
+        for version in (self.serial, self.overlapped, self.overlapped):
+            with self.device.on(self.device.main):
+                self.inbox[...] = self.out[...] = 0
+                version()
+            results.append(self.device.get(self.out))
+        equal = all(np.array_equal(result, results[0]) for result in results)
+        return all(self.comm.allgather(equal and self.agrees(results[0])))
+
+    def free(self) -> None:
+        """Give the window back; its memory goes with the communicator."""
+        self.win.Unlock_all()
+        self.win.Free()
+
+
+def line(title: str, tokens: int, product: float, collective: float, serial: float, overlapped: float) -> str:
+    """What is printed of one size."""
+    share, hidden = 1 - product / serial, (serial - overlapped) / (serial - product)
+    return (
+        f"{title}, {tokens:5} tokens: {product:7.1f} µs + {collective:6.1f} = {serial:7.1f} serial, {overlapped:7.1f} "
+        f"overlapped, {serial / overlapped:.2f}x; communication {share:.0%}, {hidden:.0%} of it hidden"
+    )
+
+
+def draw(path: Path, points: dict[str, list[list[float]]]) -> None:
+    """For each step and hidden size the times over the tokens, as multiples of the product's."""
+    drawing, panels = figure(len(points))
+    for panel, (title, rows) in zip(np.atleast_1d(panels), points.items(), strict=True):
+        tokens, *times = zip(*rows, strict=True)
+        for name, style, each in zip(WAYS, ("k--", "k:", "o-", "o-"), times, strict=True):
+            panel.loglog(tokens, each, style, base=2, label=name)
+        panel.set(title=title, xlabel="tokens", ylabel="µs")
+    np.atleast_1d(panels)[0].legend()
+    drawing.savefig(path, dpi=120)
