@@ -92,7 +92,7 @@ def main() -> int:
         if world.rank == 0:
             print(line(hidden, *points[-1]), flush=True)
     if world.rank == 0:
-        print(f"check     {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
+        print(f"check: {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
         draw(options.output, points)
     return int(wrong > 0)
 
