@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from solvers import figure, repeat
+from solvers import repeat
 from token_shuffle import array_module, read_options, to_host
-from weight_plan import ITEM, generator, model, plan, trainer, views
+from weight_plan import ITEM, generator, model, plan, trainer
+from weight_ways import Others, draw, line
 
 import pyncclx
 import pyncclx.device as d
 
 Array = Any  # of NumPy or CuPy
-WAYS = ("planned", "all-gather", "plain copy")
 BY_VERSION = 0x9E3779B1  # odd: what is added to each number from version to version
 
 SOURCE = """
@@ -82,9 +82,8 @@ def main() -> int:
         comm = world.Dup()
         transfer = Transfer(comm, xp, model(hidden))
         wrong += transfer.check(options.versions)
-        ways = (transfer.send_and_receive, transfer.gather, transfer.copy)
-        for way in ways:
-            way()
+        others = Others(transfer)
+        ways = (transfer.send_and_receive, others.gather, others.copy)
         seconds = [repeat(comm, xp, way, options.versions, graph=xp is not np) for way in ways]
         points.append((comm.bcast(transfer.nbytes), *seconds))
         transfer.free()
@@ -185,24 +184,6 @@ class Transfer:
             self.receive()
             self.release()
 
-    def gather(self) -> None:
-        """The same by a collective: all weights go to all ranks, and generators keep their part."""
-        if not hasattr(self, "whole"):
-            self.counts = [shard.count for shard in self.trained] + [0] * (self.comm.size - self.trainers)
-            self.whole, begin, self.pairs = self.comm.Alloc(sum(self.counts), "u4"), 0, []
-            for shard in self.trained:
-                if self.generates:
-                    self.pairs += views(shard, self.whole[begin:], self.shard, self.places[0])
-                begin += shard.count
-        self.comm.Allgatherv(self.weights if self.trains else self.weights[:0], [self.whole, self.counts])
-        for to, source in self.pairs:
-            to[...] = source
-
-    def copy(self) -> None:
-        """A plain copy of as many bytes from each trainer to a generator, by its copy engine."""
-        if self.trains:
-            self.win.Put(self.weights, self.first + self.comm.rank % self.generators, self.weights.size)
-
     def free(self) -> None:
         """Give the window back; its memory goes with the communicator."""
         self.win.Unlock_all()
@@ -212,25 +193,6 @@ class Transfer:
 def address(array: Array) -> int:
     """Where an array begins."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
-def line(hidden: int, nbytes: int, planned: float, gathered: float, copied: float) -> str:
-    """What is printed of one model."""
-    times = zip(WAYS, (planned, gathered, copied), strict=True)
-    text = ", ".join(f"{name} {1e6 * each:.0f} µs ({nbytes / each / 1e9:.0f} GB/s)" for name, each in times)
-    return f"hidden {hidden}: {nbytes / 1e6:.1f} MB from each trainer; {text}"
-
-
-def draw(path: Path, points: list[tuple[int, float, float, float]]) -> None:
-    """Milliseconds over what a trainer sends."""
-    drawing, axes = figure(1)
-    nbytes, *times = zip(*points, strict=True)
-    for seconds, name in zip(times, WAYS, strict=True):
-        axes.loglog([each / 1e6 for each in nbytes], [1e3 * each for each in seconds], "o-", label=name)
-    axes.set_xlabel("MB from each trainer")
-    axes.set_ylabel("ms for a version")
-    axes.legend()
-    drawing.savefig(path, dpi=120)
 
 
 def parse() -> argparse.Namespace:
