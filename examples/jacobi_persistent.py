@@ -47,13 +47,15 @@ extern "C" __global__ void jacobi(pyncclx_team team, double* plates, const Side*
         const int peer = sides[k].peer;
         halos[k] = peer < 0 ? nullptr : (double*)pyncclx_peer_pointer(team, plates, peer) + sides[k].halo;
     }
+    const int each = (rows + gridDim.x - 1) / gridDim.x;  // rows of a block: most of what it reads, it has read before
+    const int begin = min(rows, int(blockIdx.x) * each), end = min(rows, begin + each);
     const int side = threadIdx.x;
     const int peer = side < 4 ? sides[side].peer : -1;  // of one thread for each side
 
     for (long long step = first + 1; step <= first + steps; ++step) {
         const double* const old = plates + (step + 1) % 2 * plane;
         const long long now = step % 2 * plane;
-        for (int row = 1 + blockIdx.x; row <= rows; row += gridDim.x)
+        for (int row = 1 + begin; row <= end; ++row)
             for (int column = 1 + threadIdx.x; column <= columns; column += blockDim.x) {
                 const double* const at = old + row * pitch + column;
                 const double value = (at[-pitch] + at[pitch] + at[-1] + at[1]) * 0.25;
@@ -125,8 +127,8 @@ class PersistentPlate:
         self.sides = xp.asarray(self._sides(size, most[1]))
         self.nobody = xp.full_like(self.sides, -1)
         self.kernel = d.kernel(SOURCE, "jacobi")
-        self.blocks, self.threads = (2, 32) if xp is np else (_multiprocessors(xp), 1024)
-        self.team = cart.device_team(signals=5, blocks=self.blocks, counters=1)
+        self.grid = (2, 32) if xp is np else (_multiprocessors(xp), min(1024, -(-self.columns // 32) * 32))
+        self.team = cart.device_team(signals=5, blocks=self.grid[0], counters=1)
 
     def _sides(self, size: int, pitch: int) -> Array:
         """The neighbours up, down, left and right, and where in their arrays this rank's edge is the halo."""
@@ -147,7 +149,7 @@ class PersistentPlate:
         sizes = np.int32(self.rows), np.int32(self.columns), self.plates.shape[2], self.plates[0].size
         sides = self.sides if neighbours else self.nobody
         arguments = [self.team, self.plates, sides, *sizes, self.done, steps]
-        self.kernel(self.blocks, self.threads, arguments)
+        self.kernel(*self.grid, arguments)
         self.done += steps
 
     def result(self) -> Array:

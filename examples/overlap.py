@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +20,7 @@ import pyncclx.device as d
 
 Matrix = Any  # of NumPy or PyTorch
 Work = Callable[[], None]
+REPLAYS = 7  # of a graph
 
 SOURCE = """
 struct alignas(16) Eight { unsigned short bits[8]; };  // numbers of type bfloat16
@@ -102,7 +105,7 @@ class Gpu(Device):
         then.wait_event(first.record(self._cupy.cuda.Event(disable_timing=True)))
 
     def seconds(self, comm: Any, work: Work, times: int) -> float:
-        """The time of one call among many, on the slowest rank: of a CUDA graph of `times` calls, replayed."""
+        """The time of one of `times` calls in a CUDA graph: the median of its replays, on the slowest rank."""
         with self.on(self.main):
             work()
             self.main.synchronize()
@@ -113,13 +116,13 @@ class Gpu(Device):
             graph.launch(self.main)
             self.main.synchronize()
             comm.Barrier()
-            begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-            begin.record(self.main)
-            for _ in range(5):
+            marks = [self.main.record(self._cupy.cuda.Event())]
+            for _ in range(REPLAYS):
                 graph.launch(self.main)
-            end.record(self.main)
-            end.synchronize()
-        mine = self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / 5 / times
+                marks.append(self.main.record(self._cupy.cuda.Event()))
+            self.main.synchronize()
+        between = self._cupy.cuda.get_elapsed_time
+        mine = statistics.median(between(*pair) for pair in itertools.pairwise(marks)) / 1e3 / times
         return float(max(comm.allgather(mine)))
 
 

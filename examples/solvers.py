@@ -147,11 +147,11 @@ def say(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]
     return 0 if passed else 1
 
 
-def figure(columns: int) -> tuple[Any, Any]:
+def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
     """A figure with some pictures side by side, and what they are drawn in."""
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    return plt.subplots(1, columns, figsize=(4.5 * columns, 4), layout="constrained")
+    return plt.subplots(rows, columns, figsize=(4.5 * columns, 4 * rows), layout="constrained")

@@ -85,12 +85,12 @@ def line(title: str, tokens: int, product: float, collective: float, serial: flo
 
 
 def draw(path: Path, points: dict[str, list[list[float]]]) -> None:
-    """For each step and hidden size the times over the tokens, as multiples of the product's."""
-    drawing, panels = figure(len(points))
-    for panel, (title, rows) in zip(np.atleast_1d(panels), points.items(), strict=True):
+    """For each step and hidden size the times over the tokens."""
+    drawing, panels = figure(-(-len(points) // 2), 2)
+    for panel, (title, rows) in zip(panels.flat, points.items(), strict=False):
         tokens, *times = zip(*rows, strict=True)
         for name, style, each in zip(WAYS, ("k--", "k:", "o-", "o-"), times, strict=True):
             panel.loglog(tokens, each, style, base=2, label=name)
         panel.set(title=title, xlabel="tokens", ylabel="µs")
-    np.atleast_1d(panels)[0].legend()
-    drawing.savefig(path, dpi=120)
+    panels.flat[0].legend()
+    drawing.savefig(path, dpi=100)

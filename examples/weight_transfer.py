@@ -1,6 +1,6 @@
 """New weights go from the ranks that train a model to those that use it, which divide it otherwise.
 
-    mpiexec -n 4 python examples/weight_transfer.py [--hidden 1024 2048 4096] [--versions 20]
+    mpiexec -n 4 python examples/weight_transfer.py [--hidden 1024 2048 4096] [--versions 100]
 
 In reinforcement learning some GPUs train and others generate. Half of the ranks are trainers here, with some rows of
 every matrix each. The generators have rows of some matrices, columns of others, and all of what is small. Which bytes
@@ -199,7 +199,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 2048, 4096], metavar="N", help="of the models")
-    parser.add_argument("--versions", type=int, default=20, metavar="N", help="to check, and to time (default 20)")
+    parser.add_argument("--versions", type=int, default=100, metavar="N", help="to check, and to time")
     parser.add_argument("--output", type=Path, default=Path("weight_transfer.png"), metavar="FILE", help="picture")
     return parser.parse_args()
 
