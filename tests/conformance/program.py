@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("record", type=Path)
     parser.add_argument("--module", choices=["mpi4py", "pyncclx"], default="pyncclx")
     parser.add_argument("--backends", nargs="+", default=["all"])
-    parser.add_argument("--files", nargs="+", default=[])
+    parser.add_argument("--files", nargs="*", default=[])
     parser.add_argument("-k", dest="expression", default="")
     options = parser.parse_args()
     on_gpu = any(kind.removeprefix("dlpack-") in ("cupy", "numba") for kind in options.backends)
