@@ -193,7 +193,7 @@ def draw(path: Path, points: list[Point]) -> None:
     sizes, *times = zip(*points, strict=True)
     names = "exchange and array operations", "one kernel", "one kernel without neighbours"
     for seconds, name in zip(times, names, strict=True):
-        axes.loglog(sizes, seconds, "o-", label=name)
+        axes.loglog(sizes, seconds, "o-", base=2, label=name)
     axes.set_xlabel("elements along an edge")
     axes.set_ylabel("µs for a step")
     axes.legend()

@@ -71,6 +71,11 @@ class Putting(Step):
         with self.device.on(self.device.copies):
             self.comm.Barrier(device=True)
 
+    def end(self) -> None:
+        """Let the main stream wait until all has left: what was sent may be overwritten."""
+        self.device.order(self.device.copies, self.device.signals)
+        self.device.order(self.device.signals, self.device.main)
+
     def send(self, part: Matrix, peer: int, first: int) -> None:
         """Put a piece into this rank's place in another rank's window and tell it, beside what the main stream does."""
         device = self.device
@@ -113,7 +118,7 @@ class Gather(Putting):
                 self.win.Wait_signal(peer)
                 rows = self.rows(peer, first)
                 self.device.multiply(self.inbox[rows], self.w, self.out[rows])
-        self.device.order(self.device.signals, self.device.main)
+        self.end()
 
     def agrees(self, result: Matrix) -> bool:
         """Whether the products of some tokens of each rank are right."""
@@ -159,7 +164,7 @@ class Scatter(Putting):
                     self.win.Wait_signal(peer)
                 device.add(self.comm.size, self.inbox[first:], self.block, self.out[first : first + self.piece])
         device.order(device.sums, device.main)
-        device.order(device.signals, device.main)
+        self.end()
 
     def agrees(self, result: Matrix) -> bool:
         """Whether some of this rank's sums are right; each rank's part of them is rounded before it travels."""
