@@ -162,8 +162,7 @@ class Cpu(Device):
 
 
 def device_of(comm: Any) -> Gpu | Cpu:
-    """What `comm` runs on; on GPUs each rank takes its own."""
-    comm.select_device()
+    """What `comm` runs on: this rank's GPU, which has been selected, or the host device."""
     return Cpu() if comm.device == "host" else Gpu()
 
 

@@ -42,6 +42,7 @@ def main() -> int:
     """Check and time both steps for all sizes; 1 if a result is wrong."""
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
+    world.select_device()
     device, wrong = device_of(world), 0
     points: dict[str, list[list[float]]] = {}
     for kind, hidden in ((kind, hidden) for kind in (Gather, Scatter) for hidden in options.hidden):
