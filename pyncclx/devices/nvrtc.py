@@ -116,9 +116,9 @@ def compile_kernels(file: str, instantiations: list[str], architecture: str, *op
 
 
 def _text(program: Any, size: Any, get: Any) -> bytes:
-    data = b" " * int(_checked(size(program)))
+    data = bytearray(int(_checked(size(program))))  # not bytes: Python has one object for all that are one byte long
     _checked(get(program, data))
-    return data
+    return bytes(data)
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

@@ -238,3 +238,12 @@ def test_one_pair_compiles_in_every_kernel(architecture):
         names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
         for name, found in compiled(Batch(architecture, file, names)).items():
             assert found.spill_nbytes <= SPILL_NBYTES, f"{name}: {found.spill_nbytes} bytes"
+
+
+def test_compiling_leaves_the_interpreter_alone(tmp_path):
+    """An empty log is one byte; Python has one object for each such string, into which nothing may be written."""
+    file = tmp_path / "one.cu"
+    file.write_text('extern "C" __global__ void one(int* x) { *x = 1; }\n')
+    assert not nvrtc.compile_kernels(str(file), ["one"], ARCHITECTURES[0]).log
+    assert bytes([32]) == b"\x20"
+    assert bytes([32])[0] == 32

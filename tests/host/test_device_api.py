@@ -118,10 +118,10 @@ def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     options = [f"-arch={request.param}", "-std=c++17", "-ftz=true", f"-I{pyncclx.include_path()}"]
     _, handle = nvrtc.nvrtcCreateProgram(program, b"calls.cu", 0, [], [])
     status = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])[0]
-    log = b" " * nvrtc.nvrtcGetProgramLogSize(handle)[1]
+    log = bytearray(nvrtc.nvrtcGetProgramLogSize(handle)[1])
     nvrtc.nvrtcGetProgramLog(handle, log)
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
-    cubin = b" " * nvrtc.nvrtcGetCUBINSize(handle)[1]
+    cubin = bytearray(nvrtc.nvrtcGetCUBINSize(handle)[1])
     nvrtc.nvrtcGetCUBIN(handle, cubin)
     file = tmp_path_factory.mktemp("code") / "calls.cubin"
     file.write_bytes(cubin)

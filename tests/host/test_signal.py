@@ -66,9 +66,9 @@ def compile_functions(architecture: str) -> tuple[str, bytes]:
         (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
         (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
     ]:
-        outputs.append(b" " * checked(measure(program)))  # type: ignore[operator]
+        outputs.append(bytearray(checked(measure(program))))  # type: ignore[call-overload]
         checked(fetch(program, outputs[-1]))
-    return outputs[0].decode(), outputs[1]
+    return outputs[0].decode(), bytes(outputs[1])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
