@@ -16,7 +16,7 @@ import mpi_bootstrap
 
 from . import device_errors, layout, tuning
 from .buffers import Buffer
-from .devices import Device, Event, Function, Upload, Watch
+from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
 from .heap import Heap, Lease, process_heap
 from .symmetric import Window, allocate_window
@@ -234,6 +234,12 @@ class Team:
         if stream is not self._stream:
             self._follow(stream)
         self.device.launch(function, grid, threads, parameters, stream)
+
+    def repeat(self, repeated: Repeated, stream: Any) -> None:
+        """The same with a launch that was made ready."""
+        if stream is not self._stream:
+            self._follow(stream)
+        repeated.launch(stream)
 
     def _follow(self, stream: Any) -> None:
         if self._stream is not None and self._stream != stream:

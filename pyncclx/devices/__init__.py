@@ -73,6 +73,17 @@ class Event(Protocol):
         """Wait on the host for the work before it."""
 
 
+class Repeated(Protocol):
+    """A kernel with its parameters, to be launched again and again."""
+
+    @property
+    def event(self) -> Event:
+        """The end of its last launch."""
+
+    def launch(self, stream: Any) -> None:
+        """Launch it on a stream."""
+
+
 class Device(Protocol):
     """What the library needs of the place where its kernels run. Addresses are those that kernels use.
 
@@ -149,6 +160,9 @@ class Device(Protocol):
         self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
     ) -> None:
         """The same for a kernel with any number of parameters."""
+
+    def repeated(self, function: Function, grid: int, block: int, parameters: bytes) -> Repeated:
+        """Return what `launch` is told but for the stream, made ready."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""
