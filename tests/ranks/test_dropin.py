@@ -83,3 +83,26 @@ def test_requests(module):
     assert y.tolist() == [1, 1, 1]
     assert module.Request.Waitany([module.Request()]) == MPI.UNDEFINED
     persistent.Free()
+
+
+def test_methods_of_a_class_take_mpi4pys_communicators(module):
+    """As `MPI.Comm.Isend(comm, ...)` in mpi4py's own utilities, on a communicator that is not ours."""
+    comm = MPI.COMM_WORLD
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    message, total = np.full(3, -1), np.full(1, -1)
+    request = module.Comm.Isend(comm, np.full(3, comm.rank), right, 5)
+    module.Comm.Recv(comm, message, left, 5)
+    request.Wait()
+    module.Intracomm.Allreduce(comm, np.full(1, comm.rank), total)
+    assert (message == left).all()
+    assert total[0] == sum(range(comm.size))
+
+
+def test_a_datatype_may_be_freed_before_the_wait(module):
+    comm, message = module.COMM_WORLD, np.full(300, -1, "i4")
+    datatype = MPI.INT.Create_contiguous(300).Commit()
+    request = comm.Irecv([message, 1, datatype], (comm.rank - 1) % comm.size)
+    datatype.Free()
+    comm.Send(np.full(300, comm.rank, "i4"), (comm.rank + 1) % comm.size)
+    request.Wait()
+    assert (message == (comm.rank - 1) % comm.size).all()
