@@ -113,10 +113,9 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one. Meanwhile half of the warps copy what stays: the link needs
-    // fewer threads than the memory.
+    // One peer after the other, each rank to another one. Meanwhile some warps copy what stays.
     __device__ void store_straight() {
-        const u32 copiers = copies_long() ? blockDim.x / 64 * 32 : 0, senders = blockDim.x - copiers;
+        const u32 copiers = copies_long() ? 32 * copying_warps() : 0, senders = blockDim.x - copiers;
         if (threadIdx.x >= senders) copy_own(threadIdx.x - senders, copiers);
         else
             for (int j = 0; j < peers(); ++j)
@@ -127,6 +126,15 @@ struct Exchange {
         if (!channel.is_peer(peer) || spans.place[peer] == nullptr) return;
         fence_sys();
         Chunks(channel, 1).signal_stored(0, peer, 0);
+    }
+
+    // A share of the warps as large as that of the bytes which stay.
+    __device__ u32 copying_warps() const {
+        const u64 warps = blockDim.x / 32, own = spans.in[channel.team.rank].kept;
+        u64 sent = 0;
+        for (int j = 0; j < peers(); ++j)
+            if (spans.place[channel.peer(j)] != nullptr) sent += spans.out[channel.peer(j)].nbytes;
+        return u32(warps * own / (own + sent));
     }
 
     __device__ void store_to(int peer, u32 threads) {
