@@ -34,8 +34,8 @@ class Prepared:
         team, device = self._team, self._team.device
         number, function, grid, threads = self._plan = prepare(comm, team, call)
         parameters = team.packed[number] + team.places(call.buffers) + call.arguments
-        self._launch = device.repeated(function, grid, threads, parameters)
-        self._event = self._launch.event
+        self._event = device.event()
+        self._launch = device.repeated(function, grid, threads, parameters, self._event)
         stream_for(device, call.buffers)  # producers on other streams are known now, not later
         of_torch = any(type(buffer.owner).__module__.startswith("torch") for buffer in call.buffers)
         self._stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream

@@ -76,12 +76,8 @@ class Event(Protocol):
 class Repeated(Protocol):
     """A kernel with its parameters, to be launched again and again."""
 
-    @property
-    def event(self) -> Event:
-        """The end of its last launch."""
-
     def launch(self, stream: Any) -> None:
-        """Launch it on a stream."""
+        """Launch it on a stream; its event is the end of that."""
 
 
 class Device(Protocol):
@@ -161,8 +157,8 @@ class Device(Protocol):
     ) -> None:
         """The same for a kernel with any number of parameters."""
 
-    def repeated(self, function: Function, grid: int, block: int, parameters: bytes) -> Repeated:
-        """Return what `launch` is told but for the stream, made ready."""
+    def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
+        """Return what `launch` is told but for the stream, made ready; each launch records the event, if given."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""

@@ -120,9 +120,9 @@ class Event:
         self._on, self._capture = stream.ptr, self._device._capture(handle)
         _checked(driver.cuEventRecord(self._event, handle))
 
-    def recorded(self, stream: Any) -> None:
-        """A graph that was launched on a stream has done what `record` does."""
-        self._on, self._capture = stream.ptr, 0
+    def recorded(self, pointer: int) -> None:
+        """A graph has been launched, on the stream of this handle, that does what `record` does."""
+        self._on, self._capture = pointer, 0
 
     def is_over(self) -> bool:
         """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
@@ -147,20 +147,26 @@ class Event:
 
 
 class Repeated:
-    """A kernel to be launched again and again, and the end of its last launch."""
+    """A kernel to be launched again and again, and the event that says when the last launch has ended, if wanted."""
 
-    def __init__(self, device: Device, function: Any, grid: int, block: int, parameters: bytes) -> None:
-        self.event = Event(device)
-        self._graph = Graph(function, grid, block, parameters, self.event._event)
+    def __init__(
+        self, device: Device, function: Any, grid: int, block: int, parameters: bytes, event: Event | None
+    ) -> None:
+        self._event = event
+        self._graph = Graph(function, grid, block, parameters, None if event is None else event._event)
         self._launch = functools.partial(device.launch, function, grid, block, parameters)
 
     def launch(self, stream: Any) -> None:
         """Enqueue it: as a graph of its own, or in the one that is being captured."""
-        if self._graph.launch(stream.ptr):
-            self.event.recorded(stream)
-        else:
+        pointer = stream.ptr
+        if pointer and stream.is_capturing():  # 0, the legacy default stream, cannot be
             self._launch(stream)
-            self.event.record(stream)
+            if self._event is not None:
+                self._event.record(stream)
+            return
+        self._graph.launch(pointer)
+        if self._event is not None:
+            self._event.recorded(pointer)
 
 
 class Upload:
@@ -370,9 +376,9 @@ class Device:
             place = ctypes.c_void_p(ctypes.addressof(pointers))
             self._launcher.launch_arguments(function, grid, block, place, stream.ptr)
 
-    def repeated(self, function: Any, grid: int, block: int, parameters: bytes) -> Repeated:
+    def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
         """A launch to be made again and again."""
-        return Repeated(self, function, grid, block, parameters)
+        return Repeated(self, function, grid, block, parameters, event)
 
     def most_blocks(self, function: Any, block: int) -> int:
         """How many blocks of so many threads this GPU runs at once, if it does nothing else."""

@@ -12,9 +12,8 @@ from typing import Any
 from cuda.bindings import driver
 
 _LIBRARY = ctypes.CDLL("libcuda.so.1")
-_launch_kernel, _launch_graph, _is_capturing = (
-    getattr(_LIBRARY, name) for name in ("cuLaunchKernelEx", "cuGraphLaunch", "cuStreamIsCapturing")
-)
+_launch_kernel, _launch_graph = _LIBRARY.cuLaunchKernelEx, _LIBRARY.cuGraphLaunch
+_RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -77,7 +76,7 @@ class Launcher:
 
 
 class Graph:
-    """A kernel and an event behind it, to be launched again and again: one call of the driver, where two cost twice."""
+    """A kernel, and behind it an event if one is given, to be launched again and again: half the price of a launch."""
 
     def __init__(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, event: Any) -> None:
         room = Parameters(len(parameters))
@@ -88,20 +87,22 @@ class Graph:
         node.blockDimX, node.blockDimY, node.blockDimZ = block, 1, 1
         graph = checked(driver.cuGraphCreate(0))
         kernel = checked(driver.cuGraphAddKernelNode(graph, None, 0, node))  # takes a copy of the parameters
-        checked(driver.cuGraphAddEventRecordNode(graph, [kernel], 1, event))
-        executable = checked(driver.cuGraphInstantiate(graph, 0))
-        checked(driver.cuGraphDestroy(graph))
+        if event is not None:
+            checked(driver.cuGraphAddEventRecordNode(graph, [kernel], 1, event))
+        executable = _instantiate(graph)
         weakref.finalize(self, driver.cuGraphExecDestroy, executable)  # of one that runs: when it has ended
         self._graph = ctypes.c_void_p(int(executable))
-        self._status = ctypes.c_int()
-        self._place = ctypes.c_void_p(ctypes.addressof(self._status))
 
-    def launch(self, stream: int) -> bool:
-        """Launch it; not, and False, on a stream that is being captured, which takes no graphs."""
-        handle = ctypes.c_void_p(stream)
-        if stream:  # the legacy default stream cannot be captured
-            _checked_status(_is_capturing(handle, self._place))
-            if self._status.value:
-                return False
-        _checked_status(_launch_graph(self._graph, handle))
-        return True
+    def launch(self, stream: int) -> None:
+        """Launch it on a stream that is not being captured."""
+        _checked_status(_launch_graph(self._graph, ctypes.c_void_p(stream)))
+
+
+def _instantiate(graph: Any) -> Any:
+    """Make a graph executable, also while another stream of this thread is being captured; the graph is used up."""
+    before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
+    try:
+        return checked(driver.cuGraphInstantiate(graph, 0))
+    finally:
+        checked(driver.cuThreadExchangeStreamCaptureMode(before))
+        checked(driver.cuGraphDestroy(graph))

@@ -104,7 +104,7 @@ class Repeated:
     """A launch to be made again and again."""
 
     def __init__(self, launch: Callable[[object], None]) -> None:
-        self.event, self.launch = Event(), launch
+        self.launch = launch
 
 
 class Launch(ctypes.Structure):
@@ -290,7 +290,9 @@ class Device:
         if function.run(ctypes.byref(how), pointers) != 0:
             raise RuntimeError(function.error().decode())
 
-    def repeated(self, function: Kernel, grid: int, block: int, parameters: bytes) -> Repeated:
+    def repeated(
+        self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
+    ) -> Repeated:
         """Return a launch to be made again and again."""
         return Repeated(functools.partial(self.launch, function, grid, block, parameters))
 
