@@ -19,7 +19,6 @@ from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
 from .heap import Heap, Lease, process_heap
-from .repeats import Repeats
 from .symmetric import Window, allocate_window
 
 OPERATIONS = (
@@ -116,7 +115,6 @@ class Team:
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
-        self._repeats = Repeats()
         self.dependents: list[Dependent] = []  # what else the communicator holds
         self.device_teams: list[KernelTeam] = []  # what its users' kernels are told of it
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
@@ -181,7 +179,6 @@ class Team:
         self._spans.append((begin, begin + window.memory.nbytes, window.number))
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
-        self._repeats.clear()
         for device_team in self.device_teams:
             device_team.add_windows()
         return window
@@ -228,15 +225,9 @@ class Team:
 
         `arguments`: the bytes after the Team in the kernel's only parameter.
         """
-        key = plan, (self.places(buffers) if self.windows else NO_PLACES) + arguments
-        repeated = self._repeats.find(key)
-        if repeated is not None:
-            self.repeat(repeated, stream)
-            return
         number, function, grid, threads = plan
-        parameters = self.packed[number] + key[1]
-        self.enqueue(function, grid, threads, parameters, stream)
-        self._repeats.note(key, lambda: self.device.repeated(function, grid, threads, parameters))
+        places = self.places(buffers) if self.windows else NO_PLACES
+        self.enqueue(function, grid, threads, self.packed[number] + places + arguments, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
@@ -331,7 +322,6 @@ class Team:
         self.windows.clear()
         self._spans.clear()
         self._scratch.clear()
-        self._repeats.clear()
 
 
 def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:
