@@ -166,6 +166,65 @@ PYNCCLX_API int pyncclx_put_signal_block(
     return 1;
 }
 
+// ---- copy: between addresses that this rank has mapped -------------------------------------------------
+//
+// Its own arrays, shared memory, and what peer_pointer gives. Orders nothing by itself, as put.
+
+PYNCCLX_API void pyncclx_copy_thread(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_thread());
+}
+
+PYNCCLX_API void pyncclx_copy_warp(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_warp());
+}
+
+PYNCCLX_API void pyncclx_copy_block(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_block());
+}
+
+// ---- packets: short messages that carry their own flag -------------------------------------------------
+//
+// In one trip, without a signal. A slot is memory from `comm.Alloc`, at a multiple of 16, of twice the message's bytes
+// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and another one for each message in a slot.
+// Order nothing but the message itself: the receiver has its bytes.
+
+// Puts a message into a peer's slot `dest`.
+PYNCCLX_API int pyncclx_put_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_thread());
+}
+
+PYNCCLX_API int pyncclx_put_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_warp());
+}
+
+PYNCCLX_API int pyncclx_put_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_block());
+}
+
+// Waits for the message of this epoch in this rank's slot `source`, and stores it at `dest`, any memory.
+PYNCCLX_API int pyncclx_receive_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    return receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_thread());
+}
+
+// The same by a warp, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_warp());
+    pyncclx::meet_warp();
+    return __all_sync(pyncclx::lanes_of_warp(), ok);
+}
+
+// The same by a block, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_block());
+    return __syncthreads_or(!ok) == 0;
+}
+
 // ---- barriers: all threads of a block ------------------------------------------------------------------
 //
 // The blocks with one index meet, those of all ranks or of some; a team has words for as many blocks as it was made for.

@@ -110,6 +110,25 @@ def test_put_signal_and_wait_until(comm, team, who):
     )
 
 
+@pytest.mark.parametrize("who", WHO)
+def test_packets_and_copies(comm, team, who):
+    """A turn follows the other without a barrier: who has all messages of one may overwrite those of the last."""
+    size, rounds = comm.size, 4
+    for nbytes in (8, 333):
+        slots = comm.Alloc(2 * size * (nbytes + 15) // 16 * 32 + 64 * size, "u1")
+        for first in (0, rounds):
+            numbers = [[first * size + turn * size + rank for rank in range(size)] for turn in range(rounds)]
+            rows = np.stack([[row(comm.rank, number, nbytes) for number in turn] for turn in numbers])
+            taken, copied = Output(rows.shape, "u1"), Output(rows.shape, "u1", offset=3)
+            failed = xp.zeros(1, "i4")
+            how = (nbytes, i4(rounds), i4(first), i4(WHO[who]))
+            launch("packets", 1, 64, team, slots, put(rows), taken.array, copied.array, *how, failed)
+            expected = np.stack([[row(s, turn[comm.rank], nbytes) for s in range(size)] for turn in numbers])
+            right = np.array_equal(taken.read(), expected) and np.array_equal(copied.read(), expected)
+            right &= not taken.damage() and not copied.damage() and not get(failed)[0]
+            assert_everywhere(comm, right, f"{nbytes} bytes from {first} on")
+
+
 @one_communicator
 def test_atomics_and_adding_signals(comm, team):
     grid, block = 2, 8
