@@ -7,11 +7,12 @@
 // `pyncclx/device_team.py` allocates it and packs the struct. A wait that gives up is recorded as in wait.cuh, with the
 // function in the place of the channel and its signal or block in that of the epoch; wrong arguments are an Overflow.
 #pragma once
-#include "packet.cuh"
+#include "reduce.cuh"
 
 enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device_team.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
-    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kPutPackets, kReceivePackets
+    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kPutPackets, kReceivePackets,
+    kAllgather, kAlltoall, kAllreduce
 };
 
 enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/device_team.py
@@ -286,4 +287,37 @@ __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     const Awaited what{counter, kGridBarrier, team.team.rank, turn + 1, 0};
     const bool ok = thread_number() != 0 || wait_for_word(team, &words->turn, what);
     return __syncthreads_or(!ok) == 0;
+}
+
+// All threads of a block put `nbytes` to every rank, `step` bytes further on in the source for each, to this rank's place
+// there. The ranks meet before, when what was there has been used, and after.
+__device__ inline bool put_to_all(u64 handle, DeviceFunction function, u64 dest, u64 source, u64 nbytes, u64 step) {
+    const View v = view(handle);
+    if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;
+    bool ok = true;
+    for (int j = 0; j < v.size; ++j) {
+        const int peer = (v.rank + j) % v.size;
+        ok &= put(view(handle, peer), function, dest + v.rank * nbytes, source + peer * step, nbytes, peer, this_block());
+    }
+    return meet_ranks(*v.team, 0xffffffffu) && ok;
+}
+
+// All threads of a block fold this rank's shard of all ranks' arrays, in rank order, and store it in all of them.
+template <class T>
+__device__ bool fold_for_all(u64 handle, u64 array, u64 count) {
+    __shared__ char* at[kMaxRanks];
+    const View v = view(handle);
+    if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;
+    const u64 nbytes = count * sizeof(T), packs = packs_in(nbytes), each = (packs + v.size - 1) / v.size;
+    const u64 first = smaller(each * v.rank, packs), end = smaller(first + each, packs);
+    for (int rank = int(thread_number()); rank < v.size; rank += int(threads_of_block()))
+        at[rank] = at_peer(v, kAllreduce, array, nbytes, rank);
+    __syncthreads();
+    bool ok = true;
+    for (int rank = 0; rank < v.size; ++rank) ok &= at[rank] != nullptr;
+    for (u64 i = first + thread_number(); ok && i < end; i += threads_of_block()) {
+        const Pack pack = fold_loaded<T, Sum>(v.size, [&](int rank) { return get_pack(at[rank], i, nbytes); });
+        for (int rank = 0; rank < v.size; ++rank) put_pack(at[rank], i, nbytes, pack);
+    }
+    return meet_ranks(*v.team, 0xffffffffu) && ok;
 }

@@ -242,6 +242,41 @@ PYNCCLX_API int pyncclx_barrier_among(pyncclx_team team, u32 ranks) {
     return v.size != 0 && meet_ranks(*v.team, ranks);
 }
 
+// ---- collectives of a block: all threads of the blocks with one index, on all ranks --------------------
+//
+// With the same lengths everywhere. The ranks meet before and after, as in barrier: releases what the block did before,
+// acquires what its counterparts did and all results. Arrays that peers write, `dest` and `array`, are from `comm.Alloc`.
+
+// Every rank's `nbytes` at `source`, any memory, become the place of that rank in everybody's `dest`, in rank order.
+PYNCCLX_API int pyncclx_allgather_block(pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    return pyncclx::put_to_all(team, pyncclx::kAllgather, dest, source, nbytes, 0);
+}
+
+// Piece r of `source`, any memory, goes to rank r; piece s of `dest` comes from rank s. Pieces have `nbytes`.
+PYNCCLX_API int pyncclx_alltoall_block(pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    return pyncclx::put_to_all(team, pyncclx::kAlltoall, dest, source, nbytes, nbytes);
+}
+
+// `array` becomes the sum of all ranks' arrays, element by element, added in the order of the ranks: float,
+PYNCCLX_API int pyncclx_allreduce_block_f32(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<float>(team, array, count);
+}
+
+// The same for double,
+PYNCCLX_API int pyncclx_allreduce_block_f64(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<double>(team, array, count);
+}
+
+// The same for int,
+PYNCCLX_API int pyncclx_allreduce_block_i32(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<int>(team, array, count);
+}
+
+// The same for long long.
+PYNCCLX_API int pyncclx_allreduce_block_i64(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<i64>(team, array, count);
+}
+
 // ---- blocks of one rank: all threads of all blocks of the grid -----------------------------------------
 
 // 1 in the block that comes last, 0 in the others. Releases what a block did before; acquires, in the last one, what all

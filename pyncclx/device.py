@@ -40,6 +40,8 @@ _SIGNATURES = {
     "signal_read": f"uint64({_TEAM}, uint32)",
     **dict.fromkeys(("wait_until", "wait_until_block"), f"int32({_TEAM}, {_SIGNAL})"),
     "barrier": f"int32({_TEAM})",
+    **dict.fromkeys(("allgather_block", "alltoall_block"), f"int32({_TEAM}, uint64, uint64, uint64)"),
+    **{f"allreduce_block_{kind}": f"int32({_TEAM}, uint64, uint64)" for kind in ("f32", "f64", "i32", "i64")},
     **dict.fromkeys(("barrier_among", "last_block", "grid_barrier"), f"int32({_TEAM}, uint32)"),
     **dict.fromkeys(("fence", "quiet"), "void()"),
     **{f"atomic_add_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, int32)" for n in (32, 64)},

@@ -9,6 +9,7 @@ OPERATION = "device_team"  # of the records
 FUNCTIONS = (  # DeviceFunction
     *("peer_pointer", "put", "get", "put_signal", "signal_set", "signal_add", "signal_read", "wait_until", "barrier"),
     *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size", "put_packets", "receive_packets"),
+    *("allgather_block", "alltoall_block", "allreduce_block"),
 )
 MISUSES = {  # Misuse
     16: "peer {given} is no rank of the {most} there are",

@@ -48,6 +48,9 @@ def everything(team, words, source, results):
     ok &= d.receive_packets_block(team, here + 416, here + 320, 8, 9)
     d.copy_block(here + 424, there + 8, 8)
     ok &= d.wait_until_block(team, 0, 1) & d.wait_until_block(team, 1, 1) & d.wait_until_block(team, 2, 1)
+    ok &= d.alltoall_block(team, here + 464, there, 8) & d.allgather_block(team, here + 464, there, 8)
+    ok &= d.allreduce_block_i64(team, here + 472, 0) & d.allreduce_block_i32(team, here + 472, 0)
+    ok &= d.allreduce_block_f64(team, here + 472, 0) & d.allreduce_block_f32(team, here + 472, 0)
     d.fence()
     ok &= d.barrier(team) & d.barrier_among(team, 0xFFFF) & d.grid_barrier(team, 0) & d.last_block(team, 1)
     if first:

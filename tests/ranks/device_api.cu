@@ -71,6 +71,40 @@ extern "C" __global__ void packets(pyncclx_team team, char* slots, const char* r
     if (!ok) *failed = 1;
 }
 
+// Collectives of each block, one after the other on the same arrays, with what a kernel of a user's would do between.
+extern "C" __global__ void block_collectives(pyncclx_team team, char* gathered, char* exchanged, const char* rows,
+                                             long long nbytes, char* copies, int rounds, int* failed) {
+    const int size = pyncclx_size(team);
+    const long long all = size * nbytes, mine = blockIdx.x * all;
+    int ok = 1;
+    for (int round = 0; round < rounds; ++round) {
+        const char* source = rows + (round * gridDim.x + blockIdx.x) * all;
+        char* to = copies + (round * gridDim.x + blockIdx.x) * 2 * all;
+        ok &= pyncclx_allgather_block(team, gathered + mine, source, nbytes);
+        ok &= pyncclx_alltoall_block(team, exchanged + mine, source, nbytes);
+        pyncclx_copy_block(to, gathered + mine, all);
+        pyncclx_copy_block(to + all, exchanged + mine, all);
+    }
+    if (!ok) *failed = 1;
+}
+
+template <class T, class Sum>
+__device__ void fold(pyncclx_team team, T* array, long long count, int* failed, Sum sum) {
+    T* mine = array + blockIdx.x * count;
+    for (int round = 0; round < 2; ++round) {
+        if (!sum(team, mine, count)) *failed = 1;
+        for (int i = threadIdx.x; i < count; i += blockDim.x) mine[i] += T(1);
+    }
+}
+
+extern "C" __global__ void block_sums(pyncclx_team team, float* f32, double* f64, int* i32, long long* i64,
+                                      long long count, int* failed) {
+    fold(team, f32, count, failed, [](u64 t, float* a, u64 n) { return pyncclx_allreduce_block_f32(t, a, n); });
+    fold(team, f64, count, failed, [](u64 t, double* a, u64 n) { return pyncclx_allreduce_block_f64(t, a, n); });
+    fold(team, i32, count, failed, [](u64 t, int* a, u64 n) { return pyncclx_allreduce_block_i32(t, a, n); });
+    fold(team, i64, count, failed, [](u64 t, long long* a, u64 n) { return pyncclx_allreduce_block_i64(t, a, n); });
+}
+
 // Rows travel round the ring of ranks, one at a time; `first` have done so before.
 extern "C" __global__ void ring(pyncclx_team team, char* inbox, const char* rows, char* taken, long long nbytes,
                                 int rounds, int first, int who, int* failed) {
