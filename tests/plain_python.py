@@ -1,7 +1,7 @@
 """Run the kernels of pyncclx/numba_kernels as the Python functions that they are: a thread for each thread of a GPU.
 
-What Numba and the device API give is imitated on memory of this process. Ranks go from call to call without meeting, and
-what moves data waits a moment now and then, so that an exchange that relies on luck is found out.
+What Numba and the device API give is imitated on memory of this process. Ranks go from call to call without meeting,
+and what moves data waits a moment now and then, so that an exchange that relies on luck is found out.
 """
 
 import contextlib
@@ -112,9 +112,10 @@ class Cuda:
         self._machine, self._here = machine, machine.here
         self.blockDim, self.gridDim = types.SimpleNamespace(x=machine.threads), types.SimpleNamespace(x=machine.blocks)
         self.shared = types.SimpleNamespace(array=self._shared_array)
+        self.local = types.SimpleNamespace(array=np.empty)
 
-    threadIdx = property(lambda self: types.SimpleNamespace(x=self._here.thread))  # noqa: N815
-    blockIdx = property(lambda self: types.SimpleNamespace(x=self._here.index))  # noqa: N815
+    threadIdx = property(lambda self: types.SimpleNamespace(x=self._here.thread))
+    blockIdx = property(lambda self: types.SimpleNamespace(x=self._here.index))
 
     def jit(self, function, **options):
         return function
@@ -123,7 +124,7 @@ class Cuda:
         self._here.block.all.wait(PATIENCE)
 
     def syncthreads_and(self, vote):
-        """A barrier on both sides of the votes, which nobody reads before all are cast or writes before all have read."""
+        """A barrier on both sides of the votes: nobody reads before all are cast, or votes before all have read."""
         block = self._here.block
         block.votes[self._here.thread] = bool(vote)
         block.all.wait(PATIENCE)
@@ -204,11 +205,16 @@ class Device:
         if self._here.thread % WARP == 0 and nbytes > 0:
             length = -(-int(nbytes) // 16) * 4
             slot = np.frombuffer((ctypes.c_char * (length * 8)).from_address(int(source)), "u4").reshape(length, 2)
-            self._machine.wait(lambda: (slot[:, 1] == epoch & 0xFFFFFFFF).all())
+            flags = slot[:, 1]
+            self._machine.wait(lambda: bool((flags == epoch & 0xFFFFFFFF).all()))
             message = slot[:, 0].copy()
             self._copy(dest, message.ctypes.data, nbytes)
         self._here.block.warps[self._here.thread // WARP].wait(PATIENCE)
         return 1
+
+
+def _import(name):
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 @contextlib.contextmanager
@@ -232,7 +238,7 @@ def kernels_of(machine):
     pyncclx.device = device
     numba_code.device_function = lambda symbol, signature: overflow
     try:
-        yield lambda name: importlib.import_module(f"{PACKAGE}.{name}")
+        yield _import
     finally:
         numba_code.device_function = declare
         if device_of_package is None:

@@ -53,6 +53,7 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
 def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
     """Large: every rank folds a shard of each tile and sends it to all. Each byte travels twice."""
+    at_once = max(1, 16 // size)  # elements that a thread folds before it stores one: their loads travel together
 
     def allreduce_two_shot(team: int, work: int, args: Any, call: int) -> None:
         me = d.rank(team)
@@ -62,6 +63,7 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
             return
         shard = min(((part + size - 1) // size + 15) // 16 * 16, longest_chunk(size))  # of one rank in a tile, in bytes
         stride = longest_chunk(size) // itemsize
+        totals = cuda.local.array(at_once, element)
         turn = last_turn(work)
         for tile in range(0, part, size * shard):
             mine = min(tile + me * shard, part)
@@ -75,11 +77,16 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
                 break
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
             arrived = d.pointer(chunks(work, turn, 0, size), element)
-            for i in range(cuda.threadIdx.x, length // itemsize, cuda.blockDim.x):
-                total = own[i] if me == 0 else arrived[i]
-                for rank in range(1, size):  # in the order of the ranks
-                    total = combine(total, own[i] if rank == me else arrived[rank * stride + i])
-                result[i] = total
+            for first in range(cuda.threadIdx.x, length // itemsize, at_once * cuda.blockDim.x):
+                for k in range(at_once):
+                    i = min(first + k * cuda.blockDim.x, length // itemsize - 1)
+                    total = own[i] if me == 0 else arrived[i]
+                    for rank in range(1, size):  # in the order of the ranks
+                        total = combine(total, own[i] if rank == me else arrived[rank * stride + i])
+                    totals[k] = total
+                for k in range(at_once):
+                    if first + k * cuda.blockDim.x < length // itemsize:
+                        result[first + k * cuda.blockDim.x] = totals[k]
             cuda.syncthreads()
             turn = next_turn(work, turn)
             for j in range(1, size):

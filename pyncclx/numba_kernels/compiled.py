@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pickle
 import struct
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from .. import kernels
 from ..buffers import Buffer
 from ..devices import Function, numba_code
 from ..errors import NotSupported
+from ..paths import cache_directory, sources_digest, write
 from ..team import Team
 from .workspace import Workspace
 
@@ -87,8 +91,22 @@ def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
     """One kernel for this GPU's architecture and a number of ranks, as `Device.load` takes it."""
     nvrtc = importlib.import_module("pyncclx.devices.nvrtc")
     architecture = team.device.architecture
-    code = code_of(kernel, template, team.size, architecture)
+    code = cached_code(kernel, template, team.size, architecture)
     return pickle.dumps(nvrtc.compile_linked(FILE, [KERNEL], architecture, code))
+
+
+def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
+    """As `code_of`, from the cache on disk if it is there: Numba takes seconds."""
+    numba_code.check_present()
+    version = importlib.import_module("numba_cuda").__version__
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    sources += [Path(str(numba_code.__file__)).read_bytes()]
+    sources.append(sources_digest(FILE).encode())
+    key = repr((version, sys.version_info[:2], sources, kernel, template, size, architecture))
+    path = cache_directory() / f"{kernel}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.ltoir"
+    if not path.exists():
+        write(path, code_of(kernel, template, size, architecture))
+    return path.read_bytes()
 
 
 def code_of(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:

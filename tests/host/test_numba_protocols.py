@@ -21,25 +21,25 @@ def address(array):
 def lengths(size, blocks):
     """Of messages in bytes: one, odd, as packets to the last, by several turns; some blocks have nothing to do."""
     packets, chunks = blocks * workspace.packet_nbytes(size), blocks * workspace.chunk_nbytes(size)
-    return [1, 33, packets, packets + 1, chunks + 17, 3, 2 * chunks + 5, 100, packets]
+    return [1, packets, packets + 1, chunks + 17, 3, 2 * chunks + 5, packets]
 
 
-@pytest.mark.parametrize(("size", "blocks"), [(1, 2), (2, 2), (3, 1)])
+@pytest.mark.parametrize(("size", "blocks", "in_place"), [(1, 2, False), (2, 2, True), (3, 1, False), (3, 1, True)])
 @pytest.mark.parametrize("name", ["allgather", "alltoall"])
-@pytest.mark.parametrize("in_place", [False, True])
 def test_moves(name, size, blocks, in_place):
     machine, calls = Machine(size, blocks, THREADS), lengths(size, blocks)
-    sends = [[rows(r, call, n * (size if name == "alltoall" else 1)) for r in range(size)] for call, n in enumerate(calls)]
+    all_to_all = name == "alltoall"
+    sends = [[rows(r, call, n * size if all_to_all else n) for r in range(size)] for call, n in enumerate(calls)]
     recvs = [[np.full(size * n, 0xA5, "u1") for _ in range(size)] for n in calls]
     expected, arguments = [], []
     for n, send, recv in zip(calls, sends, recvs, strict=True):
         blocks_of = [each.reshape(-1, n) for each in send]
-        expected.append([np.concatenate([b[r] if name == "alltoall" else b[0] for b in blocks_of]) for r in range(size)])
+        expected.append([np.concatenate([b[r if all_to_all else 0] for b in blocks_of]) for r in range(size)])
         arguments.append([])
         for rank in range(size):
             source = address(send[rank])
             if in_place:
-                begin, length = (0, size * n) if name == "alltoall" else (rank * n, n)
+                begin, length = (0, size * n) if all_to_all else (rank * n, n)
                 recv[rank][begin : begin + length] = send[rank]
                 source = address(recv[rank]) + begin
             arguments[-1].append((source, address(recv[rank]), n))
@@ -51,21 +51,22 @@ def test_moves(name, size, blocks, in_place):
             assert np.array_equal(recv[rank], expected[call][rank]), f"call {call}, rank {rank}"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("turn", [0, 2**32 - 4, 2**40 - 2])
+@pytest.mark.parametrize(("size", "turn"), [(1, 0), (3, 0), (2, 2**32 - 4), (3, 2**32 - 2)])
 def test_allreduce(size, turn):
     """Both kernels in turn, on float32 with sums that depend on the order; also when the count of turns begins anew."""
     machine, blocks = Machine(size, 2, THREADS), 2
     forms = ("one_shot", "two_shot") * 3
     calls = [100, 3 * workspace.CHUNKS_NBYTES // 4, 1, 37, blocks * workspace.packet_nbytes(size) // 4, 999]
-    vectors = [[np.random.default_rng([call, r]).standard_normal(n).astype("f4") for r in range(size)] for call, n in enumerate(calls)]
+    random = np.random.default_rng(size)
+    vectors = [[random.standard_normal(n).astype("f4") for _ in range(size)] for n in calls]
     recvs = [[np.full(n, np.nan, "f4") for _ in range(size)] for n in calls]
     for space in machine.spaces:
         space[: 8 * blocks].view("i8")[:] = turn
     for signals in machine.signals:
         signals[:] = [turn] * len(signals)
     arguments = [
-        [(address(v[r]), address(out[r]), v[r].nbytes) for r in range(size)] for v, out in zip(vectors, recvs, strict=True)
+        [(address(v), address(out), v.nbytes) for v, out in zip(*each, strict=True)]
+        for each in zip(vectors, recvs, strict=True)
     ]
     with kernels_of(machine) as module:
         made = [getattr(module("allreduce"), form)(np.float32, 4, lambda a, b: a + b, size) for form in forms[:2]]
@@ -86,14 +87,14 @@ def matrices(size, blocks):
     return [some, some * 0, mixed, np.full((size, size), 3), mixed.T.copy(), some]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 def test_alltoallv(size):
     """Packed, with room for all or for some."""
     machine, blocks = Machine(size, 2, THREADS), 2
     counts = matrices(size, blocks)
     room = [int(m.sum(axis=0).max()) - (call % 2) * 2 for call, m in enumerate(counts)]
     room = [max(each, 0) for each in room]
-    sends = [[rows(r, call, int(m[r].sum()) * 24).reshape(-1, 24) for r in range(size)] for call, m in enumerate(counts)]
+    sends = [[rows(r, call, m[r].sum() * 24).reshape(-1, 24) for r in range(size)] for call, m in enumerate(counts)]
     recvs = [[np.full((n + 1, 24), 0xA5, "u1") for _ in range(size)] for n in room]
     outputs = [[np.full((4, size), -1, "i8") for _ in range(size)] for _ in counts]
     told = [[m[r].astype("i8").copy() for r in range(size)] for m in counts]
