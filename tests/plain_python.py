@@ -22,6 +22,7 @@ from pyncclx.numba_kernels import workspace
 PACKAGE = "pyncclx.plain_numba_kernels"
 WARP = 32
 PATIENCE = 30.0  # seconds
+PACKETS_NBYTES, CHUNKS_NBYTES = 1024, 4096  # less than on GPUs, so that short messages take several turns
 
 
 class Machine:
@@ -235,6 +236,8 @@ def kernels_of(machine):
         return 1
 
     sys.modules.update(fakes)
+    slots = _import("workspace")
+    slots.PACKETS_NBYTES, slots.CHUNKS_NBYTES = PACKETS_NBYTES, CHUNKS_NBYTES
     pyncclx.device = device
     numba_code.device_function = lambda symbol, signature: overflow
     try:

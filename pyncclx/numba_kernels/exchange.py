@@ -79,6 +79,7 @@ def next_turn(work: int, turn: int) -> int:
     if turn & 0xFFFFFFFF == 0:
         turn += 2
     if turn & 0xFFFFFFFF <= 3 or turn & 0xFFFFFFFF == 0xFFFFFFFF:
+        cuda.syncthreads()  # until all have read what the turn before left there
         words = d.pointer(packets(work, turn + 1, 0, 1), np.int64)
         for i in range(cuda.threadIdx.x, PACKETS_NBYTES // 8, cuda.blockDim.x):
             words[i] = 0

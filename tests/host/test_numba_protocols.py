@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from plain_python import Machine, kernels_of
-from pyncclx.numba_kernels import workspace
+from plain_python import CHUNKS_NBYTES, PACKETS_NBYTES, Machine, kernels_of
 
 THREADS = 64
 
@@ -18,9 +17,19 @@ def address(array):
     return array.ctypes.data
 
 
+def packet_nbytes(size):
+    """The longest message of a block that goes as packets."""
+    return PACKETS_NBYTES // 2 // size // 16 * 16
+
+
+def chunk_nbytes(size):
+    """The longest chunk."""
+    return CHUNKS_NBYTES // size // 16 * 16
+
+
 def lengths(size, blocks):
     """Of messages in bytes: one, odd, as packets to the last, by several turns; some blocks have nothing to do."""
-    packets, chunks = blocks * workspace.packet_nbytes(size), blocks * workspace.chunk_nbytes(size)
+    packets, chunks = blocks * packet_nbytes(size), blocks * chunk_nbytes(size)
     return [1, packets, packets + 1, chunks + 17, 3, 2 * chunks + 5, packets]
 
 
@@ -56,7 +65,7 @@ def test_allreduce(size, turn):
     """Both kernels in turn, on float32 with sums that depend on the order; also when the count of turns begins anew."""
     machine, blocks = Machine(size, 2, THREADS), 2
     forms = ("one_shot", "two_shot") * 3
-    calls = [100, 3 * workspace.CHUNKS_NBYTES // 4, 1, 37, blocks * workspace.packet_nbytes(size) // 4, 999]
+    calls = [30, 3 * CHUNKS_NBYTES // 4, 1, 37, blocks * packet_nbytes(size) // 4, 999]
     random = np.random.default_rng(size)
     vectors = [[random.standard_normal(n).astype("f4") for _ in range(size)] for n in calls]
     recvs = [[np.full(n, np.nan, "f4") for _ in range(size)] for n in calls]
@@ -81,7 +90,7 @@ def test_allreduce(size, turn):
 
 def matrices(size, blocks):
     """Counts of rows [sender, receiver]."""
-    random, long = np.random.default_rng(size), 2 * blocks * workspace.chunk_nbytes(size) // 24
+    random, long = np.random.default_rng(size), 2 * blocks * chunk_nbytes(size) // 24
     some = random.integers(0, 20, (size, size))
     mixed = random.choice([0, 1, long // 3, long + 1], (size, size))
     return [some, some * 0, mixed, np.full((size, size), 3), mixed.T.copy(), some]
