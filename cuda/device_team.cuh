@@ -11,7 +11,7 @@
 
 enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device_team.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
-    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kPutPackets, kReceivePackets,
+    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal, kPutPackets, kReceivePackets,
     kAllgather, kAlltoall, kAllreduce
 };
 

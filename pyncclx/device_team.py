@@ -109,6 +109,11 @@ class DeviceTeam:
         for window in (self._window, *self._own):
             window.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its communicator has not been freed."""
+        return self._team is not None
+
     def _alive(self) -> Team:
         if self._team is None:
             raise MPIError(MPI.ERR_COMM, "device_team: its communicator has been freed; make another one's team")
