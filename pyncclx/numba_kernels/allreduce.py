@@ -51,6 +51,61 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
     return allreduce_one_shot
 
 
+def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
+    """Medium: every rank folds a shard of each tile; contributions and results go as packets, in one turn.
+
+    Of a slot the first half is for contributions, the second for results. In a short tile some ranks have no shard, and
+    those do not hear from each other. But who gets a result knows that all have contributed to it.
+    """
+    half = packet_nbytes(size) // 32 * 16
+    columns = half // itemsize
+
+    def allreduce_two_shot_packets(team: int, work: int, args: Any, call: int) -> None:
+        me = d.rank(team)
+        begin, part = part_of(args[2])
+        send, recv = args[0] + begin, args[1] + begin
+        if part == 0:  # of this block, on all ranks
+            return
+        arrived = cuda.shared.array((size, columns), element)
+        shard = min(((part + size - 1) // size + 15) // 16 * 16, half)  # of one rank in a tile, in bytes
+        turn = last_turn(work)
+        warp, warps = cuda.threadIdx.x // 32, cuda.blockDim.x // 32
+        for tile in range(0, part, size * shard):
+            mine = min(tile + me * shard, part)
+            length = min(shard, part - mine)
+            turn = next_turn(work, turn)
+            ok = 1
+            for j in range(warp, size - 1, warps):  # a warp for each peer
+                peer = (me + 1 + j) % size
+                at = min(tile + peer * shard, part)
+                d.put_packets_warp(team, packets(work, turn, me, size), send + at, min(shard, part - at), peer, turn)
+            for j in range(warp, size - 1, warps):
+                source = (me + 1 + j) % size
+                to = d.address(arrived) + source * half
+                ok &= d.receive_packets_warp(team, to, packets(work, turn, source, size), length, turn)
+            if not cuda.syncthreads_and(ok):
+                break
+            own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
+            for i in range(cuda.threadIdx.x, length // itemsize, cuda.blockDim.x):
+                total = own[i] if me == 0 else arrived[0, i]
+                for rank in range(1, size):  # in the order of the ranks
+                    total = combine(total, own[i] if rank == me else arrived[rank, i])
+                result[i] = total
+            cuda.syncthreads()
+            for j in range(warp, size - 1, warps):
+                to = packets(work, turn, me, size) + 2 * half
+                d.put_packets_warp(team, to, recv + mine, length, (me + 1 + j) % size, turn)
+            for j in range(warp, size - 1, warps):
+                source = (me + 1 + j) % size
+                at, slot = min(tile + source * shard, part), packets(work, turn, source, size) + 2 * half
+                ok &= d.receive_packets_warp(team, recv + at, slot, min(shard, part - at), turn)
+            if not cuda.syncthreads_and(ok):
+                break
+        leave(work, turn)
+
+    return allreduce_two_shot_packets
+
+
 def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
     """Large: every rank folds a shard of each tile and sends it to all. Each byte travels twice."""
     at_once = max(1, 16 // size)  # elements that a thread folds before it stores one: their loads travel together

@@ -20,6 +20,7 @@ WORTH_A_BLOCK_OF_CHUNKS = 4096
 THREADS = 512  # of a block that moves chunks
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # as cuda/'s
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
+TWO_SHOT_PACKETS_NBYTES = 2 << 20
 
 
 def wanted(algorithm: str | None) -> bool:
@@ -40,10 +41,12 @@ def _as_chunks(kernel: str, nbytes: int) -> Choice:
 
 @lru_cache  # the same few sizes come again and again
 def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
-    """One shot while short, two shots when long."""
+    """One shot while short, then two shots of packets, of chunks when long."""
     limit = min(ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY), BLOCKS * packet_nbytes(layout.size))
     if nbytes <= limit:
         return _as_packets(layout, "allreduce_one_shot", nbytes)
+    if nbytes <= TWO_SHOT_PACKETS_NBYTES:
+        return _as_packets(layout, "allreduce_two_shot_packets", nbytes)
     return _as_chunks("allreduce_two_shot", nbytes)
 
 

@@ -20,6 +20,7 @@ KERNELS = {  # what is in the machine code of each, in this order
     ("numba_alltoall",): f"{PACKET} {SIGNAL}",
     ("numba_alltoallv",): f"{PACKET} {SIGNAL}",
     ("numba_allreduce_one_shot", "float32", "SUM"): f"{PACKET} FADD",
+    ("numba_allreduce_two_shot_packets", "float32", "SUM"): f"{PACKET} FADD",
     ("numba_allreduce_two_shot", "int64", "MIN"): f"{SIGNAL} {SIGNAL}",
 }
 

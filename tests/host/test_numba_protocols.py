@@ -62,10 +62,10 @@ def test_moves(name, size, blocks, in_place):
 
 @pytest.mark.parametrize(("size", "turn"), [(1, 0), (3, 0), (2, 2**32 - 4), (3, 2**32 - 2)])
 def test_allreduce(size, turn):
-    """Both kernels in turn, on float32 with sums that depend on the order; also when the count of turns begins anew."""
+    """All kernels in turn, on float32 with sums that depend on the order; also when the count of turns begins anew."""
     machine, blocks = Machine(size, 2, THREADS), 2
-    forms = ("one_shot", "two_shot") * 3
-    calls = [30, 3 * CHUNKS_NBYTES // 4, 1, 37, blocks * packet_nbytes(size) // 4, 999]
+    forms = ("one_shot", "two_shot_packets", "two_shot")
+    calls = [30, 500, 3 * CHUNKS_NBYTES // 4, 1, 3, 37, blocks * packet_nbytes(size) // 4, 999, 999]
     random = np.random.default_rng(size)
     vectors = [[random.standard_normal(n).astype("f4") for _ in range(size)] for n in calls]
     recvs = [[np.full(n, np.nan, "f4") for _ in range(size)] for n in calls]
@@ -78,8 +78,8 @@ def test_allreduce(size, turn):
         for each in zip(vectors, recvs, strict=True)
     ]
     with kernels_of(machine) as module:
-        made = [getattr(module("allreduce"), form)(np.float32, 4, lambda a, b: a + b, size) for form in forms[:2]]
-        machine.call(lambda call: made[call % 2], arguments)
+        made = [getattr(module("allreduce"), form)(np.float32, 4, lambda a, b: a + b, size) for form in forms]
+        machine.call(lambda call: made[call % 3], arguments)
     for call, recv in enumerate(recvs):
         total = vectors[call][0]
         for vector in vectors[call][1:]:

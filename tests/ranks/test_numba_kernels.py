@@ -28,7 +28,8 @@ def lengths(size):
     """Bytes: nothing, odd ones, the last that goes as packets and the next, several turns of every block."""
     packets = workspace.BLOCKS * workspace.packet_nbytes(size)
     chunks = workspace.BLOCKS * workspace.chunk_nbytes(size)
-    return [0, 8, 24, 248, 4104, 98304, 98312, packets, packets + 8, chunks * size - 8, 2 * chunks * size + 40]
+    sizes = [0, 8, 24, 248, 4104, 98304, 98312, packets, packets + 8, 2**20 + 8, 2**21, 2**21 + 8]
+    return [*sizes, chunks * size - 8, 2 * chunks * size + 40]
 
 
 def captured(stream, call):
