@@ -213,8 +213,8 @@ class Base(_Comm):
             "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
             datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
             communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
-            the program's own kernels. All 0 before the first operation on device
-            arrays.
+            the program's own kernels, and the workspace of collectives in Python. All 0 before the first operation on
+            device arrays.
         """
         team = state_of(self).team
         mine = {

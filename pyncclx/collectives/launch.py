@@ -12,6 +12,7 @@ from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
+from ..numba_kernels import compiled
 from ..team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
@@ -159,7 +160,10 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
 def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
     choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
-    function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
+    if choice.kernel.startswith(compiled.PREFIX):
+        function = compiled.function_of(comm, team, choice.kernel, call.template)
+    else:
+        function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)
     if len(team.plans) >= MOST_PLANS:
