@@ -1,280 +1,184 @@
 // Dispatch: every token goes to the ranks of its experts, and lands grouped, ready for the experts.
 //
-// One launch, whatever the routing; the host knows no count:
-//   1. every block counts how many choices of its tokens go to each bucket, and numbers them (index_tokens);
-//   2. the counts of all blocks make those of the rank, and are told to every peer as packets;
-//   3. now every rank knows where each of its rows belongs, on whatever rank: it stores them there, each token
-//      once to a rank, with a link that says what the row is;
-//   4. when all ranks have stored, the receiver copies a token's data to its other rows, and hands out the links.
-//
-// Rows of a bucket are in the order (source, token, choice); numbers come from counting, not from atomics, so that
-// the order is the same in every run. With a handle of an earlier dispatch (`reuse`) only the data moves.
+// One launch, whatever the routing; the host knows no count. Rows of a bucket are in the order (source, token, choice).
+// If all ranks have few tokens, these travel as packets, with all choices (few_tokens.cuh). Otherwise
+//   1. the ranks exchange counts, so that each knows where its rows belong, on whatever rank (buckets.cuh);
+//   2. half of the warps store them there, each token once to a rank, with its ways and notes of its rows;
+//   3. the others copy a token's data to its other rows as it comes, and hand out ways and notes.
+// With a handle of an earlier dispatch (`reuse`) only the data moves.
+#include "buckets.cuh"
 #include "cast.cuh"
-#include "packet.cuh"
-#include "shuffle.cuh"
 
-constexpr int kSegment = 256;  // choices that are numbered together
-
-struct DispatchArgs {
-    Shuffle shuffle;
-    const char* tokens;    // [token_count] rows
-    const void* experts;   // [token_count][k] int or i64; -1: none
-    const float* weights;  // [token_count][k]; null: all 1
-    u64* routes;           // [token_count][k]; these and the following are outputs, of the handle
-    Pack* links;           // [capacity]
-    i64* counts;           // of each of this rank's buckets,
-    i64* offsets;          //   where it begins, and the end
-    i64* total;            //   rows of this rank
-    i64* dropped;          // [size]: rows of each source without room
-    int* row_experts;      // [capacity]: the expert of a row, among the rank's; -1 past the rows,
-    float* row_weights;    //   and its weight; 0 past the rows
-    i64 token_count;
-    i64 expert_nbytes;  // 4 or 8
-    i64 reuse;          // routes, links and total are those of an earlier dispatch
-    i64 phases;
+struct Lists {  // of each warp, in shared memory
+    Rows rows[kMaxWarps];
+    u32 leaders[kMaxWarps][kMaxRanks];  // of a token, on every rank
 };
 
-struct Table {  // in shared memory, by bucket
-    int count[kMaxBuckets];  // choices of this block; then where the bucket begins
-    int own[kMaxBuckets];    // of this rank
-    int sum[kMaxBuckets];    // of all ranks
-    int base[kMaxBuckets];   // where this block's begin
-    int limit[kMaxBuckets];  // and where the room ends
-    int segment[kSegment], after[kSegment];
-    int dropped[kMaxRanks];
-};
+__device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
 
-__device__ __forceinline__ int bucket_of(const Shuffle& shuffle, u32 place) {
-    const int rank = place_rank(place);
-    return shuffle.by_source ? rank : int(shuffle.first[rank]) + int(place_local(place));
-}
+template <class To>
+__device__ __forceinline__ u64 packs_of(const Shuffle& shuffle) { return u64(shuffle.hidden) / Elements<To>::kCount; }
 
-// The bucket of choice `i` of all, and the place of its expert; -1: none.
-__device__ int bucket_of_choice(const DispatchArgs& args, i64 i, u32& place) {
-    const Shuffle& shuffle = args.shuffle;
-    const i64 expert = args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i]
-                                               : i64(static_cast<const int*>(args.experts)[i]);
-    if (expert == -1) return -1;
-    const i64 token = i / shuffle.k;
-    if (expert < 0 || expert >= shuffle.experts) {
-        record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
-        return -1;
-    }
-    place = shuffle.places[expert * shuffle.replicas + (shuffle.team.rank + token) % shuffle.replicas];
-    return bucket_of(shuffle, place);
-}
+// Few tokens
 
-// Numbers the choices of this block's tokens within their buckets: what `routes` holds until finish_routes.
-__device__ void index_tokens(const DispatchArgs& args, Table& table, const Range& range) {
-    const i64 k = args.shuffle.k;
-    for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) table.count[b] = 0;
-    for (i64 begin = range.begin * k; begin < range.end * k; begin += kSegment) {
-        const int choices = int(smaller(u64(range.end * k - begin), kSegment));
+// Numbers this rank's choices within their buckets, and tells all ranks.
+__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table) {
+    const int choices = int(args.token_count * args.shuffle.k);
+    int* buckets = table.few.matrix;
+    for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
         u32 place = 0;
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            table.segment[i] = bucket_of_choice(args, begin + i, place);
-            args.routes[begin + i] = table.segment[i] < 0 ? kNoRow : make_route(0, place);
-        }
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            const int bucket = table.segment[i];
-            int before = 0, others = 0;
-            for (int j = 0; j < choices; ++j) {
-                const bool same = table.segment[j] == bucket;
-                before += same && j < i;
-                others += same && j > i;
-            }
-            if (bucket >= 0) args.routes[begin + i] += u32(table.count[bucket] + before);
-            table.after[i] = bucket >= 0 && others == 0 ? table.count[bucket] + before + 1 : 0;
-        }
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x))
-            if (table.after[i] != 0) table.count[table.segment[i]] = table.after[i];
-        __syncthreads();
+        buckets[i] = bucket_of_choice(args, i, place);
+        const float weight = args.weights ? args.weights[i] : 1.0f;
+        table.few.words[i] = buckets[i] < 0 ? kNoRow : choice_word(place, 0, weight);
     }
     __syncthreads();
-    int* histogram = args.shuffle.histograms + blockIdx.x * args.shuffle.buckets;
-    for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) histogram[b] = table.count[b];
+    for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
+        u32 number = 0;
+        for (int j = 0; j < i; ++j) number += buckets[j] == buckets[i];
+        const u64 word = table.few.words[i];
+        for (int rank = 0; rank < args.shuffle.team.size; ++rank)
+            few.send_word(rank, 1 + u32(i), is_choice(word) ? word + number : word);
+    }
+}
+
+// The same of an earlier dispatch, for this rank alone.
+__device__ void recall_choices(const DispatchArgs& args, Table& table) {
+    for (int i = int(threadIdx.x); i < int(args.token_count * args.shuffle.k); i += int(blockDim.x))
+        table.few.words[i] = args.routes[i] == kNoRow ? kNoRow : choice_word(route_place(args.routes[i]), 0, 0.0f);
     __syncthreads();
 }
 
-// All blocks have counted: what the rank has, and what of it comes before this block's.
-__device__ void add_blocks(const Shuffle& shuffle, Table& table) {
-    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
-        int before = 0, sum = 0;
-        for (u32 block = 0; block < gridDim.x; ++block) {
-            const int count = shuffle.histograms[block * shuffle.buckets + b];
-            before += block < blockIdx.x ? count : 0;
-            sum += count;
+template <class From, class To>
+__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const Table& table) {
+    const Shuffle& shuffle = args.shuffle;
+    const u32 lane = threadIdx.x % 32;
+    const u64 nbytes = u64(shuffle.hidden) * sizeof(From);
+    for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
+        const FewTokens::Step step = few.step(job);
+        const u64 i = step.first + lane;
+        Source<From, To> source;
+        if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, nbytes);
+        u32 ranks = 0;
+        for (int c = 0; c < shuffle.k; ++c) {
+            const u64 word = table.few.words[step.token * shuffle.k + c];
+            if (is_choice(word)) ranks |= 1u << place_rank(choice_place(word));
         }
-        table.own[b] = sum;
-        table.sum[b] = 0;
-        table.base[b] = before;
+        float scale = 0;
+        const Pack pack = Cast<From, To>::round(source, scale);
+        for (int rank = 0; i < few.row_packs && rank < shuffle.team.size; ++rank) {
+            if ((ranks >> rank & 1) == 0) continue;
+            few.send(rank, step.position + 2 * lane, pack);
+            if (begins_group<To>(i))
+                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(scale));
+        }
     }
+}
+
+// Receives all ranks' choices, counts them, and finds out where the buckets begin.
+__device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table) {
+    const int each = int(shuffle.few_tokens * shuffle.k), buckets = int(shuffle.buckets);
+    int* matrix = table.few.matrix;
+    for (int i = int(threadIdx.x); i < shuffle.team.size * buckets; i += int(blockDim.x)) matrix[i] = 0;
     __syncthreads();
-}
-
-// Four counts of this rank, as a pack.
-__device__ Pack counts_of(const Table& table, i64 buckets, int i) {
-    u32 words[4];
-    for (int w = 0; w < 4; ++w) words[w] = 4 * i + w < buckets ? u32(table.own[4 * i + w]) : 0;
-    return Pack{u64(words[1]) << 32 | words[0], u64(words[3]) << 32 | words[2]};
-}
-
-__device__ __forceinline__ int count_in(Pack pack, int w) {
-    return int(u32((w < 2 ? pack.x : pack.y) >> w % 2 * 32));
-}
-
-// Adds four counts of a rank to the table.
-__device__ void add_counts(const Shuffle& shuffle, Table& table, int source, int i, Pack pack) {
-    for (int w = 0; w < 4 && 4 * i + w < shuffle.buckets; ++w) {
-        const int bucket = 4 * i + w, count = count_in(pack, w);
-        atomicAdd(&table.sum[bucket], count);  // of integers: in whatever order
-        if (source < shuffle.team.rank) atomicAdd(&table.base[bucket], count);
-        if (blockIdx.x == 0) shuffle.matrix[source * shuffle.buckets + bucket] = count;
-    }
-}
-
-// Every rank tells every peer its counts; all ranks' together come to sum, base, and block 0's matrix.
-__device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& packets) {
-    const Team& team = shuffle.team;
-    const int all = int(shuffle.buckets + 3) / 4, peers = team.size - 1;
-    if (!packets.await_free()) return false;
-    for (int j = int(threadIdx.x); j < all * peers; j += int(blockDim.x)) {
-        Pack* outbox = packets.outbox(packets.channel.peer(j / all));
-        packets.send(outbox, u32(j % all) * 2, counts_of(table, shuffle.buckets, j % all));
-    }
     bool ok = true;
-    for (int j = int(threadIdx.x); ok && j < all * team.size; j += int(blockDim.x)) {
-        const int source = j / all, i = j % all;
-        Pack counts = counts_of(table, shuffle.buckets, i);
-        if (source != team.rank) ok = packets.receive(source, u32(i) * 2, counts);
-        if (ok) add_counts(shuffle, table, source, i, counts);
+    for (int j = int(threadIdx.x); ok && j < each * shuffle.team.size; j += int(blockDim.x)) {
+        const int source = j / each, i = j % each;
+        if (i >= table.tokens[source] * shuffle.k) continue;
+        u64 word = 0;
+        ok = few.receive_word(source, 1 + u32(i), word);
+        table.few.words[j] = word;
+        if (ok && is_choice(word)) atomicAdd(&matrix[source * buckets + bucket_of(shuffle, choice_place(word))], 1);
     }
-    return Channel::everyone(ok);
-}
-
-// Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts share its capacity alike.
-__device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
-    const bool shared = shuffle.drops && !shuffle.by_source;
-    return int(shared ? shuffle.capacity / (shuffle.first[rank + 1] - shuffle.first[rank]) : shuffle.capacity);
-}
-
-// Where every bucket begins on its rank, where this block's rows of it begin, and where the room ends.
-__device__ void place_buckets(const Shuffle& shuffle, Table& table) {
-    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
-        int rank = 0;
-        while (shuffle.first[rank + 1] <= b) ++rank;
-        const int room = room_of(shuffle, rank);
-        int begin = 0;
-        for (int other = int(shuffle.first[rank]); other < b; ++other) begin += min(table.sum[other], room);
-        table.count[b] = begin;
-        table.base[b] += begin;
-        table.limit[b] = min(begin + min(table.sum[b], room), int(shuffle.capacity));
+    ok = Channel::everyone(ok);
+    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x)) {
+        table.sum[b] = 0;
+        for (int source = 0; source < shuffle.team.size; ++source) table.sum[b] += matrix[source * buckets + b];
     }
     __syncthreads();
+    if (ok) place_buckets(shuffle, table);
+    return ok;
 }
 
-// From a number in a block's bucket to the row on a rank.
-__device__ void finish_routes(const DispatchArgs& args, const Table& table, const Range& range) {
-    for (i64 i = range.begin * args.shuffle.k + threadIdx.x; i < range.end * args.shuffle.k; i += blockDim.x) {
-        const u64 route = args.routes[i];
-        if (route == kNoRow) continue;
-        const int bucket = bucket_of(args.shuffle, route_place(route));
-        const int row = table.base[bucket] + int(route_row(route));
-        args.routes[i] = row < table.limit[bucket] ? make_route(u32(row), route_place(route)) : kNoRow;
-    }
-    __syncthreads();
+// The row that a choice of `source` becomes on its rank; kNoWay: there is no room.
+__device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u64 word) {
+    if (!is_choice(word)) return kNoWay;
+    const int bucket = bucket_of(shuffle, choice_place(word));
+    int row = table.count[bucket] + int(choice_number(word));
+    for (int before = 0; before < source; ++before) row += table.few.matrix[before * shuffle.buckets + bucket];
+    return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
 
-// What the receiver is told of the row that choice `c` of a token becomes.
-__device__ Link link_of(const DispatchArgs& args, i64 token, int c) {
-    const int k = int(args.shuffle.k);
-    const u64* routes = args.routes + token * k;
-    const int rank = route_rank(routes[c]);
-    Link link{u32(token), place_local(route_place(routes[c])), u32(args.shuffle.team.rank), 0, u32(c), true, -1, 1.0f};
-    link.ordinal = u32(__popc(ranks_of(routes, k) & ((1u << rank) - 1)));
-    for (int other = 0; other < k; ++other) {
-        if (other == c || routes[other] == kNoRow || route_rank(routes[other]) != rank) continue;
-        if (other < c) link.leader = false;
-        else if (link.next < 0) link.next = int(route_row(routes[other]));
-    }
-    if (args.weights) link.weight = args.weights[token * k + c];
-    return link;
-}
-
-// Stores this block's tokens where they belong: the links of all rows, the data of leaders.
-template <class From, class To>
-__device__ void store_rows(const DispatchArgs& args, const Range& range) {
+// What choice `c` of a token has on this rank.
+__device__ u32 few_way(const DispatchArgs& args, const Table& table, int source, i64 token, int c) {
     const Shuffle& shuffle = args.shuffle;
-    const u64 groups = (u64(shuffle.hidden) + kGroup - 1) / kGroup;
-    const u32 jobs = u32((range.end - range.begin) * shuffle.k);
-    const Crew crew(jobs);
-    for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-        const i64 token = range.begin + job / shuffle.k;
-        const u64 route = args.routes[token * shuffle.k + job % shuffle.k];
-        if (route == kNoRow) continue;
-        const Link link = link_of(args, token, int(job % shuffle.k));
-        const int rank = route_rank(route);
-        const u64 row = route_row(route);
-        if (crew.member == 0 && !args.reuse)
-            put_pack(reinterpret_cast<Pack*>(shuffle.links[rank]) + row, link.pack());
-        if (!link.leader) continue;
-        Cast<From, To>::move(crew, args.tokens + token * shuffle.hidden * sizeof(From), u64(shuffle.hidden),
-                             shuffle.rows[rank] + row * shuffle.hidden * sizeof(To),
-                             reinterpret_cast<float*>(shuffle.scales[rank]) + row * groups);
-    }
-    __syncthreads();
+    if (args.reuse) return args.ways[(source * shuffle.max_tokens + token) * shuffle.k + c];
+    const u64 word = table.few.words[(source * shuffle.few_tokens + token) * shuffle.k + c];
+    if (!is_choice(word) || place_rank(choice_place(word)) != shuffle.team.rank) return kNoWay;
+    return row_of(shuffle, table, source, word);
 }
 
-// Block 0: how many rows each bucket has, where it begins, and what had no room.
-__device__ void write_counts(const DispatchArgs& args, Table& table) {
+// Puts the steps of this block into their rows.
+template <class To>
+__device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
-    const Team& team = shuffle.team;
-    const int first = int(shuffle.first[team.rank]), end = int(shuffle.first[team.rank + 1]);
-    if (int(threadIdx.x) < team.size) table.dropped[threadIdx.x] = 0;
-    __syncthreads();
-    const i64 total = end > first ? table.limit[end - 1] : 0;
-    for (int b = first + int(threadIdx.x); b < end; b += int(blockDim.x)) {
-        int before = table.count[b];
-        if (!shuffle.by_source) {
-            args.offsets[b - first] = smaller(before, total);
-            args.counts[b - first] = table.limit[b] > before ? table.limit[b] - before : 0;
+    const int me = shuffle.team.rank;
+    const u32 lane = threadIdx.x % 32;
+    Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
+    float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
+    for (int source = 0; source < shuffle.team.size; ++source)
+        for (u32 job = threadIdx.x / 32; job < few.jobs(table.tokens[source]); job += blockDim.x / 32) {
+            const FewTokens::Step step = few.step(job);
+            const u64 i = step.first + lane;
+            const int count = list.list(int(shuffle.k), [&](int c) { return few_way(args, table, source, step.token, c); });
+            if (count == 0 || i >= few.row_packs) continue;
+            Pack pack;
+            if (!few.receive(source, step.position + 2 * lane, pack)) continue;
+            for (int r = 0; r < count; ++r) rows[list.row[r] * few.row_packs + i] = pack;
+            u64 scale = 0;
+            if (!begins_group<To>(i)) continue;
+            if (!few.receive_word(source, step.position + 2 * kStepPacks + lane / kGroupLanes, scale)) continue;
+            for (int r = 0; r < count; ++r) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = bits_as<float>(u32(scale));
         }
-        for (int source = 0; source < team.size; ++source) {
-            const int count = shuffle.matrix[source * shuffle.buckets + b];
-            const int kept = max(0, min(count, table.limit[b] - before));
-            if (kept < count) atomicAdd(&table.dropped[source], count - kept);
-            if (shuffle.by_source) {
-                args.offsets[source] = smaller(before, total);
-                args.counts[source] = kept;
-            }
-            before += count;
+}
+
+// The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.
+__device__ void write_few(const DispatchArgs& args, const Table& table) {
+    const Shuffle& shuffle = args.shuffle;
+    const i64 each = shuffle.few_tokens * shuffle.k;
+    for (i64 j = blockIdx.x * blockDim.x + threadIdx.x; j < each * shuffle.team.size; j += gridDim.x * blockDim.x) {
+        const int source = int(j / each);
+        const i64 i = j % each;
+        if (i >= table.tokens[source] * shuffle.k) continue;
+        const u64 word = table.few.words[j];
+        const u32 row = row_of(shuffle, table, source, word);
+        const bool here = row != kNoWay && place_rank(choice_place(word)) == shuffle.team.rank;
+        args.ways[source * shuffle.max_tokens * shuffle.k + i] = here ? row : kNoWay;
+        if (here) {
+            args.row_experts[row] = int(place_local(choice_place(word)));
+            args.row_weights[row] = choice_weight(word);
         }
-    }
-    __syncthreads();
-    if (int(threadIdx.x) < team.size) args.dropped[threadIdx.x] = table.dropped[threadIdx.x];
-    if (threadIdx.x != 0) return;
-    args.offsets[shuffle.by_source ? team.size : end - first] = total;
-    args.total[0] = total;
-    for (int source = 0; source < team.size && !shuffle.drops; ++source) {
-        if (table.dropped[source] == 0) continue;
-        i64 wanted = 0;
-        for (int b = first; b < end; ++b) wanted += shuffle.matrix[source * shuffle.buckets + b];
-        return record_overflow(team, kCut, source, wanted, wanted - table.dropped[source]);
+        if (source == shuffle.team.rank) args.routes[i] = row == kNoWay ? kNoRow : make_route(row, choice_place(word));
     }
 }
 
-template <class From, class To>
-__device__ bool send(const DispatchArgs& args, Channel& channel) {
-    __shared__ Table table;
+template <class To>
+__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, Lists& lists) {
+    const Shuffle& shuffle = args.shuffle;
+    if (!args.reuse && !receive_choices(shuffle, few, table)) return false;
+    receive_steps<To>(args, few, table, lists.rows[threadIdx.x / 32]);
+    if (args.reuse) return true;
+    write_few(args, table);
+    if (is_scribe())
+        write_counts(args, table, [&](int source, int b) { return table.few.matrix[source * shuffle.buckets + b]; });
+    return true;
+}
+
+// Many tokens
+
+// Where the rows of this block's tokens belong: `routes`. False: leave.
+__device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
-    if (args.reuse) {
-        if (!channel.await_entered(0)) return false;  // who still reads what came last time has not
-        store_rows<From, To>(args, range);
-        return true;
-    }
     index_tokens(args, table, range);
     const Signals signals{shuffle.team, channel.epoch};
     signals.say_counted();
@@ -284,58 +188,202 @@ __device__ bool send(const DispatchArgs& args, Channel& channel) {
     if (!exchange_counts(shuffle, table, packets)) return false;
     place_buckets(shuffle, table);
     finish_routes(args, table, range);
-    if (!channel.await_entered(0)) return false;  // a count that came says so too, but orders nothing
-    store_rows<From, To>(args, range);
-    if (blockIdx.x == 0) write_counts(args, table);
-    __syncthreads();
     return true;
+}
+
+// Tells all ranks what they have of a token.
+__device__ void tell_ways(const DispatchArgs& args, const Crew& crew, i64 token) {
+    const Shuffle& shuffle = args.shuffle;
+    const u32 k = u32(shuffle.k);
+    for (u32 i = crew.member; i < k * u32(shuffle.team.size); i += crew.members) {
+        const int rank = int(i / k), c = int(i % k);
+        const u64 route = args.routes[token * k + c];
+        const bool there = route != kNoRow && route_rank(route) == rank;
+        shuffle.ways_of(rank, shuffle.team.rank, token)[c] = there ? route_row(route) : kNoWay;
+        if (!there) continue;
+        const float weight = args.weights ? args.weights[token * k + c] : 1.0f;
+        reinterpret_cast<u64*>(shuffle.notes[rank])[route_row(route)] = make_note(place_local(route_place(route)), weight);
+    }
+}
+
+// Stores a token's data in its leaders' rows.
+template <class From, class To>
+__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const u32* leaders) {
+    constexpr int kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
+    const Shuffle& shuffle = args.shuffle;
+    const u64 packs = packs_of<To>(shuffle), nbytes = u64(shuffle.hidden) * sizeof(From), lane = threadIdx.x % 32;
+    const char* from = args.tokens + token * nbytes;
+    for (u64 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
+        Source<From, To> sources[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u)
+            if (first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, nbytes);
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+            if (first + u * crew.members >= packs) break;
+            const u64 i = first + u * crew.members + lane;
+            float scale = 0;
+            const Pack pack = Cast<From, To>::round(sources[u], scale);
+            for (int rank = 0; i < packs && rank < shuffle.team.size; ++rank) {
+                if (leaders[rank] == kNoWay) continue;
+                put_pack(reinterpret_cast<Pack*>(shuffle.rows[rank]) + leaders[rank] * packs + i, pack);
+                if (begins_group<To>(i))
+                    reinterpret_cast<float*>(shuffle.scales[rank])[leaders[rank] * groups_of(shuffle) + i / kGroupLanes] = scale;
+            }
+        }
+    }
+}
+
+template <class From, class To>
+__device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, u32* leaders) {
+    const Shuffle& shuffle = args.shuffle;
+    const Range range(args.token_count);
+    const int lane = int(threadIdx.x % 32);
+    for (i64 stage = 0; stage < range.stages(); ++stage) {
+        const i64 begin = range.begin + stage * kStageTokens;
+        const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
+        const Crew crew = gang.crew(jobs);
+        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
+            const u64* routes = args.routes + (begin + job) * shuffle.k;
+            __syncwarp();  // those of the last token have been used
+            if (lane < shuffle.team.size) {
+                const int leading = leading_choice(routes, int(shuffle.k), lane);
+                leaders[lane] = leading < 0 ? kNoWay : route_row(routes[leading]);
+            }
+            __syncwarp();
+            store_token<From, To>(args, crew, begin + job, leaders);
+            if (!args.reuse) tell_ways(args, crew, begin + job);
+        }
+        gang.everyone(true);
+        signals.say_stored(gang, stage + 1);
+    }
 }
 
 // Copies what a leader has to the token's other rows here.
 template <class To>
-__device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const Pack* links, u64 leader, int next) {
-    const u64 packs = u64(shuffle.hidden) * sizeof(To) / kPackNbytes, groups = (u64(shuffle.hidden) + kGroup - 1) / kGroup;
-    Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
+__device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* rows, int count) {
+    const u64 packs = packs_of<To>(shuffle), groups = groups_of(shuffle);
+    Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
-    for (; next >= 0; next = Link::unpack(get_pack(links + next)).next) {
-        move_packs(
-            crew.member, packs, crew.members,
-            [&](u64 i) { return get_pack(rows + leader * packs + i); },
-            [&](u64 i, Pack pack) { rows[next * packs + i] = pack; });
-        if (sizeof(To) == sizeof(Float8))
-            for (u64 i = crew.member; i < groups; i += crew.members) scales[next * groups + i] = scales[leader * groups + i];
+    if (count < 2) return;
+    move_packs(
+        crew.member, packs, crew.members, [&](u64 i) { return get_pack(data + rows[0] * packs + i); },
+        [&](u64 i, Pack pack) {
+            for (int r = 1; r < count; ++r) data[rows[r] * packs + i] = pack;
+        });
+    for (u64 i = crew.member; sizeof(To) == sizeof(Float8) && i < groups; i += crew.members)
+        for (int r = 1; r < count; ++r) scales[rows[r] * groups + i] = scales[rows[0] * groups + i];
+}
+
+// A token of `source` has come: hand out what is known of its rows, complete them.
+template <class To>
+__device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, i64 token, Rows& list) {
+    const Shuffle& shuffle = args.shuffle;
+    const int k = int(shuffle.k), me = shuffle.team.rank;
+    u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
+    const u32* told = shuffle.ways_of(me, source, token);
+    const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); });
+    copy_on<To>(shuffle, crew, list.row, count);
+    for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
+        const u32 row = ld_relaxed_sys(told + c);
+        known[c] = row;
+        if (row == kNoWay) continue;
+        const u64 note = ld_relaxed_sys(reinterpret_cast<const u64*>(shuffle.notes[me]) + row);
+        args.row_experts[row] = int(note_local(note));
+        args.row_weights[row] = note_weight(note);
     }
 }
 
-// All ranks have stored: hand out the links, complete the rows.
 template <class To>
-__device__ void deliver(const DispatchArgs& args) {
-    const Shuffle& shuffle = args.shuffle;
-    const Pack* links = args.reuse ? args.links : reinterpret_cast<const Pack*>(shuffle.links[shuffle.team.rank]);
-    const u32 jobs = cards(args.total[0]);
-    const Crew crew(jobs);
-    for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-        const u64 row = blockIdx.x + u64(job) * gridDim.x;
-        const Pack pack = get_pack(links + row);
-        const Link link = Link::unpack(pack);
-        if (crew.member == 0 && !args.reuse) {
-            args.links[row] = pack;
-            args.row_experts[row] = int(link.local);
-            args.row_weights[row] = link.weight;
+__device__ void deliver_stages(
+    const DispatchArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, Rows& list) {
+    const int size = args.shuffle.team.size;
+    for (i64 number = 0; number < most_stages(tokens, size); ++number) {
+        const auto needed = [&](int source) { return number < Range(tokens[source]).stages() ? number + 1 : 0; };
+        if (!signals.await_stored(gang, needed)) return;
+        const Stage stage{0, size, tokens, number, size};
+        const Crew crew = gang.crew(stage.jobs());
+        for (u32 job = crew.first_job; job < stage.jobs(); job += crew.next_job) {
+            int source = 0;
+            i64 token = 0;
+            if (stage.find(job, source, token)) deliver<To>(args, crew, source, token, list);
         }
-        if (link.leader) copy_on<To>(shuffle, crew, links, row, link.next);
     }
-    if (args.reuse) return;
-    for (i64 row = args.total[0] + blockIdx.x * blockDim.x + threadIdx.x; row < shuffle.capacity;
-         row += gridDim.x * blockDim.x) {
+}
+
+template <class From, class To>
+__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, Lists& lists) {
+    const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
+    const Signals signals{args.shuffle.team, epoch};
+    const u32 warp = threadIdx.x / 32;
+    if ((args.phases & kSend) && senders.has_me())
+        store_stages<From, To>(args, senders, signals, lists.leaders[warp]);
+    if ((args.phases & kReceive) && receivers.has_me())
+        deliver_stages<To>(args, receivers, signals, table.tokens, lists.rows[warp]);
+}
+
+// Past the rows there is no expert.
+__device__ void write_end(const DispatchArgs& args, i64 total) {
+    for (i64 row = total + blockIdx.x * blockDim.x + threadIdx.x; row < args.shuffle.capacity; row += gridDim.x * blockDim.x) {
         args.row_experts[row] = -1;
         args.row_weights[row] = 0.0f;
     }
 }
 
+// Both
+
+// Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
+template <class From, class To>
+__device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& table, bool& all_few) {
+    const int rank = int(threadIdx.x);
+    if (args.reuse && rank < args.shuffle.team.size) table.tokens[rank] = args.token_counts[rank];
+    __syncthreads();
+    if (!args.reuse && (args.phases & kSend)) few.tell_count(args.token_count);
+    all_few = args.reuse ? few.all_have(table.tokens) : args.token_count <= args.shuffle.few_tokens;
+    if (all_few && (args.phases & kSend)) {
+        args.reuse ? recall_choices(args, table) : send_choices(args, few, table);
+        send_steps<From, To>(args, few, table);
+    }
+    if (args.reuse || !all_few) return true;
+    const bool ok = few.learn_counts(table.tokens);
+    all_few = few.all_have(table.tokens);
+    return ok;
+}
+
+// Whatever else there is to do in this launch. False: leave.
+template <class From, class To>
+__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, Lists& lists, bool all_few) {
+    const Shuffle& shuffle = args.shuffle;
+    const bool counted = all_few || (args.phases & kSend);  // in this launch
+    if (!all_few) {
+        if ((args.phases & kSend) && is_scribe() && !args.reuse)
+            write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
+        if (!args.reuse && !few.learn_counts(table.tokens)) return false;
+        move_many<From, To>(args, few.epoch, table, lists);
+    } else if ((args.phases & kReceive) && !receive_few<To>(args, few, table, lists)) return false;
+    if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
+    return true;
+}
+
 template <class From, class To>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
-    run_phases(
-        args.shuffle.team, args.phases, [&](Channel& channel) { return send<From, To>(args, channel); },
-        [&] { deliver<To>(args); });
+    __shared__ Table table;
+    __shared__ Lists lists;
+    const Shuffle& shuffle = args.shuffle;
+    const Team& team = shuffle.team;
+    bool all_few = false;
+    if ((args.phases & kSend) == 0) {
+        const FewTokens few{shuffle, channel_control(team, team.rank, int(blockIdx.x))->epoch, packs_of<To>(shuffle)};
+        if (begin<From, To>(args, few, table, all_few)) move<From, To>(args, few, table, lists, all_few);
+        return;
+    }
+    Channel channel(team);
+    const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle)};
+    bool ok = channel.await_entered(1) && begin<From, To>(args, few, table, all_few);  // the slots are free
+    if (ok && !all_few) {
+        ok = args.reuse || find_rows(args, table, channel);
+        if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
+    }
+    if (ok) ok = move<From, To>(args, few, table, lists, all_few);
+    channel.leave(ok && !(all_few && args.reuse));
 }
