@@ -16,6 +16,10 @@ __device__ __forceinline__ Elements<T> elements_of(Pack pack) { return bits_as<E
 template <class T>
 __device__ __forceinline__ Pack pack_of(const Elements<T>& elements) { return bits_as<Pack>(elements); }
 
+// Packs of a row of `elements`.
+template <class T>
+__device__ __forceinline__ u64 packs_of(i64 elements) { return u64(elements) / Elements<T>::kCount; }
+
 constexpr int kGroup = 128;                           // elements with one scale
 constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack of 8-bit floats
 constexpr float kLargestFloat8 = 448.0f;
@@ -71,7 +75,8 @@ struct Cast<From, Float8> {
         scale = largest / kLargestFloat8;
         Elements<Float8> rounded;
 #pragma unroll
-        for (int e = 0; e < int(kPackNbytes); ++e) rounded.values[e] = Float8(values[e] * inverse);
+        for (int e = 0; e < int(kPackNbytes); e += 2)
+            round_pair(values[e] * inverse, values[e + 1] * inverse, rounded.values + e);
         return pack_of(rounded);
     }
 

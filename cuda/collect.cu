@@ -41,10 +41,9 @@ __device__ void move(const CollectArgs& args, u32 epoch) {
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant__ CollectArgs args) {
-    const Team& team = args.shuffle.team;
-    if ((args.phases & kSend) == 0) return move(args, channel_control(team, team.rank, int(blockIdx.x))->epoch);
-    Channel channel(team);
-    const bool ok = channel.await_entered(0);  // who is still reading what came last time has not
+    const bool sends = args.phases & kSend;
+    Channel channel(args.shuffle.team, sends);
+    const bool ok = !sends || channel.await_entered(0);  // who is still reading what came last time has not
     if (ok) move(args, channel.epoch);
-    channel.leave(ok);
+    channel.leave(ok && sends);
 }

@@ -76,13 +76,10 @@ struct Sums {
     }
 };
 
-struct Lists {  // of each warp, in shared memory
+struct CombineLists {  // of each warp, in shared memory
     Rows rows[kMaxWarps];
     u64 parts[kMaxWarps][kMaxRanks];  // places of what comes back of a token
 };
-
-template <class T>
-__device__ __forceinline__ u64 packs_of(const Shuffle& shuffle) { return u64(shuffle.hidden) / Elements<T>::kCount; }
 
 // The rows of a token of `source` here.
 __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, Rows& list) {
@@ -93,7 +90,7 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
 // Packs i, i + stride … of the sum over a token's rows here.
 template <class T>
 __device__ __forceinline__ Sums<T> folded(const CombineArgs& args, const Rows& list, int count, u64 i, u64 stride) {
-    const u64 packs = packs_of<T>(args.shuffle), nbytes = packs * kPackNbytes;
+    const u64 packs = packs_of<T>(args.shuffle.hidden), nbytes = packs * kPackNbytes;
     Sums<T> sums;
     sums.add(
         count, i, stride, packs, [&](int s, u64 p) { return load_pack(args.results + list.row[s] * nbytes, p, nbytes); },
@@ -148,7 +145,7 @@ __device__ void send_stages(
     const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int size = shuffle.team.size, me = shuffle.team.rank;
-    const u64 packs = packs_of<T>(shuffle);
+    const u64 packs = packs_of<T>(shuffle.hidden);
     for (i64 number = 0; number < most_stages(tokens, size); ++number) {
         const Stage stage{me + 1, size, tokens, number, size};
         const Crew crew = gang.crew(stage.jobs());
@@ -176,7 +173,7 @@ template <class T, class Out>
 __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, u64* parts) {
     const Shuffle& shuffle = args.shuffle;
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
-    const u64 packs = packs_of<T>(shuffle), nbytes = u64(shuffle.hidden) * sizeof(Out);
+    const u64 packs = packs_of<T>(shuffle.hidden), nbytes = u64(shuffle.hidden) * sizeof(Out);
     __syncwarp();  // those of the last token have been used
     const int leading = lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
     const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
@@ -210,7 +207,7 @@ __device__ void receive_stages(const CombineArgs& args, const Gang& gang, const 
 
 // What there is to do in this launch, after the first half has begun.
 template <class T, class Out>
-__device__ void move(const CombineArgs& args, const FewTokens& few, const i64* tokens, Lists& lists) {
+__device__ void move(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
         if (args.phases & kSend) send_steps<T>(args, few, tokens, lists.rows[warp]);
@@ -227,21 +224,16 @@ __device__ void move(const CombineArgs& args, const FewTokens& few, const i64* t
 
 template <class T, class Out>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
-    __shared__ Lists lists;
+    __shared__ CombineLists lists;
     __shared__ i64 tokens[kMaxRanks];
     const Shuffle& shuffle = args.shuffle;
-    const Team& team = shuffle.team;
-    const int rank = int(threadIdx.x);
-    if (rank < team.size) tokens[rank] = args.token_counts[rank];
+    const bool sends = args.phases & kSend;
+    Channel channel(shuffle.team, sends);
+    const FewTokens few{shuffle, channel.epoch, packs_of<T>(shuffle.hidden)};
+    if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     __syncthreads();
-    if ((args.phases & kSend) == 0) {
-        const u32 epoch = channel_control(team, team.rank, int(blockIdx.x))->epoch;
-        return move<T, Out>(args, FewTokens{shuffle, epoch, packs_of<T>(shuffle)}, tokens, lists);
-    }
-    Channel channel(team);
-    const FewTokens few{shuffle, channel.epoch, packs_of<T>(shuffle)};
     // As packets once their slots are free; else once nobody adds what came last time.
-    const bool all_few = few.all_have(tokens), ok = channel.await_entered(all_few ? 1 : 0);
+    const bool all_few = few.all_have(tokens), ok = !sends || channel.await_entered(all_few ? 1 : 0);
     if (ok) move<T, Out>(args, few, tokens, lists);
-    channel.leave(ok && !all_few);
+    channel.leave(ok && sends && !all_few);
 }

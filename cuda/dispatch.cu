@@ -9,15 +9,12 @@
 #include "buckets.cuh"
 #include "cast.cuh"
 
-struct Lists {  // of each warp, in shared memory
+struct DispatchLists {  // of each warp, in shared memory
     Rows rows[kMaxWarps];
     u32 leaders[kMaxWarps][kMaxRanks];  // of a token, on every rank
 };
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
-
-template <class To>
-__device__ __forceinline__ u64 packs_of(const Shuffle& shuffle) { return u64(shuffle.hidden) / Elements<To>::kCount; }
 
 // Few tokens
 
@@ -36,6 +33,7 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
         u32 number = 0;
         for (int j = 0; j < i; ++j) number += buckets[j] == buckets[i];
         const u64 word = table.few.words[i];
+#pragma unroll 1
         for (int rank = 0; rank < args.shuffle.team.size; ++rank)
             few.send_word(rank, 1 + u32(i), is_choice(word) ? word + number : word);
     }
@@ -59,12 +57,14 @@ __device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const
         Source<From, To> source;
         if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, nbytes);
         u32 ranks = 0;
+#pragma unroll 1
         for (int c = 0; c < shuffle.k; ++c) {
             const u64 word = table.few.words[step.token * shuffle.k + c];
             if (is_choice(word)) ranks |= 1u << place_rank(choice_place(word));
         }
         float scale = 0;
         const Pack pack = Cast<From, To>::round(source, scale);
+#pragma unroll 1
         for (int rank = 0; i < few.row_packs && rank < shuffle.team.size; ++rank) {
             if ((ranks >> rank & 1) == 0) continue;
             few.send(rank, step.position + 2 * lane, pack);
@@ -104,6 +104,7 @@ __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u6
     if (!is_choice(word)) return kNoWay;
     const int bucket = bucket_of(shuffle, choice_place(word));
     int row = table.count[bucket] + int(choice_number(word));
+#pragma unroll 1
     for (int before = 0; before < source; ++before) row += table.few.matrix[before * shuffle.buckets + bucket];
     return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
@@ -133,10 +134,12 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
             if (count == 0 || i >= few.row_packs) continue;
             Pack pack;
             if (!few.receive(source, step.position + 2 * lane, pack)) continue;
+#pragma unroll 1
             for (int r = 0; r < count; ++r) rows[list.row[r] * few.row_packs + i] = pack;
             u64 scale = 0;
             if (!begins_group<To>(i)) continue;
             if (!few.receive_word(source, step.position + 2 * kStepPacks + lane / kGroupLanes, scale)) continue;
+#pragma unroll 1
             for (int r = 0; r < count; ++r) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = bits_as<float>(u32(scale));
         }
 }
@@ -144,10 +147,10 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
 // The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.
 __device__ void write_few(const DispatchArgs& args, const Table& table) {
     const Shuffle& shuffle = args.shuffle;
-    const i64 each = shuffle.few_tokens * shuffle.k;
-    for (i64 j = blockIdx.x * blockDim.x + threadIdx.x; j < each * shuffle.team.size; j += gridDim.x * blockDim.x) {
+    const u32 each = u32(shuffle.few_tokens * shuffle.k);
+    for (u32 j = blockIdx.x * blockDim.x + threadIdx.x; j < each * u32(shuffle.team.size); j += gridDim.x * blockDim.x) {
         const int source = int(j / each);
-        const i64 i = j % each;
+        const u32 i = j % each;
         if (i >= table.tokens[source] * shuffle.k) continue;
         const u64 word = table.few.words[j];
         const u32 row = row_of(shuffle, table, source, word);
@@ -162,7 +165,7 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
 }
 
 template <class To>
-__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, Lists& lists) {
+__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchLists& lists) {
     const Shuffle& shuffle = args.shuffle;
     if (!args.reuse && !receive_choices(shuffle, few, table)) return false;
     receive_steps<To>(args, few, table, lists.rows[threadIdx.x / 32]);
@@ -211,7 +214,7 @@ template <class From, class To>
 __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const u32* leaders) {
     constexpr int kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
     const Shuffle& shuffle = args.shuffle;
-    const u64 packs = packs_of<To>(shuffle), nbytes = u64(shuffle.hidden) * sizeof(From), lane = threadIdx.x % 32;
+    const u64 packs = packs_of<To>(shuffle.hidden), nbytes = u64(shuffle.hidden) * sizeof(From), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * nbytes;
     for (u64 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
         Source<From, To> sources[kUnroll];
@@ -224,6 +227,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
             const u64 i = first + u * crew.members + lane;
             float scale = 0;
             const Pack pack = Cast<From, To>::round(sources[u], scale);
+#pragma unroll 1
             for (int rank = 0; i < packs && rank < shuffle.team.size; ++rank) {
                 if (leaders[rank] == kNoWay) continue;
                 put_pack(reinterpret_cast<Pack*>(shuffle.rows[rank]) + leaders[rank] * packs + i, pack);
@@ -262,13 +266,14 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
 // Copies what a leader has to the token's other rows here.
 template <class To>
 __device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* rows, int count) {
-    const u64 packs = packs_of<To>(shuffle), groups = groups_of(shuffle);
+    const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
     Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
     if (count < 2) return;
     move_packs(
         crew.member, packs, crew.members, [&](u64 i) { return get_pack(data + rows[0] * packs + i); },
         [&](u64 i, Pack pack) {
+#pragma unroll 1
             for (int r = 1; r < count; ++r) data[rows[r] * packs + i] = pack;
         });
     for (u64 i = crew.member; sizeof(To) == sizeof(Float8) && i < groups; i += crew.members)
@@ -312,7 +317,7 @@ __device__ void deliver_stages(
 }
 
 template <class From, class To>
-__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, Lists& lists) {
+__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchLists& lists) {
     const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
@@ -352,13 +357,14 @@ __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& tab
 
 // Whatever else there is to do in this launch. False: leave.
 template <class From, class To>
-__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, Lists& lists, bool all_few) {
+__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchLists& lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
     if (!all_few) {
+        const bool learnt = args.reuse || args.token_count <= shuffle.few_tokens;  // by `begin`
+        if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-        if (!args.reuse && !few.learn_counts(table.tokens)) return false;
         move_many<From, To>(args, few.epoch, table, lists);
     } else if ((args.phases & kReceive) && !receive_few<To>(args, few, table, lists)) return false;
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
@@ -368,22 +374,17 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
 template <class From, class To>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
-    __shared__ Lists lists;
+    __shared__ DispatchLists lists;
     const Shuffle& shuffle = args.shuffle;
-    const Team& team = shuffle.team;
-    bool all_few = false;
-    if ((args.phases & kSend) == 0) {
-        const FewTokens few{shuffle, channel_control(team, team.rank, int(blockIdx.x))->epoch, packs_of<To>(shuffle)};
-        if (begin<From, To>(args, few, table, all_few)) move<From, To>(args, few, table, lists, all_few);
-        return;
-    }
-    Channel channel(team);
-    const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle)};
-    bool ok = channel.await_entered(1) && begin<From, To>(args, few, table, all_few);  // the slots are free
-    if (ok && !all_few) {
+    const bool sends = args.phases & kSend;
+    Channel channel(shuffle.team, sends);
+    const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle.hidden)};
+    bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
+    if (ok) ok = begin<From, To>(args, few, table, all_few);
+    if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
     if (ok) ok = move<From, To>(args, few, table, lists, all_few);
-    channel.leave(ok && !(all_few && args.reuse));
+    channel.leave(ok && sends && !(all_few && args.reuse));
 }

@@ -48,7 +48,8 @@ struct FewTokens {
     __device__ Step step(u32 job) const {
         const u32 number = blockIdx.x + job * gridDim.x;
         const u32 choices = 1 + u32(shuffle.few_tokens * shuffle.k);
-        return Step{i64(number / steps()), u64(number % steps()) * kStepPacks, choices + job * kStepPackets};
+        const u32 token = number / steps();
+        return Step{token, (number - token * steps()) * kStepPacks, choices + job * kStepPackets};
     }
 
     // What this rank sends to `holder`, and what it has from `source`.
@@ -102,6 +103,7 @@ struct FewTokens {
     // Do all have few? Alike in all threads and on all ranks.
     __device__ bool all_have(const i64* tokens) const {
         i64 most = 0;
+#pragma unroll 1
         for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
         return most <= shuffle.few_tokens;
     }

@@ -70,6 +70,7 @@ __device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u
 // The choice whose row on `rank` is the token's leader there; -1: the token has no row there.
 __device__ __forceinline__ int leading_choice(const u64* routes, int k, int rank) {
     int leading = -1;
+#pragma unroll 4
     for (int c = k - 1; c >= 0; --c) {
         const u64 route = routes[c];
         if (route != kNoRow && route_rank(route) == rank) leading = c;
@@ -93,6 +94,7 @@ struct Rows {
         const u32 lane = threadIdx.x % 32;
         int count = 0;
         __syncwarp();  // those of the last token have been used
+        #pragma unroll 1
         for (int begin = 0; begin < k; begin += 32) {
             const int c = begin + int(lane);
             const u32 mine = c < k ? way(c) : kNoWay;
@@ -112,7 +114,7 @@ struct Range {
     i64 begin, end;
 
     __device__ explicit Range(i64 tokens) {
-        const i64 each = (tokens + gridDim.x - 1) / gridDim.x;
+        const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are less than 2^31
         begin = i64(smaller(u64(each) * blockIdx.x, u64(tokens)));
         end = i64(smaller(u64(begin + each), u64(tokens)));
     }
@@ -131,10 +133,10 @@ struct Stage {
 
     // The token of a job, and whether there is one: the sources take turns.
     __device__ bool find(u32 job, int& source, i64& token) const {
-        source = first_source + int(job) % sources;
+        source = first_source + int(job % u32(sources));
         if (source >= size) source -= size;
         const Range range(tokens[source]);
-        token = range.begin + number * kStageTokens + job / sources;
+        token = range.begin + number * kStageTokens + job / u32(sources);
         return token < range.end;
     }
 };
@@ -142,6 +144,7 @@ struct Stage {
 // The most stages that this block has with any rank.
 __device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
     i64 most = 0;
+#pragma unroll 1
     for (int rank = 0; rank < size; ++rank) {
         const i64 stages = Range(tokens[rank]).stages();
         if (stages > most) most = stages;
