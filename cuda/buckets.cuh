@@ -111,6 +111,7 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
 __device__ void add_blocks(const Shuffle& shuffle, Table& table) {
     for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
         int before = 0, sum = 0;
+#pragma unroll 16  // loads that are on their way together
         for (u32 block = 0; block < gridDim.x; ++block) {
             const int count = shuffle.histograms[block * shuffle.buckets + b];
             before += block < blockIdx.x ? count : 0;

@@ -128,7 +128,7 @@ def plan(
 
 
 def _slot_packets(blocks: int, tokens: int, k: int, row_nbytes: int) -> int:
-    """Packets that a block has for few tokens of one source: their number, their choices, and its share of the steps."""
+    """Packets that a block has for few tokens of a source: their number, their choices, its share of the steps."""
     steps = -(-row_nbytes // (STEP_PACKS * PACK_NBYTES))
     return 1 + tokens * k + -(-tokens * steps // blocks) * STEP_PACKETS
 

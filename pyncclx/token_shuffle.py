@@ -143,9 +143,9 @@ class TokenShuffle:
         """Say in a sentence how dispatch and combine run. Collective at the first use."""
         memory = self._held()
         return (
-            f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go as "
-            "packets, more of them straight to where they belong, when counts have been exchanged as packets, in "
-            f"{memory.nbytes} bytes of memory that all ranks have mapped"
+            f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
+            "as packets with their choices; of more, counts go as packets, then rows straight to where they belong, "
+            f"in {memory.nbytes} bytes of memory that all ranks have mapped"
         )
 
     # Operations
