@@ -103,16 +103,13 @@ __device__ __forceinline__ Sums<T> folded(const CombineArgs& args, const Rows& l
 template <class T>
 __device__ void send_steps(const CombineArgs& args, const FewTokens& few, const i64* tokens, Rows& list) {
     const u32 lane = threadIdx.x % 32;
-    for (int j = 0; j < args.shuffle.team.size; ++j) {
-        const int source = (args.shuffle.team.rank + 1 + j) % args.shuffle.team.size;
-        for (u32 job = threadIdx.x / 32; job < few.jobs(tokens[source]); job += blockDim.x / 32) {
-            const FewTokens::Step step = few.step(job);
-            const u64 i = step.first + lane;
-            const int count = list_rows(args, source, step.token, list);
-            if (count == 0 || i >= few.row_packs) continue;
-            few.send(source, step.position + 2 * lane, folded<T>(args, list, count, i, few.row_packs).rounded(0));
-        }
-    }
+    few.share(tokens, [&](int source, u32 job) {
+        const FewTokens::Step step = few.step(job);
+        const u64 i = step.first + lane;
+        const int count = list_rows(args, source, step.token, list);
+        if (count == 0 || i >= few.row_packs) return;
+        few.send(source, step.position + 2 * lane, folded<T>(args, list, count, i, few.row_packs).rounded(0));
+    });
 }
 
 // Adds up the steps that come back for this rank's tokens.
@@ -127,11 +124,15 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
         const u64* routes = args.routes + step.token * shuffle.k;
         Sums<T> sums;
         bool ok = i < few.row_packs;
-        for (int rank = 0; ok && rank < shuffle.team.size; ++rank) {
-            Pack pack;
-            if (leading_choice(routes, int(shuffle.k), rank) < 0) continue;
-            ok = few.receive(rank, step.position + 2 * lane, pack);
-            if (ok) sums.add(0, pack, 1.0f);
+        u32 ranks = 0;
+        for (int c = 0; c < shuffle.k; ++c)
+            if (routes[c] != kNoRow) ranks |= 1u << route_rank(routes[c]);
+        for (int rank = 0; ok && rank < shuffle.team.size; rank += kSourcesAtOnce) {
+            Pack packs[kSourcesAtOnce];
+            ok = few.receive_each(ranks, rank, step.position + 2 * lane, packs);
+#pragma unroll
+            for (int s = 0; s < kSourcesAtOnce; ++s)
+                if (ok && (ranks >> (rank + s) & 1)) sums.add(0, packs[s], 1.0f);
         }
         if (ok) sums.template store<Out>(0, args.out + step.token * nbytes, i, nbytes);
     }

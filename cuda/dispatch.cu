@@ -126,22 +126,22 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
     const u32 lane = threadIdx.x % 32;
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
-    for (int source = 0; source < shuffle.team.size; ++source)
-        for (u32 job = threadIdx.x / 32; job < few.jobs(table.tokens[source]); job += blockDim.x / 32) {
-            const FewTokens::Step step = few.step(job);
-            const u64 i = step.first + lane;
-            const int count = list.list(int(shuffle.k), [&](int c) { return few_way(args, table, source, step.token, c); });
-            if (count == 0 || i >= few.row_packs) continue;
-            Pack pack;
-            if (!few.receive(source, step.position + 2 * lane, pack)) continue;
+    few.share(table.tokens, [&](int source, u32 job) {
+        const FewTokens::Step step = few.step(job);
+        const u64 i = step.first + lane;
+        const int count = list.list(int(shuffle.k), [&](int c) { return few_way(args, table, source, step.token, c); });
+        if (count == 0 || i >= few.row_packs) return;
+        Pack pack;
+        if (!few.receive(source, step.position + 2 * lane, pack)) return;
 #pragma unroll 1
-            for (int r = 0; r < count; ++r) rows[list.row[r] * few.row_packs + i] = pack;
-            u64 scale = 0;
-            if (!begins_group<To>(i)) continue;
-            if (!few.receive_word(source, step.position + 2 * kStepPacks + lane / kGroupLanes, scale)) continue;
+        for (int r = 0; r < count; ++r) rows[list.row[r] * few.row_packs + i] = pack;
+        u64 scale = 0;
+        if (!begins_group<To>(i)) return;
+        if (!few.receive_word(source, step.position + 2 * kStepPacks + lane / kGroupLanes, scale)) return;
 #pragma unroll 1
-            for (int r = 0; r < count; ++r) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = bits_as<float>(u32(scale));
-        }
+        for (int r = 0; r < count; ++r)
+            scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = bits_as<float>(u32(scale));
+    });
 }
 
 // The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.

@@ -15,6 +15,7 @@ constexpr int kMostFewChoices = 1024;                      // of all ranks toget
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
 constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
 constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
+constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
 
 // A choice as a word: what stands in its place is in 4, 16 and 12 bits.
@@ -37,6 +38,17 @@ struct FewTokens {
     __device__ u32 jobs(i64 tokens) const {
         const u32 all = u32(tokens) * steps();
         return all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    }
+
+    // Warps of the block take turns at the sources' steps: `each(source, job)`.
+    template <class Each>
+    __device__ void share(const i64* tokens, Each each) const {
+        const u32 size = u32(shuffle.team.size);
+        u32 most = 0;
+#pragma unroll 1
+        for (u32 rank = 0; rank < size; ++rank) most = jobs(tokens[rank]) > most ? jobs(tokens[rank]) : most;
+        for (u32 turn = threadIdx.x / 32; turn < most * size; turn += blockDim.x / 32)
+            if (turn / size < jobs(tokens[turn % size])) each(int(turn % size), turn / size);
     }
 
     struct Step {
@@ -85,6 +97,31 @@ struct FewTokens {
             const Pack& stale = is_new(first, epoch) ? second : first;
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
         }
+    }
+
+    // One pack from each of the sources first, first + 1 … that have a bit in `sources`.
+    __device__ bool receive_each(u32 sources, int first, u32 position, Pack (&packs)[kSourcesAtOnce]) const {
+        Pack words[kSourcesAtOnce][2];
+        Patience patience;
+        for (;;) {
+#pragma unroll
+            for (int s = 0; s < kSourcesAtOnce; ++s)
+                if (sources >> (first + s) & 1) {
+                    words[s][0] = ld_packet_sys(inbox(first + s) + position);
+                    words[s][1] = ld_packet_sys(inbox(first + s) + position + 1);
+                }
+            int missing = -1;
+#pragma unroll
+            for (int s = 0; s < kSourcesAtOnce; ++s)
+                if ((sources >> (first + s) & 1) && !(is_new(words[s][0], epoch) && is_new(words[s][1], epoch)))
+                    missing = first + s;
+            if (missing < 0) break;
+            const auto what = [&] { return awaited(missing, ld_packet_sys(inbox(missing) + position)); };
+            if (!patience.lasts(shuffle.team, what)) return false;
+        }
+#pragma unroll
+        for (int s = 0; s < kSourcesAtOnce; ++s) packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
+        return true;
     }
 
     // All threads of the block: tell all ranks how many tokens there are, and learn how many they have.

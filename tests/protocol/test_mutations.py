@@ -105,10 +105,6 @@ MUTATIONS = {
         "if (!{} && !channel.await_entered(0)) ok = false;  // who",
         "tsan",
     ),
-    # Packets of a few tokens are overwritten before they are read.
-    "tokens not awaited": Mutation(
-        "dispatch.cu", "ok = !sends || channel.await_entered(1)", "ok = {} || !sends || channel.await_entered(1)", "hostile"
-    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",
