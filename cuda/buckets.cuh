@@ -177,6 +177,7 @@ __device__ void place_buckets(const Shuffle& shuffle, Table& table) {
         while (shuffle.first[rank + 1] <= b) ++rank;
         const int room = room_of(shuffle, rank);
         int begin = 0;
+#pragma unroll 8
         for (int other = int(shuffle.first[rank]); other < b; ++other) begin += min(table.sum[other], room);
         table.count[b] = begin;
         table.limit[b] = min(begin + min(table.sum[b], room), int(shuffle.capacity));

@@ -13,6 +13,9 @@ struct Elements {  // of a Pack
 template <class T>
 __device__ __forceinline__ Elements<T> elements_of(Pack pack) { return bits_as<Elements<T>>(pack); }
 
+// Whether rows of a multiple of 16 bytes that follow each other from here on begin at multiples of 16.
+__device__ __forceinline__ bool is_aligned(const char* rows) { return u64(rows) % kPackNbytes == 0; }
+
 template <class T>
 __device__ __forceinline__ Pack pack_of(const Elements<T>& elements) { return bits_as<Pack>(elements); }
 
@@ -25,15 +28,19 @@ constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack o
 constexpr float kLargestFloat8 = 448.0f;
 constexpr float kSmallestScaled = 1e-30f;             // of a group's largest magnitude: its inverse is finite
 
-// What pack `i` of a row of To is made of: some packs of a row of From, which has `nbytes`.
+// What pack `i` of a row of To is made of: some packs of a row of From.
 template <class From, class To>
 struct Source {
     static constexpr int kPacks = sizeof(From) / sizeof(To), kEach = Elements<From>::kCount;
     Pack packs[kPacks] = {};
 
-    __device__ __forceinline__ void load(const char* row, u64 i, u64 nbytes) {
+    // `aligned`: rows begin at multiples of 16. What is known beforehand costs nothing among many loads.
+    __device__ __forceinline__ void load(const char* row, u64 i, bool aligned) {
 #pragma unroll
-        for (int p = 0; p < kPacks; ++p) packs[p] = load_pack(row, i * kPacks + p, nbytes);
+        for (int p = 0; p < kPacks; ++p) {
+            const char* from = row + (i * kPacks + p) * kPackNbytes;
+            packs[p] = aligned ? *reinterpret_cast<const Pack*>(from) : load_bytes(from, kPackNbytes);
+        }
     }
 
     __device__ __forceinline__ void values(float (&values)[kPacks * kEach]) const {

@@ -21,30 +21,38 @@ struct CombineArgs {
     i64 phases;
 };
 
-constexpr int kPacksAtOnce = 2, kRowsAtOnce = 4;  // that a thread has on their way
+constexpr int kPacksAtOnce = 4, kRowsAtOnce = 2;  // that a thread has on their way
 
-// Adds what lies in pack `i`, `i + stride` … of some sources, with a weight, in their order.
+// Adds packs of some rows, with weights, in their order: in each row pack i, i + stride …
 template <class T>
 struct Sums {
     float sums[kPacksAtOnce][Elements<T>::kCount] = {};
 
-    // `load(s, i)` gives pack i of source s; packs from `end` on are left alone.
-    template <class Load, class Weight>
-    __device__ __forceinline__ void add(int sources, u64 first, u64 stride, u64 end, Load load, Weight weight) {
-        for (int begin = 0; begin < sources; begin += kRowsAtOnce) {
+    // `row(s)` is where row s begins, at a multiple of 16 if `aligned`; packs from `end` on are left alone.
+    template <class Row, class Weight>
+    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, bool aligned, Row row, Weight weight) {
+#pragma unroll 1
+        for (int s = 0; !aligned && s < rows; ++s)
+#pragma unroll
+            for (int p = 0; p < kPacksAtOnce; ++p)
+                if (i + p * stride < end) add(p, load_bytes(row(s) + (i + p * stride) * kPackNbytes, kPackNbytes), weight(s));
+#pragma unroll 1
+        for (int begin = 0; aligned && begin < rows; begin += kRowsAtOnce) {
             Pack packs[kRowsAtOnce][kPacksAtOnce];
 #pragma unroll
-            for (int s = 0; s < kRowsAtOnce; ++s)
+            for (int s = 0; s < kRowsAtOnce; ++s) {
+                const char* from = row(begin + s < rows ? begin + s : begin);
 #pragma unroll
                 for (int p = 0; p < kPacksAtOnce; ++p)
-                    if (begin + s < sources && first + p * stride < end) packs[s][p] = load(begin + s, first + p * stride);
+                    if (begin + s < rows && i + p * stride < end)
+                        packs[s][p] = get_pack(reinterpret_cast<const Pack*>(from) + i + p * stride);
+            }
 #pragma unroll
             for (int s = 0; s < kRowsAtOnce; ++s)
-                if (begin + s < sources) {
+                if (begin + s < rows) {
                     const float factor = weight(begin + s);
 #pragma unroll
-                    for (int p = 0; p < kPacksAtOnce; ++p)
-                        if (first + p * stride < end) add(p, packs[s][p], factor);
+                    for (int p = 0; p < kPacksAtOnce; ++p) add(p, packs[s][p], factor);
                 }
         }
     }
@@ -78,37 +86,44 @@ struct Sums {
 
 struct CombineLists {  // of each warp, in shared memory
     Rows rows[kMaxWarps];
-    u64 parts[kMaxWarps][kMaxRanks];  // places of what comes back of a token
+    float weights[kMaxWarps][kMaxChoices];
+    const char* parts[kMaxWarps][kMaxRanks];  // what comes back of a token
 };
 
-// The rows of a token of `source` here.
-__device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, Rows& list) {
+// The rows of a token of `source` here, and their weights.
+__device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, CombineLists& lists) {
+    const u32 warp = threadIdx.x / 32;
     const u32* ways = args.ways + (source * args.shuffle.max_tokens + token) * args.shuffle.k;
-    return list.list(int(args.shuffle.k), [&](int c) { return ways[c]; });
+    const int count = lists.rows[warp].list(int(args.shuffle.k), [&](int c) { return ways[c]; });
+    for (int s = int(threadIdx.x % 32); s < count; s += 32)
+        lists.weights[warp][s] = args.weighted ? args.row_weights[lists.rows[warp].row[s]] : 1.0f;
+    __syncwarp();
+    return count;
 }
 
 // Packs i, i + stride … of the sum over a token's rows here.
 template <class T>
-__device__ __forceinline__ Sums<T> folded(const CombineArgs& args, const Rows& list, int count, u64 i, u64 stride) {
-    const u64 packs = packs_of<T>(args.shuffle.hidden), nbytes = packs * kPackNbytes;
+__device__ __forceinline__ Sums<T> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
     Sums<T> sums;
     sums.add(
-        count, i, stride, packs, [&](int s, u64 p) { return load_pack(args.results + list.row[s] * nbytes, p, nbytes); },
-        [&](int s) { return args.weighted ? args.row_weights[list.row[s]] : 1.0f; });
+        count, i, stride, packs, is_aligned(args.results),
+        [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
+        [&](int s) { return lists.weights[warp][s]; });
     return sums;
 }
 
 // Few tokens
 
 template <class T>
-__device__ void send_steps(const CombineArgs& args, const FewTokens& few, const i64* tokens, Rows& list) {
+__device__ void send_steps(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
     const u32 lane = threadIdx.x % 32;
     few.share(tokens, [&](int source, u32 job) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        const int count = list_rows(args, source, step.token, list);
+        const int count = list_rows(args, source, step.token, lists);
         if (count == 0 || i >= few.row_packs) return;
-        few.send(source, step.position + 2 * lane, folded<T>(args, list, count, i, few.row_packs).rounded(0));
+        few.send(source, step.position + 2 * lane, folded<T>(args, lists, count, u32(i), u32(few.row_packs)).rounded(0));
     });
 }
 
@@ -143,22 +158,24 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
 // Sends what this block's rows add up to where their tokens came from.
 template <class T>
 __device__ void send_stages(
-    const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, Rows& list) {
+    const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, CombineLists& lists) {
     const Shuffle& shuffle = args.shuffle;
     const int size = shuffle.team.size, me = shuffle.team.rank;
-    const u64 packs = packs_of<T>(shuffle.hidden);
+    const u32 packs = u32(packs_of<T>(shuffle.hidden));
     for (i64 number = 0; number < most_stages(tokens, size); ++number) {
-        const Stage stage{me + 1, size, tokens, number, size};
-        const Crew crew = gang.crew(stage.jobs());
-        for (u32 job = crew.first_job; job < stage.jobs(); job += crew.next_job) {
+        const Stage stage{me + 1, size, tokens, number};
+        const u32 jobs = stage.jobs();
+        const Crew crew = gang.crew(jobs);
+        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             int source = 0;
             i64 token = 0;
             if (!stage.find(job, source, token)) continue;
-            const int count = list_rows(args, source, token, list);
+            const int count = list_rows(args, source, token, lists);
             if (count == 0) continue;
-            Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + result_slot(shuffle, token, me, list.leading) * packs;
-            for (u64 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-                const Sums<T> sums = folded<T>(args, list, count, i, crew.members);
+            const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
+            Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
+            for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
+                const Sums<T> sums = folded<T>(args, lists, count, i, crew.members);
 #pragma unroll
                 for (int p = 0; p < kPacksAtOnce; ++p)
                     if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
@@ -171,21 +188,23 @@ __device__ void send_stages(
 
 // Adds up what has come back for a token.
 template <class T, class Out>
-__device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, u64* parts) {
+__device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, const char** parts) {
     const Shuffle& shuffle = args.shuffle;
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
-    const u64 packs = packs_of<T>(shuffle.hidden), nbytes = u64(shuffle.hidden) * sizeof(Out);
+    const u32 packs = u32(packs_of<T>(shuffle.hidden));
+    const u64 nbytes = u64(shuffle.hidden) * sizeof(Out);
     __syncwarp();  // those of the last token have been used
     const int leading = lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
     const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
-    if (leading >= 0) parts[__popc(present & ((1u << lane) - 1))] = result_slot(shuffle, token, lane, leading);
+    if (leading >= 0) {
+        const u64 slot = result_slot(shuffle, token, lane, leading);
+        parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
+    }
     __syncwarp();
-    const Pack* results = reinterpret_cast<const Pack*>(shuffle.results[shuffle.team.rank]);
-    for (u64 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
+    for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
         Sums<T> sums;
         sums.add(
-            __popc(present), i, crew.members, packs, [&](int s, u64 p) { return get_pack(results + parts[s] * packs + p); },
-            [](int) { return 1.0f; });
+            __popc(present), i, crew.members, packs, true, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
 #pragma unroll
         for (int p = 0; p < kPacksAtOnce; ++p)
             if (i + p * crew.members < packs)
@@ -194,7 +213,7 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, u64
 }
 
 template <class T, class Out>
-__device__ void receive_stages(const CombineArgs& args, const Gang& gang, const Signals& signals, u64* parts) {
+__device__ void receive_stages(const CombineArgs& args, const Gang& gang, const Signals& signals, const char** parts) {
     const Range range(args.token_count);
     for (i64 number = 0; number < range.stages(); ++number) {
         if (!signals.await_stored(gang, [&](int) { return number + 1; })) return;
@@ -211,14 +230,14 @@ template <class T, class Out>
 __device__ void move(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
-        if (args.phases & kSend) send_steps<T>(args, few, tokens, lists.rows[warp]);
+        if (args.phases & kSend) send_steps<T>(args, few, tokens, lists);
         __syncthreads();  // a block reads what it has sent to itself
         if (args.phases & kReceive) receive_steps<T, Out>(args, few);
         return;
     }
     const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
     const Signals signals{args.shuffle.team, few.epoch};
-    if ((args.phases & kSend) && senders.has_me()) send_stages<T>(args, senders, signals, tokens, lists.rows[warp]);
+    if ((args.phases & kSend) && senders.has_me()) send_stages<T>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())
         receive_stages<T, Out>(args, receivers, signals, lists.parts[warp]);
 }

@@ -41,53 +41,65 @@ __device__ void tell_ways(const DispatchArgs& args, const Crew& crew, i64 token)
     }
 }
 
+// Where the data of a token goes, a lane for each rank. Returns how many there are.
+__device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs, Leader* leaders) {
+    const int rank = int(threadIdx.x % 32);
+    const int leading = rank < shuffle.team.size ? leading_choice(routes, int(shuffle.k), rank) : -1;
+    const u32 present = __ballot_sync(0xffffffffu, leading >= 0);  // those of the last token have been used
+    if (leading >= 0) {
+        const u64 row = route_row(routes[leading]);
+        Leader& leader = leaders[__popc(present & ((1u << rank) - 1))];
+        leader.row = reinterpret_cast<Pack*>(shuffle.rows[rank]) + row * packs;
+        leader.scales = reinterpret_cast<float*>(shuffle.scales[rank]) + row * groups_of(shuffle);
+    }
+    __syncwarp();
+    return __popc(present);
+}
+
 // Stores a token's data in its leaders' rows.
 template <class From, class To>
-__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const u32* leaders) {
-    constexpr int kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
-    const Shuffle& shuffle = args.shuffle;
-    const u64 packs = packs_of<To>(shuffle.hidden), nbytes = u64(shuffle.hidden) * sizeof(From), lane = threadIdx.x % 32;
-    const char* from = args.tokens + token * nbytes;
-    for (u64 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
+__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
+    constexpr u32 kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
+    const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
+    const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
+    const bool aligned = is_aligned(args.tokens);
+    for (u32 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
         Source<From, To> sources[kUnroll];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u)
-            if (first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, nbytes);
+        for (u32 u = 0; u < kUnroll; ++u)
+            if (aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, true);
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            if (first + u * crew.members >= packs) break;
-            const u64 i = first + u * crew.members + lane;
-            float scale = 0;
-            const Pack pack = Cast<From, To>::round(sources[u], scale);
+        for (u32 u = 0; u < kUnroll; ++u)
+            if (!aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, false);
+        Pack moved[kUnroll];
+        float scales[kUnroll] = {};
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) moved[u] = Cast<From, To>::round(sources[u], scales[u]);
 #pragma unroll 1
-            for (int rank = 0; i < packs && rank < shuffle.team.size; ++rank) {
-                if (leaders[rank] == kNoWay) continue;
-                put_pack(reinterpret_cast<Pack*>(shuffle.rows[rank]) + leaders[rank] * packs + i, pack);
-                if (begins_group<To>(i))
-                    reinterpret_cast<float*>(shuffle.scales[rank])[leaders[rank] * groups_of(shuffle) + i / kGroupLanes] = scale;
+        for (int leader = 0; leader < count; ++leader) {
+            const Leader to = leaders[leader];
+#pragma unroll
+            for (u32 u = 0; u < kUnroll; ++u) {
+                const u32 i = first + u * crew.members + lane;
+                if (i < packs) put_pack(to.row + i, moved[u]);
+                if (i < packs && begins_group<To>(i)) to.scales[i / kGroupLanes] = scales[u];
             }
         }
     }
 }
 
 template <class From, class To>
-__device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, u32* leaders) {
+__device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
-    const int lane = int(threadIdx.x % 32);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
         const i64 begin = range.begin + stage * kStageTokens;
         const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
         const Crew crew = gang.crew(jobs);
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const u64* routes = args.routes + (begin + job) * shuffle.k;
-            __syncwarp();  // those of the last token have been used
-            if (lane < shuffle.team.size) {
-                const int leading = leading_choice(routes, int(shuffle.k), lane);
-                leaders[lane] = leading < 0 ? kNoWay : route_row(routes[leading]);
-            }
-            __syncwarp();
-            store_token<From, To>(args, crew, begin + job, leaders);
+            const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
+            store_token<From, To>(args, crew, begin + job, leaders, count);
             if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
@@ -101,15 +113,25 @@ __device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* row
     const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
     Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
-    if (count < 2) return;
-    move_packs(
-        crew.member, packs, crew.members, [&](u64 i) { return get_pack(data + rows[0] * packs + i); },
-        [&](u64 i, Pack pack) {
+    constexpr int kUnroll = 4;
+    for (u64 first = crew.member; first < packs; first += kUnroll * crew.members) {
+        Pack moved[kUnroll];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u)
+            if (first + u * crew.members < packs) moved[u] = get_pack(data + rows[0] * packs + first + u * crew.members);
 #pragma unroll 1
-            for (int r = 1; r < count; ++r) data[rows[r] * packs + i] = pack;
-        });
-    for (u64 i = crew.member; sizeof(To) == sizeof(Float8) && i < groups; i += crew.members)
-        for (int r = 1; r < count; ++r) scales[rows[r] * groups + i] = scales[rows[0] * groups + i];
+        for (int r = 1; r < count; ++r) {
+            Pack* to = data + rows[r] * packs + first;
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u)
+                if (first + u * crew.members < packs) to[u * crew.members] = moved[u];
+        }
+    }
+    for (u64 i = crew.member; sizeof(To) == sizeof(Float8) && i < groups; i += crew.members) {
+        const float scale = scales[rows[0] * groups + i];
+#pragma unroll 1
+        for (int r = 1; r < count; ++r) scales[rows[r] * groups + i] = scale;
+    }
 }
 
 // A token of `source` has come: hand out what is known of its rows, complete them.
@@ -120,7 +142,7 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
     const u32* told = shuffle.ways_of(me, source, token);
     const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); });
-    copy_on<To>(shuffle, crew, list.row, count);
+    if (count > 1) copy_on<To>(shuffle, crew, list.row, count);
     for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
         const u32 row = ld_relaxed_sys(told + c);
         known[c] = row;
@@ -138,9 +160,10 @@ __device__ void deliver_stages(
     for (i64 number = 0; number < most_stages(tokens, size); ++number) {
         const auto needed = [&](int source) { return number < Range(tokens[source]).stages() ? number + 1 : 0; };
         if (!signals.await_stored(gang, needed)) return;
-        const Stage stage{0, size, tokens, number, size};
-        const Crew crew = gang.crew(stage.jobs());
-        for (u32 job = crew.first_job; job < stage.jobs(); job += crew.next_job) {
+        const Stage stage{0, size, tokens, number};
+        const u32 jobs = stage.jobs();
+        const Crew crew = gang.crew(jobs);
+        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             int source = 0;
             i64 token = 0;
             if (stage.find(job, source, token)) deliver<To>(args, crew, source, token, list);
@@ -149,14 +172,14 @@ __device__ void deliver_stages(
 }
 
 template <class From, class To>
-__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchLists& lists) {
+__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
     const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())
-        store_stages<From, To>(args, senders, signals, lists.leaders[warp]);
+        store_stages<From, To>(args, senders, signals, lists[warp].leaders);
     if ((args.phases & kReceive) && receivers.has_me())
-        deliver_stages<To>(args, receivers, signals, table.tokens, lists.rows[warp]);
+        deliver_stages<To>(args, receivers, signals, table.tokens, lists[warp].rows);
 }
 
 // Past the rows there is no expert.
@@ -178,8 +201,10 @@ __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& tab
     if (!args.reuse && (args.phases & kSend)) few.tell_count(args.token_count);
     all_few = args.reuse ? few.all_have(table.tokens) : args.token_count <= args.shuffle.few_tokens;
     if (all_few && (args.phases & kSend)) {
+        Source<From, To> source;
+        load_step(args, few, threadIdx.x / 32, source);  // on its way, while this rank finds out where to
         args.reuse ? recall_choices(args, table) : send_choices(args, few, table);
-        send_steps<From, To>(args, few, table);
+        send_steps<From, To>(args, few, table, source);
     }
     if (args.reuse || !all_few) return true;
     const bool ok = few.learn_counts(table.tokens);
@@ -189,7 +214,7 @@ __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& tab
 
 // Whatever else there is to do in this launch. False: leave.
 template <class From, class To>
-__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchLists& lists, bool all_few) {
+__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
     if (!all_few) {
@@ -206,7 +231,7 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
 template <class From, class To>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
-    __shared__ DispatchLists lists;
+    __shared__ DispatchList lists[kMaxWarps];
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
     Channel channel(shuffle.team, sends);

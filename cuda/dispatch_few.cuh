@@ -3,9 +3,14 @@
 #include "buckets.cuh"
 #include "cast.cuh"
 
-struct DispatchLists {  // of each warp, in shared memory
-    Rows rows[kMaxWarps];
-    u32 leaders[kMaxWarps][kMaxRanks];  // of a token, on every rank
+struct Leader {  // where a token's data goes
+    Pack* row;
+    float* scales;
+};
+
+union DispatchList {  // of a warp, in shared memory: it sends, or it receives
+    Rows rows;
+    Leader leaders[kMaxRanks];
 };
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
@@ -38,16 +43,24 @@ __device__ void recall_choices(const DispatchArgs& args, Table& table) {
     __syncthreads();
 }
 
+// What a lane of a warp sends of one of the block's steps, `job`.
 template <class From, class To>
-__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const Table& table) {
+__device__ __forceinline__ void load_step(const DispatchArgs& args, const FewTokens& few, u32 job, Source<From, To>& source) {
+    if (job >= few.jobs(args.token_count)) return;
+    const FewTokens::Step step = few.step(job);
+    const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
+    if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+}
+
+// Sends the steps of this block; each warp's first one has been loaded.
+template <class From, class To>
+__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Source<From, To> source) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
-    const u64 nbytes = u64(shuffle.hidden) * sizeof(From);
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        Source<From, To> source;
-        if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, nbytes);
+        if (job >= blockDim.x / 32) load_step(args, few, job, source);
         u32 ranks = 0;
 #pragma unroll 1
         for (int c = 0; c < shuffle.k; ++c) {
@@ -157,10 +170,10 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
 }
 
 template <class To>
-__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchLists& lists) {
+__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
     if (!args.reuse && !receive_choices(shuffle, few, table)) return false;
-    receive_steps<To>(args, few, table, lists.rows[threadIdx.x / 32]);
+    receive_steps<To>(args, few, table, lists[threadIdx.x / 32].rows);
     if (args.reuse) return true;
     write_few(args, table);
     if (is_scribe())

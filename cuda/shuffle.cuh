@@ -122,21 +122,30 @@ struct Range {
     __device__ i64 stages() const { return (end - begin + kStageTokens - 1) / kStageTokens; }
 };
 
-// A stage of this block: tokens of some sources.
+// A stage of this block: tokens of all sources, from one on.
 struct Stage {
-    const int first_source, sources;
+    const int first_source, size;
     const i64* const tokens;  // of every rank
     const i64 number;
-    const int size;
 
-    __device__ u32 jobs() const { return u32(sources * kStageTokens); }
+    // As many as the source with most tokens has, of each.
+    __device__ u32 jobs() const {
+        i64 most = 0;
+#pragma unroll 1
+        for (int rank = 0; rank < size; ++rank) {
+            const Range range(tokens[rank]);
+            const i64 left = range.end - range.begin - number * kStageTokens;
+            if (left > most) most = left;
+        }
+        return u32(size * (most < kStageTokens ? most : kStageTokens));
+    }
 
     // The token of a job, and whether there is one: the sources take turns.
     __device__ bool find(u32 job, int& source, i64& token) const {
-        source = first_source + int(job % u32(sources));
+        source = first_source + int(job % u32(size));
         if (source >= size) source -= size;
         const Range range(tokens[source]);
-        token = range.begin + number * kStageTokens + job / u32(sources);
+        token = range.begin + number * kStageTokens + job / u32(size);
         return token < range.end;
     }
 };

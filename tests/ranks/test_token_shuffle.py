@@ -201,6 +201,18 @@ def test_types(comm, regime, dtype, hidden):
             assert not out.damage()
 
 
+@pytest.mark.parametrize("regime", ["few", "many"], indirect=True)
+def test_any_alignment(comm, regime):
+    case = Case(comm, generator(comm), hidden=32, dtype="bfloat16")
+
+    with case.shuffle, comparing() as compare:
+        case.draw()
+        ids, weights = put(case.routing.ids[comm.rank]), put(case.weights[comm.rank])
+        rows, handle = case.shuffle.dispatch(put(case.values[comm.rank], 1), ids, weights)
+        case.check_rows(compare, rows, "shifted tokens")
+        case.check_sums(compare, case.shuffle.combine(put(get(case.expert_out()), 1), handle), "shifted results")
+
+
 def test_int32_and_weights(comm):
     case = Case(comm, generator(comm))
     with case.shuffle, comparing() as compare:
