@@ -12,7 +12,7 @@
 
 enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device_team.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
-    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize
+    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal
 };
 
 enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/device_team.py

@@ -2,9 +2,10 @@
 
     mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx]
 
-A kernel on each rank stores a message in the other's memory, signals, and waits for it to come back. No host takes
-part. On a GPU, and with Numba installed, the kernel is the Python function below; otherwise, or with --cxx, the text in
-C++, which does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
+A kernel on each rank stores a message in the other's memory, signals, and waits for it to come back. Each block moves a
+part, and none goes on before the parts of all have come, so the links carry one way at a time. No host takes part. On a
+GPU, and with Numba installed, the kernel is the Python function below; otherwise, or with --cxx, the text in C++, which
+does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ CXX = """
 #include "pyncclx.cuh"
 
 extern "C" __global__ void ping_pong(pyncclx_team team, char* inbox, const char* data, long long part, long long nbytes,
-                                     long long rounds, long long first) {
-    const int me = pyncclx_rank(team), block = blockIdx.x;
-    const long long begin = block * part, length = max(min(part, nbytes - begin), 0ll);
+                                     long long rounds, long long seen) {
+    const int me = pyncclx_rank(team), peer = 1 - me;
+    const long long begin = blockIdx.x * part, length = max(min(part, nbytes - begin), 0ll);
     const char* source = me == 0 ? data : inbox;
-    for (long long turn = first + 1; turn <= first + rounds; ++turn) {
-        if (me == 1 && !pyncclx_wait_until_block(team, block, turn)) return;
-        pyncclx_put_signal_block(team, inbox + begin, source + begin, length, 1 - me, block, turn);
-        if (me == 0 && !pyncclx_wait_until_block(team, block, turn)) return;
+    for (long long round = 0; round < rounds; ++round) {
+        seen += gridDim.x;
+        if (me == 1 && !pyncclx_wait_until_block(team, 0, seen)) return;
+        pyncclx_put_block(team, inbox + begin, source + begin, length, peer);
+        __syncthreads();
+        if (threadIdx.x == 0) pyncclx_signal_add(team, peer, 0, 1);
+        if (me == 0 && !pyncclx_wait_until_block(team, 0, seen)) return;
     }
 }
 """
@@ -52,16 +56,20 @@ def python_function() -> Callable[..., None]:
     """The same in Python."""
     cuda = importlib.import_module("numba.cuda")
 
-    def ping_pong(team, inbox, data, part, nbytes, rounds, first):  # type: ignore[no-untyped-def]
+    def ping_pong(team, inbox, data, part, nbytes, rounds, seen):  # type: ignore[no-untyped-def]
         me, block = d.rank(team), cuda.blockIdx.x
         begin = block * part
         length = max(min(part, nbytes - begin), 0)
         source = data if me == 0 else inbox
-        for turn in range(first + 1, first + rounds + 1):
-            if me == 1 and not d.wait_until_block(team, block, turn):
+        for _ in range(rounds):
+            seen += cuda.gridDim.x
+            if me == 1 and not d.wait_until_block(team, 0, seen):
                 return
-            d.put_signal_block(team, inbox + begin, source + begin, length, 1 - me, block, turn)
-            if me == 0 and not d.wait_until_block(team, block, turn):
+            d.put_block(team, inbox + begin, source + begin, length, 1 - me)
+            cuda.syncthreads()
+            if cuda.threadIdx.x == 0:
+                d.signal_add(team, 1 - me, 0, 1)
+            if me == 0 and not d.wait_until_block(team, 0, seen):
                 return
 
     return ping_pong
@@ -80,9 +88,9 @@ def kernel_in_python() -> Launch:
 class PingPong:
     """Two ranks, and the memory of messages of up to `most` bytes."""
 
-    def __init__(self, comm: pyncclx.Intracomm, launch: Launch, most: int, blocks: int) -> None:
-        self.comm, self.launch, self.rounds_over = comm, launch, 0
-        self.team = comm.device_team(signals=blocks, blocks=blocks)
+    def __init__(self, comm: pyncclx.Intracomm, launch: Launch, most: int) -> None:
+        self.comm, self.launch, self.seen = comm, launch, 0
+        self.team = comm.device_team(signals=1)
         self.inbox = comm.Alloc(most, "u1")
         values = np.random.default_rng(most).integers(0, 256, most, np.uint8)
         self.on_gpu = not isinstance(self.inbox, np.ndarray)
@@ -104,9 +112,9 @@ class PingPong:
         self.wait()
         self.comm.Barrier()
         began = time.perf_counter()
-        self.launch(blocks, threads, self.team, self.inbox, self.data, part, nbytes, rounds, self.rounds_over)
+        self.launch(blocks, threads, self.team, self.inbox, self.data, part, nbytes, rounds, self.seen)
         self.wait()
-        self.rounds_over += rounds
+        self.seen += rounds * blocks
         return time.perf_counter() - began
 
     def wait(self) -> None:
@@ -127,7 +135,7 @@ def main() -> None:
     on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
     in_python = not options.cxx and not on_host and importlib.util.find_spec("numba_cuda") is not None
     large, threads, rounds = (1 << 16, 64, (1, 3)) if on_host else (64 << 20, 512, (10_000, 50))
-    game = PingPong(comm, kernel_in_python() if in_python else kernel_in_cxx(), large, options.blocks)
+    game = PingPong(comm, kernel_in_python() if in_python else kernel_in_cxx(), large)
     latency = game.seconds(8, 1, 32, rounds[0])
     bandwidth = large / game.seconds(large, options.blocks, threads, rounds[1])
     if comm.rank == 0:

@@ -7,6 +7,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,31 +68,40 @@ def _on_host(spec: Any) -> Any:
 
 
 def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, graph: bool) -> float:
-    """Make `steps` steps; the seconds of one on the slowest rank.
+    """Make `steps` steps; the seconds of one on the slowest rank, but for the first, which compiles kernels.
 
-    With `graph`, a step is captured in a CUDA graph after it was made once, and replayed. It must read back nothing and
-    make no arrays: their memory would be others' when the graph runs.
+    With `graph`, a step is captured in a CUDA graph after the first, and replayed. It must read back nothing and make
+    no arrays: their memory would be others' when the graph runs.
     """
-    run: Callable[[], None] = step
     stream = xp.cuda.Stream(non_blocking=True) if graph else None
-    if stream is not None:
-        xp.cuda.Device().synchronize()
-        with stream:
+    synchronize(xp)
+    with stream or nullcontext():
+        if steps > 0:
             step()
-            stream.synchronize()
-            stream.begin_capture()
-            step()
-            captured = stream.end_capture()
-        steps, run = steps - 1, lambda: captured.launch(stream)
+        synchronize(xp)
+        run = step if stream is None else capture(step, stream)
     comm.Barrier()
     began = time.perf_counter()
-    for number in tqdm(range(steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
+    for number in tqdm(range(1, steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
         run()
-        if xp is not np and number % 100 == 99:  # the host would be far ahead, and the bar wrong
-            xp.cuda.Device().synchronize()
+        if number % 100 == 0:  # the host would be far ahead, and the bar wrong
+            synchronize(xp)
+    synchronize(xp)
+    return float(max(comm.allgather(time.perf_counter() - began))) / max(steps - 1, 1)
+
+
+def capture(step: Callable[[], None], stream: Any) -> Callable[[], None]:
+    """A CUDA graph of a step, as a call that replays it."""
+    stream.begin_capture()
+    step()
+    captured = stream.end_capture()
+    return lambda: captured.launch(stream)
+
+
+def synchronize(xp: ModuleType) -> None:
+    """Wait for the GPU, if there is one."""
     if xp is not np:
         xp.cuda.Device().synchronize()
-    return float(max(comm.allgather(time.perf_counter() - began))) / max(steps, 1)
 
 
 def share(length: int, parts: int, part: int) -> tuple[int, int]:

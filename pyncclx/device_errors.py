@@ -8,7 +8,7 @@ from .errors import Aborted, PeerTimeout
 OPERATION = "device_team"  # of the records
 FUNCTIONS = (  # DeviceFunction
     *("peer_pointer", "put", "get", "put_signal", "signal_set", "signal_add", "signal_read", "wait_until", "barrier"),
-    *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size"),
+    *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size", "Wait_signal"),
 )
 MISUSES = {  # Misuse
     16: "peer {given} is no rank of the {most} there are",
@@ -19,7 +19,7 @@ MISUSES = {  # Misuse
     21: "the word at {given:#x} is not at a multiple of its {most} bytes",
     22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
 }
-_NUMBERS = {"wait_until": "signal", "barrier": "block", "grid_barrier": "counter"}  # what is waited for
+_NUMBERS = {"wait_until": "signal", "Wait_signal": "signal", "barrier": "block", "grid_barrier": "counter"}  # of waits
 
 
 def misuse(record: dict[str, int]) -> ValueError:
@@ -32,7 +32,8 @@ def misuse(record: dict[str, int]) -> ValueError:
 def failure(record: dict[str, int], rank: int, aborted: bool) -> Exception:
     """What a device function recorded of a wait: a failure record with `channel` as the function."""
     function, number, peer = FUNCTIONS[record["channel"]], record["epoch"], record["peer"]
-    name = f"pyncclx_{function} ({_NUMBERS[function]} {number})"
+    prefix = "" if function == "Wait_signal" else "pyncclx_"
+    name = f"{prefix}{function} ({_NUMBERS[function]} {number})"
     if aborted:
         return Aborted(f"{name}, called by a kernel: rank {rank} was told to stop waiting")
     peer = peer if peer < layout.MAX_RANKS else -1  # a signal may come from whomever

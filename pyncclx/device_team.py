@@ -97,6 +97,11 @@ class DeviceTeam:
         team.device.fill_zero(self._window.memory.address, NBYTES)
         self._window.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its communicator has not been freed."""
+        return self._team is not None
+
     def _alive(self) -> Team:
         if self._team is None:
             raise MPIError(MPI.ERR_COMM, "device_team: its communicator has been freed; make another one's team")

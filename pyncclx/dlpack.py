@@ -84,16 +84,23 @@ def _tensor(pointer: int, readonly: bool, capsule: object) -> Tensor:
     data, _, _, ndim, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(
         ctypes.string_at(pointer, _TENSOR.size)
     )
-    name = _NAMES.get(code, "") if lanes == 1 else ""
     return Tensor(
         address=data + offset,
         itemsize=(bits * lanes + 7) // 8,
-        name=name if name == "bool" else f"{name}{bits}",
+        name=_name(code, bits, lanes),
         shape=_integers(shape, ndim),
         strides=_integers(strides, ndim) if strides else None,
         readonly=readonly,
         capsule=capsule,
     )
+
+
+def _name(code: int, bits: int, lanes: int) -> str:
+    """As NumPy calls the element type; mpi4py takes two lanes of floats for a complex number."""
+    name = _NAMES.get(code, "")
+    if name == "float" and lanes == 2:
+        return f"complex{2 * bits}"
+    return name if name == "bool" else f"{name if lanes == 1 else ''}{bits}"
 
 
 def _integers(pointer: int, length: int) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "reduce_scatter.cu": ("reduce_scatter_one_shot", "reduce_scatter_two_shot"),
     "scan.cu": ("scan_one_shot", "scan_two_shot"),
     "rma.cu": ("accumulate",),
+    "put_signal.cu": ("put_blocks", "put_signal", "wait_signal"),
 }
 REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu", "reduce_scatter.cu", "scan.cu")
 

@@ -13,6 +13,8 @@ from .collectives.launch import stream_for
 from .datatypes import Datatype
 from .devices import Device
 from .errors import MPIError, NotSupported
+from .team import Team
+from .window_signals import Signals
 
 ARGUMENTS = struct.Struct("=QQQQQ")  # RmaArgs of cuda/rma.cu
 BLOCKS_A_CHANNEL = 4
@@ -40,10 +42,15 @@ class Target(NamedTuple):
 class Exposed:
     """The memory that all ranks of a communicator have exposed, as mapped in this process."""
 
-    def __init__(self, team: Any, places: list[Place]) -> None:
+    def __init__(self, comm: MPI.Intracomm, team: Team, places: list[Place]) -> None:
         self.team, self.device = team, team.device
+        self.signals = Signals(comm, team)
         self.places = places
         self.bases = [team.windows[place.window].bases[rank] + place.offset for rank, place in enumerate(places)]
+
+    def close(self) -> None:
+        """Give back what was allocated for it."""
+        self.signals.close()
 
     def array(self, rank: int) -> Any:
         """A rank's memory as a device array of bytes."""

@@ -95,7 +95,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
                 )
         win = super().Allocate(_WORD, 1, info, comm)
         win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
-        win._exposed = rma.Exposed(comm.team, places)
+        win._exposed = rma.Exposed(comm, comm.team, places)
         if comm.rank == 0:
             rma.prepare(win._exposed.device)
         MPI.Comm.Barrier(win._comm)
@@ -115,12 +115,37 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
         return cls.Create(comm.Alloc(max(size, 1), "u1")[:size], disp_unit, info, comm)  # which is in a window if empty
 
+    @classmethod
+    def Allocate_shared(
+        cls, size: int, disp_unit: int = 1, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
+    ) -> Win:
+        """Allocate memory that all ranks load from and store to; `Shared_query` gives each rank's. Collective.
+
+        With "pyncclx_memory" = "device" in `info` it is `Allocate`: ranks' parts are not behind each other.
+        """
+        if info == MPI.INFO_NULL or info.Get(KIND) != DEVICE:
+            return super().Allocate_shared(size, disp_unit, info, comm)
+        return cls.Allocate(size, disp_unit, info, comm)
+
+    def Shared_query(self, rank: int) -> tuple[Any, int]:
+        """A rank's memory and its unit of displacements; on the device, an array of bytes as `remote` gives it.
+
+        Of PROC_NULL: those of the first rank that has memory.
+        """
+        if self._exposed is None:
+            return super().Shared_query(rank)
+        if rank == MPI.PROC_NULL:
+            sizes = [place.nbytes for place in self._exposed.places]
+            rank = next((number for number, nbytes in enumerate(sizes) if nbytes), 0)
+        return self.remote(rank), self._exposed.places[rank].disp_unit
+
     def Free(self) -> None:
         """Free the window; the arrays stay. Collective."""
         if self._exposed is not None:
             self._settle()
             MPI.Comm.Barrier(self._comm)
             self._comm.Free()
+            self._exposed.close()
             self._exposed = self._array = None
         super().Free()
 

@@ -40,6 +40,7 @@ def peer_wrong(case: Case, queue: Queue, call: Work, in_place: bool, target: Any
 def _run(case: Case, queue: Queue, call: Work, in_place: bool) -> None:
     case.fill(in_place)
     case.comm.team.device.synchronize()
+    MPI.Comm.Barrier(case.comm)  # one-sided operations ask nobody whether his buffer is filled
     with queue:
         call()
         queue.synchronize()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
+
+from ..win import Win
 
 SEND, RECV = 0, 1
 
@@ -39,6 +42,12 @@ class Windows:
 
     def __init__(self, comm: Any, nbytes: int) -> None:
         self._arrays = [comm.Alloc(nbytes, np.uint8) for _ in (SEND, RECV)]
+        self._comm = comm
+
+    @functools.cached_property
+    def win(self) -> Win:
+        """For one-sided operations on the receive buffer. Collective at the first use."""
+        return Win.Create(self._arrays[RECV], 1, comm=self._comm)
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
         return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)

@@ -53,9 +53,11 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
     """What the command line says of the operations, if they all can be so."""
     for operation in arguments.operation:
-        takes = inspect.signature(getattr(comm, CASES[operation].method)).parameters
-        if arguments.algorithm and "algorithm" not in takes:
+        method = getattr(comm, CASES[operation].method, None)  # or a window's
+        if arguments.algorithm and (method is None or "algorithm" not in inspect.signature(method).parameters):
             raise SystemExit(f"--algorithm {arguments.algorithm}: {operation} lets nobody choose")
+        if CASES[operation].windows_only and not arguments.windows:
+            raise SystemExit(f"{operation}: puts go to arrays from comm.Alloc; give --windows")
     if not 0 <= arguments.root < comm.size:
         raise SystemExit(f"-r {arguments.root}: there are the ranks 0 to {comm.size - 1}")
     options = Options(arguments.datatype, arguments.op, arguments.root, arguments.algorithm)

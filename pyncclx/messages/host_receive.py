@@ -31,22 +31,21 @@ def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status
             f"a message longer than the buffer (if a device array was sent, of {ENVELOPE_NBYTES} bytes more, and its "
         )
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}data may be lost: receive it into a device array)") from error
-    _check(comm, recvbuf, known)
+    if known.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+        _check(comm, _host_memory(recvbuf), known)
 
 
 def ireceive(comm: Base, request: MPI.Request, buf: Any) -> Checked:
     """An Irecv of a host array: mpi4py's request, but waiting for it does the same."""
-    checked = Checked(request)
-    checked._check = lambda status: _check(comm, buf, status)
+    checked, memory = Checked(request), _host_memory(buf)  # now: when it is over, the datatype may have been freed
+    checked._check = lambda status: _check(comm, memory, status)
     return checked
 
 
-def _check(comm: Base, recvbuf: Any, status: MPI.Status) -> None:
+def _check(comm: Base, memory: Any, status: MPI.Status) -> None:
     received = status.Get_count(MPI.BYTE)
-    if received >= ENVELOPE_NBYTES:
-        memory = _host_memory(recvbuf)
-        if memory is not None and bytes(memory[: len(MAGIC)]) == MAGIC:
-            _unwrap(comm, memory, received, status)
+    if received >= ENVELOPE_NBYTES and memory is not None and bytes(memory[: len(MAGIC)]) == MAGIC:
+        _unwrap(comm, memory, received, status)
 
 
 def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:

@@ -28,6 +28,7 @@ QUICK += ("errhandler", "handle", "pickle", "doc", "win", "toplevel", "exception
 GPU_KINDS = ("cupy", "numba")
 PROGRAM = Path(__file__).with_name("program.py")
 MOST_STARTS = 10  # of one job; each goes on behind the test that ended the one before
+WHOLE = "the whole job"  # where tests are named: it did not come to its end
 
 Results = dict[str, dict[str, Any]]
 
@@ -49,8 +50,8 @@ def run(module: str, ranks: int, options: argparse.Namespace) -> Results:
         arguments += ["--backends", *backends, "--files", *options.files]
         for _ in range(MOST_STARTS):
             code = launch.run(launch.mpiexec(ranks, *arguments), variables, options.seconds)
-            _, pending = read(record)
-            if code in (0, launch.TIMED_OUT):
+            ended, pending = read(record)
+            if code in (0, launch.TIMED_OUT) or not (ended or pending):
                 break
             for test in pending:
                 note = {"test": test, "outcome": "failed", "why": f"ended the job with code {code}", "seconds": 0.0}
@@ -58,7 +59,7 @@ def run(module: str, ranks: int, options: argparse.Namespace) -> Results:
                     print(json.dumps(note), file=file)
         results, _ = read(record)
     if code:
-        results["the whole job"] = {"outcome": "failed", "why": f"ended with code {code}", "seconds": 0.0}
+        results[WHOLE] = {"outcome": "failed", "why": f"ended with code {code}", "seconds": 0.0}
     return results
 
 
@@ -83,7 +84,8 @@ def compare(ours: Results, theirs: Results) -> list[str]:
     worse = []
     for name in names:
         our, their = ours.get(name, missing), theirs.get(name, missing)
-        if our["outcome"] != their["outcome"] and our["outcome"] != "passed" and name not in ARTEFACTS:
+        differs = our["outcome"] not in ("passed", their["outcome"]) and name not in ARTEFACTS
+        if differs or name == WHOLE:
             worse.append(f"{name}: {our['outcome']}, with mpi4py {their['outcome']}: {our['why']}")
     return worse
 

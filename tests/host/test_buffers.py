@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx import arrays, buffers
+from pyncclx import arrays, buffers, dlpack
 from pyncclx.datatypes import TABLE
 from pyncclx.devices import pointers
 from pyncclx.errors import NotSupported
@@ -486,3 +486,18 @@ def test_attributes_of_single_objects_are_not_taken_for_their_class():
     dressed = types.SimpleNamespace(__cuda_array_interface__=InterfaceArray(A).__cuda_array_interface__)
     assert resolve(dressed).count == 12
     assert buffers.where(bare) == "host"
+
+
+@pytest.mark.parametrize(
+    ("element", "name"),
+    [
+        ((2, 32, 1), "float32"),
+        ((5, 128, 1), "complex128"),
+        ((2, 128, 2), "complex256"),
+        ((6, 8, 1), "bool"),
+        ((1, 8, 4), "8"),
+    ],
+)
+def test_element_types_of_dlpack(element, name):
+    """Code, bits, lanes: two lanes of floats are a complex number, other lanes no type of ours."""
+    assert dlpack._name(*element) == name

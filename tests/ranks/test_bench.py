@@ -29,9 +29,11 @@ KINDS = [
 
 def cases(comm, operation, memory=None):
     """Cases of an operation, each with a form."""
+    if memory is None:
+        memory = Windows(comm, 8192) if CASES[operation].windows_only else Ordinary(comm)
     for datatype, op, nbytes in KINDS:
         options = Options(datatype, op, comm.size - 1)
-        case = CASES[operation](comm, nbytes, options, memory or Ordinary(comm))
+        case = CASES[operation](comm, nbytes, options, memory)
         for in_place in case.forms:
             yield case, in_place, f"{datatype} {op} {nbytes} {'in place' if in_place else 'out of place'}"
 
@@ -39,7 +41,7 @@ def cases(comm, operation, memory=None):
 @every_case
 @pytest.mark.parametrize("windows", [False, True], ids=["anywhere", "windows"])
 def test_ours_is_right(comm, operation, windows):
-    memory = Windows(comm, 8192) if windows else Ordinary(comm)
+    memory = Windows(comm, 8192) if windows else None
     wrong = {}
     for case, in_place, name in cases(comm, operation, memory):
         wrong[name] = check.wrong(case, timing.queue_of(comm), case.call(in_place), in_place)

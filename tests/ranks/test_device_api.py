@@ -323,7 +323,7 @@ def test_ping_pong(language):
         return
     launch = ping_pong.kernel_in_cxx() if language == "C++" else ping_pong.kernel_in_python()
     with pyncclx.Communicator(pair) as comm:
-        game = ping_pong.PingPong(comm, launch, 5000, 3)
+        game = ping_pong.PingPong(comm, launch, 5000)
         for nbytes, blocks in ((8, 1), (4999, 3), (100, 3)):
             assert game.seconds(nbytes, blocks, 32, 2) > 0
 

@@ -31,7 +31,9 @@ class Case:
     Attributes
     ----------
     method : str
-        Of the communicator.
+        Of the communicator, or of a window.
+    mpi_method : str or None
+        What mpi4py's communicator has in its place, if it has not the same.
     kind : str
         The operation that it is to a peer, who has no other one for it.
     forms : tuple of bool
@@ -45,6 +47,7 @@ class Case:
     """
 
     method: ClassVar[str]
+    mpi_method: ClassVar[str | None] = None
     kind: ClassVar[str]
     forms: ClassVar[tuple[bool, ...]] = (False, True)
     blocks: ClassVar[bool] = True
@@ -52,6 +55,7 @@ class Case:
     rooted: ClassVar[bool] = False
     same_everywhere: ClassVar[bool] = False  # every rank has the same result
     capturable: ClassVar[bool] = True
+    windows_only: ClassVar[bool] = False  # ours needs memory from comm.Alloc
 
     def __init__(self, comm: Any, nbytes: int, options: Options, memory: Memory) -> None:
         self.comm, self.options, self.xp = comm, options, array_module(comm)
@@ -62,6 +66,7 @@ class Case:
         self.block = max(nbytes // (self.elements.storage.itemsize * parts), 1)
         self.count = self.block * parts
         self.nbytes = self.count * self.elements.storage.itemsize
+        self.memory: Any = memory
         send, recv = self.lengths()
         self.send = memory.empty(SEND, send, self.elements.storage)
         self.recv = memory.empty(RECV, recv, self.elements.storage)

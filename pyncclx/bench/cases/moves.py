@@ -165,3 +165,20 @@ class Sendrecv(Case):
 
     def expected(self) -> Any:
         return self.own(self.previous)
+
+
+class PutSignal(Sendrecv):
+    """The same ring by one-sided operations, which need no match: so it can be in graphs."""
+
+    method, mpi_method = "Put_signal", "Sendrecv"
+    capturable = True
+    windows_only = True
+
+    def call(self, in_place: bool) -> Callable[[], Any]:
+        win = self.memory.win
+
+        def around() -> None:
+            win.Put_signal(self.send, self.next)
+            win.Wait_signal()
+
+        return around

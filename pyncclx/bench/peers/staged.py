@@ -27,7 +27,7 @@ class Staged(Peer):
         if case.reduces and (case.options.op == "avg" or case.elements.row.mpi is None):
             return None
         host = case.twin(self._memory)
-        operation, arguments = getattr(MPI.Intracomm, case.method), host.arguments(in_place)
+        operation, arguments = getattr(MPI.Intracomm, case.mpi_method or case.method), host.arguments(in_place)
         source, target = case.source(in_place), case.target(in_place)
         host_source, host_target = host.source(in_place), host.target(in_place)
 
