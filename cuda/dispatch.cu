@@ -45,7 +45,8 @@ __device__ void tell_ways(const DispatchArgs& args, const Crew& crew, i64 token)
 __device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs, Leader* leaders) {
     const int rank = int(threadIdx.x % 32);
     const int leading = rank < shuffle.team.size ? leading_choice(routes, int(shuffle.k), rank) : -1;
-    const u32 present = __ballot_sync(0xffffffffu, leading >= 0);  // those of the last token have been used
+    const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
+    __syncwarp();  // those of the last token have been used
     if (leading >= 0) {
         const u64 row = route_row(routes[leading]);
         Leader& leader = leaders[__popc(present & ((1u << rank) - 1))];
