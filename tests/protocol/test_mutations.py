@@ -105,8 +105,8 @@ MUTATIONS = {
     # Rows are stored where somebody may still read those of the last dispatch.
     "rows not awaited": Mutation(
         "dispatch.cu",
-        "if (!channel.await_entered(0)) return false;  // a count",
-        "if (!{} && !channel.await_entered(0)) return false;  // a count",
+        "if (!channel.await_entered(0)) ok = false;  // who",
+        "if (!{} && !channel.await_entered(0)) ok = false;  // who",
         "tsan",
     ),
     # One thread signals while others still store.
