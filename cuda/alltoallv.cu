@@ -20,15 +20,22 @@ struct Row {  // what a rank sends to, or gets from, another; in rows
     i64 count, displ, kept;
 };
 
+struct Asked {  // what the caller wants sent, in shared memory
+    i64 counts[kMaxRanks], displs[kMaxRanks];
+};
+
+// The count and, if given, the displacement for `rank`.
+__device__ Row asked_for(const AlltoallvArgs& args, int rank) {
+    if (args.placement == kFixed) return Row{args.fixed[0][rank], args.fixed[1][rank], 0};
+    return Row{args.send_counts[rank], args.send_displs ? args.send_displs[rank] : 0, 0};
+}
+
 // What this rank sends to `rank`: as asked, but nothing outside sendbuf. No rows may begin anywhere.
-__device__ Row row_to(const AlltoallvArgs& args, int rank) {
-    const bool fixed = args.placement == kFixed;
-    const i64* counts = fixed ? args.fixed[0] : args.send_counts;
+__device__ Row row_to(const AlltoallvArgs& args, const Asked& asked, int rank) {
+    const i64* counts = asked.counts;
     if (counts[rank] == 0) return Row{0, 0, 0};
-    const i64* displs = fixed ? args.fixed[1] : args.send_displs;
-    i64 displ = 0;
-    if (displs) displ = displs[rank];
-    else
+    i64 displ = asked.displs[rank];
+    if (args.placement != kFixed && !args.send_displs)
         for (int before = 0; before < rank; ++before) displ += counts[before] > 0 ? counts[before] : 0;
     const bool inside = counts[rank] >= 0 && displ >= 0 && displ <= args.send_rows && counts[rank] <= args.send_rows - displ;
     if (inside) return Row{counts[rank], displ, counts[rank]};
@@ -71,30 +78,37 @@ __device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row
     return span;
 }
 
-__device__ void write_outputs(const AlltoallvArgs& args, const i64* received, int source) {
+// What the caller is told of `source`. `kept`: rows stored, of each source.
+__device__ void write_outputs(const AlltoallvArgs& args, const i64* received, const i64* kept, int source) {
     const Row row = row_from(args, received, source);
     if (args.recv_counts) args.recv_counts[source] = row.kept;
     if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;
     if (args.status) args.status[source] = row.count - row.kept;
     if (row.kept < row.count && !args.drop)
         record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
-    if (args.total && source == args.team.size - 1) {
+    if (args.total && source == 0) {
         i64 total = 0;
-        for (int rank = 0; rank < args.team.size; ++rank) total += row_from(args, received, rank).kept;
+        for (int rank = 0; rank < args.team.size; ++rank) total += kept[rank];
         *args.total = total;
     }
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
     __shared__ Spans spans;
-    __shared__ i64 received[kMaxRanks];
+    __shared__ Asked asked;
+    __shared__ i64 received[kMaxRanks], kept[kMaxRanks];
     const Team& team = args.team;
+    const int rank = int(threadIdx.x);
+    const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // on its way while the channel looks for its epoch
     Channel channel(team);
     Packets packets(channel);
-    const int rank = int(threadIdx.x);
-    bool ok = packets.await_free();
     if (rank < team.size) {
-        const Row row = row_to(args, rank);
+        asked.counts[rank] = wanted.count;
+        asked.displs[rank] = wanted.displ;
+    }
+    bool ok = channel.everyone(packets.await_free());
+    if (rank < team.size) {
+        const Row row = row_to(args, asked, rank);
         spans.out[rank] = span_of(args, args.send, row);
         received[rank] = i64(announced(args, row));  // right for this rank itself, and what the peer is told
         if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, announced(args, row));
@@ -109,9 +123,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     }
     ok = channel.everyone(ok);
     if (ok && rank < team.size) {
-        spans.in[rank] = span_of(args, args.recv, row_from(args, received, rank));
-        if (blockIdx.x == 0) write_outputs(args, received, rank);
+        const Row row = row_from(args, received, rank);
+        spans.in[rank] = span_of(args, args.recv, row);
+        kept[rank] = row.kept;
     }
-    __syncthreads();
+    exchange.share_spans();
+    const int source = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first have packets to take
+    if (ok && blockIdx.x == 0 && source < team.size) write_outputs(args, received, kept, source);
     channel.leave(ok && exchange.receive());
 }

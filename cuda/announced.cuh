@@ -41,7 +41,7 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
         if (blockIdx.x == 0 && nbytes > place.nbytes)
             record_overflow(team, kTruncated, rank, i64(nbytes), i64(place.nbytes));
     }
-    __syncthreads();
+    exchange.share_spans();
     ok = ok && exchange.receive();
     channel.leave(ok && (from_rank || !channel.is_peer(rank)));
 }

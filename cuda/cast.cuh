@@ -13,77 +13,78 @@ struct Elements {  // of a Pack
 template <class T>
 __device__ __forceinline__ Elements<T> elements_of(Pack pack) { return bits_as<Elements<T>>(pack); }
 
+// Whether rows of a multiple of 16 bytes that follow each other from here on begin at multiples of 16.
+__device__ __forceinline__ bool is_aligned(const char* rows) { return u64(rows) % kPackNbytes == 0; }
+
 template <class T>
 __device__ __forceinline__ Pack pack_of(const Elements<T>& elements) { return bits_as<Pack>(elements); }
+
+// Packs of a row of `elements`.
+template <class T>
+__device__ __forceinline__ u64 packs_of(i64 elements) { return u64(elements) / Elements<T>::kCount; }
 
 constexpr int kGroup = 128;                           // elements with one scale
 constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack of 8-bit floats
 constexpr float kLargestFloat8 = 448.0f;
 constexpr float kSmallestScaled = 1e-30f;             // of a group's largest magnitude: its inverse is finite
 
-// The elements that pack `i` of a row of To is made of, from a row of From.
+// What pack `i` of a row of To is made of: some packs of a row of From.
 template <class From, class To>
 struct Source {
     static constexpr int kPacks = sizeof(From) / sizeof(To), kEach = Elements<From>::kCount;
-    float values[Elements<To>::kCount];
+    Pack packs[kPacks] = {};
 
-    __device__ void load(const char* row, u64 i, u64 nbytes) {
+    // `aligned`: rows begin at multiples of 16. What is known beforehand costs nothing among many loads.
+    __device__ __forceinline__ void load(const char* row, u64 i, bool aligned) {
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {
-            const Elements<From> part = elements_of<From>(load_pack(row, i * kPacks + p, nbytes));
+            const char* from = row + (i * kPacks + p) * kPackNbytes;
+            packs[p] = aligned ? *reinterpret_cast<const Pack*>(from) : load_bytes(from, kPackNbytes);
+        }
+    }
+
+    __device__ __forceinline__ void values(float (&values)[kPacks * kEach]) const {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p) {
+            const Elements<From> part = elements_of<From>(packs[p]);
 #pragma unroll
             for (int e = 0; e < kEach; ++e) values[p * kEach + e] = float(part.values[e]);
         }
     }
 };
 
-// The threads of a crew move a row of `hidden` elements. All lanes of a warp are of one crew.
+// Makes a pack of To. All lanes of a warp call it, for packs that follow each other from a multiple of 32.
 template <class From, class To>
 struct Cast {
-    static __device__ void move(const Crew& crew, const char* from, u64 hidden, char* to, float*) {
-        Pack* row = reinterpret_cast<Pack*>(to);
-#pragma unroll 2
-        for (u64 i = crew.member; i < hidden / Elements<To>::kCount; i += crew.members) {
-            Source<From, To> source;
-            source.load(from, i, hidden * sizeof(From));
-            Elements<To> rounded;
+    static __device__ __forceinline__ Pack round(const Source<From, To>& source, float&) {
+        float values[Elements<To>::kCount];
+        source.values(values);
+        Elements<To> rounded;
 #pragma unroll
-            for (int e = 0; e < Elements<To>::kCount; ++e) rounded.values[e] = To(source.values[e]);
-            put_pack(row + i, pack_of(rounded));
-        }
+        for (int e = 0; e < Elements<To>::kCount; ++e) rounded.values[e] = To(values[e]);
+        return pack_of(rounded);
     }
 };
 
 template <class Same>
 struct Cast<Same, Same> {
-    static __device__ void move(const Crew& crew, const char* from, u64 hidden, char* to, float*) {
-        const u64 nbytes = hidden * sizeof(Same);
-        Pack* row = reinterpret_cast<Pack*>(to);
-        move_packs(
-            crew.member, packs_in(nbytes), crew.members,
-            [&](u64 i) { return load_pack(from, i, nbytes); },
-            [&](u64 i, Pack pack) { put_pack(row + i, pack); });
-    }
+    static __device__ __forceinline__ Pack round(const Source<Same, Same>& source, float&) { return source.packs[0]; }
 };
 
 // value = Float8 * scale; a group's largest magnitude becomes 448.
 template <class From>
 struct Cast<From, Float8> {
-    static __device__ void move(const Crew& crew, const char* from, u64 hidden, char* to, float* scales) {
-        const u64 packs = hidden / kPackNbytes, lane = threadIdx.x % 32;
-        for (u64 first = crew.member - lane; first < packs; first += crew.members) {  // alike in all lanes of a warp
-            const u64 i = first + lane;
-            Source<From, Float8> source = {};
-            if (i < packs) source.load(from, i, hidden * sizeof(From));
-            const float largest = group_largest(source.values);
-            const float inverse = kLargestFloat8 / largest;
-            Elements<Float8> rounded;
+    static __device__ __forceinline__ Pack round(const Source<From, Float8>& source, float& scale) {
+        float values[kPackNbytes];
+        source.values(values);
+        const float largest = group_largest(values);
+        const float inverse = kLargestFloat8 / largest;
+        scale = largest / kLargestFloat8;
+        Elements<Float8> rounded;
 #pragma unroll
-            for (int e = 0; e < int(kPackNbytes); ++e) rounded.values[e] = Float8(source.values[e] * inverse);
-            if (i >= packs) continue;
-            put_pack(reinterpret_cast<Pack*>(to) + i, pack_of(rounded));
-            if (lane % kGroupLanes == 0) scales[i / kGroupLanes] = largest / kLargestFloat8;
-        }
+        for (int e = 0; e < int(kPackNbytes); e += 2)
+            round_pair(values[e] * inverse, values[e + 1] * inverse, rounded.values + e);
+        return pack_of(rounded);
     }
 
   private:
@@ -96,3 +97,9 @@ struct Cast<From, Float8> {
         return largest;
     }
 };
+
+// Whether rows of To have scales, and which lanes' packs begin a group with one.
+template <class To>
+__device__ __forceinline__ bool begins_group(u64 pack) {
+    return sizeof(To) == sizeof(Float8) && pack % kGroupLanes == 0;
+}

@@ -22,13 +22,14 @@ struct Channel {
     const u32 epoch;
     const u32 heard;
 
-    // Every thread of the block calls it, and `leave` at the end.
-    __device__ explicit Channel(const Team& team)
+    // Every thread of the block calls it, and `leave` at the end. An operation in two launches is begun by the first.
+    __device__ explicit Channel(const Team& team, bool begins = true)
         : team(team),
           index(int(blockIdx.x)),
           mine(channel_control(team, team.rank, index)),
-          epoch(next(mine->epoch)),
+          epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
+        if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
         const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
         if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);

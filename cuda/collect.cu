@@ -4,34 +4,46 @@
 struct CollectArgs {
     Shuffle shuffle;
     const float* row_values;  // [capacity]
-    const Pack* links;        // of the dispatch, as the following
-    const i64* total;
+    const u32* ways;          // of the dispatch, as the following
+    const i64* token_counts;
     const u64* routes;
     float* out;  // [token_count][k]; 0 for a choice without a row
     i64 token_count;
     i64 phases;
 };
 
-__device__ bool send(const CollectArgs& args, Channel& channel) {
-    if (!channel.await_entered(0)) return false;  // who is still reading what came last time has not
-    const i64 total = args.total[0];
-    for (i64 row = i64(blockIdx.x) * blockDim.x + threadIdx.x; row < total; row += i64(gridDim.x) * blockDim.x) {
-        const Link link = Link::unpack(args.links[row]);
-        float* values = reinterpret_cast<float*>(args.shuffle.values[link.source]);
-        values[link.token * args.shuffle.k + link.choice] = args.row_values[row];
+__device__ void send(const CollectArgs& args, const Gang& gang, u32 epoch) {
+    const Shuffle& shuffle = args.shuffle;
+    for (int source = 0; source < shuffle.team.size; ++source) {
+        const Range range(args.token_counts[source]);
+        float* values = reinterpret_cast<float*>(shuffle.values[source]);
+        const u32* ways = args.ways + source * shuffle.max_tokens * shuffle.k;
+        for (i64 i = range.begin * shuffle.k + gang.member(); i < range.end * shuffle.k; i += gang.members())
+            if (ways[i] != kNoWay) values[i] = args.row_values[ways[i]];
     }
-    __syncthreads();
-    return true;
+    gang.everyone(true);
+    Signals{shuffle.team, epoch}.say_stored(gang, 1);
 }
 
-__device__ void receive(const CollectArgs& args) {
-    const float* values = reinterpret_cast<const float*>(args.shuffle.values[args.shuffle.team.rank]);
-    const i64 choices = args.token_count * args.shuffle.k;
-    for (i64 i = i64(blockIdx.x) * blockDim.x + threadIdx.x; i < choices; i += i64(gridDim.x) * blockDim.x)
+__device__ void receive(const CollectArgs& args, const Gang& gang, u32 epoch) {
+    const Shuffle& shuffle = args.shuffle;
+    const float* values = reinterpret_cast<const float*>(shuffle.values[shuffle.team.rank]);
+    const Range range(args.token_count);
+    if (!Signals{shuffle.team, epoch}.await_stored(gang, [](int) { return 1; })) return;
+    for (i64 i = range.begin * shuffle.k + gang.member(); i < range.end * shuffle.k; i += gang.members())
         args.out[i] = args.routes[i] == kNoRow ? 0.0f : values[i];
 }
 
+__device__ void move(const CollectArgs& args, u32 epoch) {
+    const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
+    if ((args.phases & kSend) && senders.has_me()) send(args, senders, epoch);
+    if ((args.phases & kReceive) && receivers.has_me()) receive(args, receivers, epoch);
+}
+
 __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant__ CollectArgs args) {
-    run_phases(
-        args.shuffle.team, args.phases, [&](Channel& channel) { return send(args, channel); }, [&] { receive(args); });
+    const bool sends = args.phases & kSend;
+    Channel channel(args.shuffle.team, sends);
+    const bool ok = !sends || channel.await_entered(0);  // who is still reading what came last time has not
+    if (ok) move(args, channel.epoch);
+    channel.leave(ok && sends);
 }

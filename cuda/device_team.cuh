@@ -7,12 +7,12 @@
 // `pyncclx/device_team.py` allocates it and packs the struct. A wait that gives up is recorded as in wait.cuh, with the
 // function in the place of the channel and its signal or block in that of the epoch; wrong arguments are an Overflow.
 #pragma once
-#include "vector.cuh"
-#include "wait.cuh"
+#include "reduce.cuh"
 
 enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device_team.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
-    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal
+    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal, kPutPackets, kReceivePackets,
+    kAllgather, kAlltoall, kAllreduce
 };
 
 enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/device_team.py
@@ -155,10 +155,12 @@ __device__ __forceinline__ Members this_warp() {
     return {lane, u32(smaller(32, threads_of_block() - (thread_number() - lane)))};
 }
 
-__device__ __forceinline__ void meet_warp() {
+__device__ __forceinline__ u32 lanes_of_warp() {
     const Members warp = this_warp();
-    __syncwarp(warp.members == 32 ? 0xffffffffu : (1u << warp.members) - 1);
+    return warp.members == 32 ? 0xffffffffu : (1u << warp.members) - 1;
 }
+
+__device__ __forceinline__ void meet_warp() { __syncwarp(lanes_of_warp()); }
 
 __device__ inline bool put(const View& v, DeviceFunction function, u64 dest, u64 source, u64 nbytes, int peer,
                            Members who) {
@@ -181,6 +183,58 @@ __device__ inline bool get(const View& v, u64 dest, u64 source, u64 nbytes, int 
         who.member, packs_in(nbytes), who.members, [&](u64 i) { return get_pack(from, i, nbytes); },
         [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
     return true;
+}
+
+// Between addresses of this rank's, or that it has mapped.
+__device__ inline void copy(u64 dest, u64 source, u64 nbytes, Members who) {
+    const char* from = reinterpret_cast<const char*>(source);
+    char* to = reinterpret_cast<char*>(dest);
+    move_packs(
+        who.member, packs_in(nbytes), who.members, [&](u64 i) { return load_pack(from, i, nbytes); },
+        [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
+}
+
+// Packets take twice the bytes of what they carry, in whole packs.
+__device__ __forceinline__ bool is_packet_place(const View& v, DeviceFunction function, u64 address) {
+    return address % kPackNbytes == 0 || (v.size != 0 && misused(*v.team, kMisaligned, function, address, kPackNbytes));
+}
+
+__device__ inline bool put_packets(const View& v, u64 dest, u64 source, u64 nbytes, int peer, u32 epoch, Members who) {
+    if (nbytes == 0) return is_rank(v, kPutPackets, peer);
+    if (!is_packet_place(v, kPutPackets, dest)) return false;
+    Pack* slot = reinterpret_cast<Pack*>(at_peer(v, kPutPackets, dest, packs_in(nbytes) * 2 * kPackNbytes, peer));
+    const char* from = reinterpret_cast<const char*>(source);
+    if (slot == nullptr) return false;
+    move_packs(
+        who.member, packs_in(nbytes), who.members, [&](u64 i) { return load_pack(from, i, nbytes); },
+        [&](u64 i, Pack pack) {
+            st_packet_sys(slot + 2 * i, make_packet(pack.x, epoch));
+            st_packet_sys(slot + 2 * i + 1, make_packet(pack.y, epoch));
+        });
+    return true;
+}
+
+// One thread waits for one pack.
+__device__ inline bool receive_packet(const DeviceTeam& team, const Pack* packets, u32 epoch, Pack& pack) {
+    Patience patience;
+    for (;;) {
+        const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
+        pack = Pack{payload(first), payload(second)};
+        if (is_new(first, epoch) && is_new(second, epoch)) return true;
+        const Awaited what{epoch, kReceivePackets, kAnyRank, epoch, (is_new(first, epoch) ? second : first).x >> 32};
+        if (!patience.lasts(team.team, [&] { return what; })) return false;
+    }
+}
+
+__device__ inline bool receive_packets(const View& v, u64 dest, u64 source, u64 nbytes, u32 epoch, Members who) {
+    const Pack* slot = reinterpret_cast<const Pack*>(source);
+    bool ok = v.size != 0 && is_packet_place(v, kReceivePackets, source);
+    for (u64 i = who.member; ok && i < packs_in(nbytes); i += who.members) {
+        Pack pack;
+        ok = receive_packet(*v.team, slot + 2 * i, epoch, pack);
+        if (ok) store_pack(reinterpret_cast<char*>(dest), i, nbytes, pack);
+    }
+    return ok;
 }
 
 // One thread waits until a word that only grows has reached `value`, and acquires what was released with it.
@@ -233,4 +287,37 @@ __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     const Awaited what{counter, kGridBarrier, team.team.rank, turn + 1, 0};
     const bool ok = thread_number() != 0 || wait_for_word(team, &words->turn, what);
     return __syncthreads_or(!ok) == 0;
+}
+
+// All threads of a block put `nbytes` to every rank, `step` bytes further on in the source for each, to this rank's place
+// there. The ranks meet before, when what was there has been used, and after.
+__device__ inline bool put_to_all(u64 handle, DeviceFunction function, u64 dest, u64 source, u64 nbytes, u64 step) {
+    const View v = view(handle);
+    if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;
+    bool ok = true;
+    for (int j = 0; j < v.size; ++j) {
+        const int peer = (v.rank + j) % v.size;
+        ok &= put(view(handle, peer), function, dest + v.rank * nbytes, source + peer * step, nbytes, peer, this_block());
+    }
+    return meet_ranks(*v.team, 0xffffffffu) && ok;
+}
+
+// All threads of a block fold this rank's shard of all ranks' arrays, in rank order, and store it in all of them.
+template <class T>
+__device__ bool fold_for_all(u64 handle, u64 array, u64 count) {
+    __shared__ char* at[kMaxRanks];
+    const View v = view(handle);
+    if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;
+    const u64 nbytes = count * sizeof(T), packs = packs_in(nbytes), each = (packs + v.size - 1) / v.size;
+    const u64 first = smaller(each * v.rank, packs), end = smaller(first + each, packs);
+    for (int rank = int(thread_number()); rank < v.size; rank += int(threads_of_block()))
+        at[rank] = at_peer(v, kAllreduce, array, nbytes, rank);
+    __syncthreads();
+    bool ok = true;
+    for (int rank = 0; rank < v.size; ++rank) ok &= at[rank] != nullptr;
+    for (u64 i = first + thread_number(); ok && i < end; i += threads_of_block()) {
+        const Pack pack = fold_loaded<T, Sum>(v.size, [&](int rank) { return get_pack(at[rank], i, nbytes); });
+        for (int rank = 0; rank < v.size; ++rank) put_pack(at[rank], i, nbytes, pack);
+    }
+    return meet_ranks(*v.team, 0xffffffffu) && ok;
 }

@@ -36,10 +36,18 @@ struct Exchange {
     Channel& channel;
     Packets& packets;
     Spans& spans;
+    bool any_long = false;
+
+    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
+    __device__ void share_spans() {
+        const int rank = int(threadIdx.x);
+        const bool long_one = rank < channel.team.size && (is_long(spans.out[rank]) || is_long(spans.in[rank]));
+        any_long = __syncthreads_or(long_one) != 0;
+    }
 
     // All threads, after a barrier that made `out` visible; the packet slots are free. What goes as packets leaves.
     __device__ void send() {
-        const Crew crew(peers());
+        const Crew crew = packet_crew();
         for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.out[peer];
@@ -50,14 +58,13 @@ struct Exchange {
         }
     }
 
-    // All threads, after a barrier that made `in` visible; false: leave.
+    // All threads, after `share_spans`; false: leave.
     __device__ bool receive() {
         const int peer = int(threadIdx.x);
         if (has_windows() && channel.is_peer(peer) && is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
-        if (!is_long(spans.in[channel.team.rank])) copy_own(threadIdx.x, blockDim.x);
         if (!receive_packets()) return false;
-        if (!any_long()) return true;
+        if (!any_long) return true;
         if (!learn_places()) return false;
         if (any_straight()) store_straight();
         return move_chunks() && await_straight();
@@ -68,12 +75,6 @@ struct Exchange {
 
     __device__ bool is_long(const Span& span) const {
         return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
-    }
-
-    __device__ bool any_long() const {
-        bool any = false;
-        for (int rank = 0; rank < channel.team.size; ++rank) any |= is_long(spans.out[rank]) || is_long(spans.in[rank]);
-        return any;
     }
 
     // Windows are made by all ranks, so all have some or none has.
@@ -112,10 +113,9 @@ struct Exchange {
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one. Meanwhile half of the warps copy what stays: the link needs
-    // fewer threads than the memory.
+    // One peer after the other, each rank to another one. Meanwhile some warps copy what stays.
     __device__ void store_straight() {
-        const u32 copiers = copies_long() ? blockDim.x / 64 * 32 : 0, senders = blockDim.x - copiers;
+        const u32 copiers = copies_long() ? 32 * copying_warps() : 0, senders = blockDim.x - copiers;
         if (threadIdx.x >= senders) copy_own(threadIdx.x - senders, copiers);
         else
             for (int j = 0; j < peers(); ++j)
@@ -126,6 +126,15 @@ struct Exchange {
         if (!channel.is_peer(peer) || spans.place[peer] == nullptr) return;
         fence_sys();
         Chunks(channel, 1).signal_stored(0, peer, 0);
+    }
+
+    // A share of the warps as large as that of the bytes which stay.
+    __device__ u32 copying_warps() const {
+        const u64 warps = blockDim.x / 32, own = spans.in[channel.team.rank].kept;
+        u64 sent = 0;
+        for (int j = 0; j < peers(); ++j)
+            if (spans.place[channel.peer(j)] != nullptr) sent += spans.out[channel.peer(j)].nbytes;
+        return u32(warps * own / (own + sent));
     }
 
     __device__ void store_to(int peer, u32 threads) {
@@ -157,13 +166,19 @@ struct Exchange {
             [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
     }
 
+    // Job j is the j-th peer; the last one is this rank, whose own span is copied while packets are awaited. A thread
+    // sends what it will receive, so that in place nothing is replaced before it has left.
+    __device__ Crew packet_crew() const { return Crew(u32(channel.team.size)); }
+
     __device__ bool receive_packets() {
         bool ok = true;
-        const Crew crew(peers());
-        for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
+        const Crew crew = packet_crew();
+        for (u32 j = crew.first_job; j <= u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.in[peer];
             if (is_long(span)) continue;
+            if (peer == channel.team.rank) copy_own(crew.member, crew.members);
+            if (peer == channel.team.rank) continue;
             for (u64 i = crew.member; ok && i < packs_in(span.nbytes); i += crew.members) {
                 Pack pack;
                 ok = packets.receive(peer, kHeader + u32(i) * 2, pack);
@@ -250,10 +265,10 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span) {
         spans.out[rank] = out_span(rank);
         spans.in[rank] = in_span(rank);
     }
-    __syncthreads();
+    Exchange exchange{channel, packets, spans};
+    exchange.share_spans();
     bool ok = packets.await_free();
     if (ok) {
-        Exchange exchange{channel, packets, spans};
         exchange.send();
         ok = exchange.receive();
     }

@@ -79,6 +79,17 @@ struct Float8 {
     }
 };
 
+// Two numbers that are not larger than 448, in one step where the GPU has it.
+__device__ __forceinline__ void round_pair(float first, float second, Float8* pair) {
+#ifdef PYNCCLX_CONVERTS_TO_FLOAT8
+    const unsigned short bits = to_float8_pair(first, second);
+    memcpy(pair, &bits, sizeof bits);
+#else
+    pair[0] = Float8(first);
+    pair[1] = Float8(second);
+#endif
+}
+
 template <class Real>
 struct Complex {
     Real re, im;

@@ -166,6 +166,65 @@ PYNCCLX_API int pyncclx_put_signal_block(
     return 1;
 }
 
+// ---- copy: between addresses that this rank has mapped -------------------------------------------------
+//
+// Its own arrays, shared memory, and what peer_pointer gives. Orders nothing by itself, as put.
+
+PYNCCLX_API void pyncclx_copy_thread(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_thread());
+}
+
+PYNCCLX_API void pyncclx_copy_warp(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_warp());
+}
+
+PYNCCLX_API void pyncclx_copy_block(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_block());
+}
+
+// ---- packets: short messages that carry their own flag -------------------------------------------------
+//
+// In one trip, without a signal. A slot is memory from `comm.Alloc`, at a multiple of 16, of twice the message's bytes
+// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and another one for each message in a slot.
+// Order nothing but the message itself: the receiver has its bytes.
+
+// Puts a message into a peer's slot `dest`.
+PYNCCLX_API int pyncclx_put_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_thread());
+}
+
+PYNCCLX_API int pyncclx_put_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_warp());
+}
+
+PYNCCLX_API int pyncclx_put_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_block());
+}
+
+// Waits for the message of this epoch in this rank's slot `source`, and stores it at `dest`, any memory.
+PYNCCLX_API int pyncclx_receive_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    return receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_thread());
+}
+
+// The same by a warp, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_warp());
+    pyncclx::meet_warp();
+    return __all_sync(pyncclx::lanes_of_warp(), ok);
+}
+
+// The same by a block, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_block());
+    return __syncthreads_or(!ok) == 0;
+}
+
 // ---- barriers: all threads of a block ------------------------------------------------------------------
 //
 // The blocks with one index meet, those of all ranks or of some; a team has words for as many blocks as it was made for.
@@ -181,6 +240,41 @@ PYNCCLX_API int pyncclx_barrier(pyncclx_team team) {
 PYNCCLX_API int pyncclx_barrier_among(pyncclx_team team, u32 ranks) {
     const auto v = pyncclx::view(team);
     return v.size != 0 && meet_ranks(*v.team, ranks);
+}
+
+// ---- collectives of a block: all threads of the blocks with one index, on all ranks --------------------
+//
+// With the same lengths everywhere. The ranks meet before and after, as in barrier: releases what the block did before,
+// acquires what its counterparts did and all results. Arrays that peers write, `dest` and `array`, are from `comm.Alloc`.
+
+// Every rank's `nbytes` at `source`, any memory, become the place of that rank in everybody's `dest`, in rank order.
+PYNCCLX_API int pyncclx_allgather_block(pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    return pyncclx::put_to_all(team, pyncclx::kAllgather, dest, source, nbytes, 0);
+}
+
+// Piece r of `source`, any memory, goes to rank r; piece s of `dest` comes from rank s. Pieces have `nbytes`.
+PYNCCLX_API int pyncclx_alltoall_block(pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    return pyncclx::put_to_all(team, pyncclx::kAlltoall, dest, source, nbytes, nbytes);
+}
+
+// `array` becomes the sum of all ranks' arrays, element by element, added in the order of the ranks: float,
+PYNCCLX_API int pyncclx_allreduce_block_f32(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<float>(team, array, count);
+}
+
+// The same for double,
+PYNCCLX_API int pyncclx_allreduce_block_f64(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<double>(team, array, count);
+}
+
+// The same for int,
+PYNCCLX_API int pyncclx_allreduce_block_i32(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<int>(team, array, count);
+}
+
+// The same for long long.
+PYNCCLX_API int pyncclx_allreduce_block_i64(pyncclx_team team, pyncclx_address array, u64 count) {
+    return pyncclx::fold_for_all<i64>(team, array, count);
 }
 
 // ---- blocks of one rank: all threads of all blocks of the grid -----------------------------------------

@@ -9,7 +9,8 @@
 struct Reach {  // in shared memory: the ranks' buffers as mapped here, null where one is in no window
     const char* send[kMaxRanks];
     char* recv[kMaxRanks];
-    bool all;  // those that are needed lie in windows
+    bool all;    // those that are needed lie in windows
+    bool apart;  // every recvbuf lies in one, and is no sendbuf
 };
 
 struct Own {  // a rank's own buffers, and where it may say they lie
@@ -34,13 +35,17 @@ __device__ bool learn_reach(Packets& packets, const Own& own, Sends sends, Recei
         ok = packets.receive_word(rank, 0, send_word) && packets.receive_word(rank, 1, recv_word) &&
              channel.wait_for_entered(rank, channel.epoch);
     }
-    bool there = true;
+    bool there = true, apart = true;
     if (rank < team.size) {
         reach.send[rank] = unpack_place(team, rank, send_word);
         reach.recv[rank] = unpack_place(team, rank, recv_word);
         there = (send_word != 0 || !sends(rank)) && (recv_word != 0 || !receives(rank));
+        apart = recv_word != 0 && recv_word != send_word;
     }
-    const bool all = channel.everyone(there);
-    if (rank == 0) reach.all = all;
+    const bool all = channel.everyone(there), all_apart = channel.everyone(apart);
+    if (rank == 0) {
+        reach.all = all;
+        reach.apart = all_apart;
+    }
     return channel.everyone(ok);
 }

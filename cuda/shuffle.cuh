@@ -1,14 +1,23 @@
-// Token dispatch and combine: the memory they share, how a row is described, and the signals between ranks.
+// Token dispatch and combine: the memory they share, where a choice goes, and the signals between ranks.
 //
 // A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the expert; the data
-// travels once to each rank, to the first of the token's rows there (the *leader*), and is copied on there.
-// Ranks talk through a workspace of the shuffle's own, which is laid out like a lease, with larger packet slots.
+// travels once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. A rank
+// knows the rows that it has of a token as its *ways*: one word a choice.
+//
+// Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has, stage by
+// stage. Some warps send while others deal with what has arrived. Ranks talk through a workspace of the shuffle's own,
+// which is laid out like a lease, with larger packet slots.
 #pragma once
 #include "channel.cuh"
+#include "numbers.cuh"
 #include "vector.cuh"
 
 constexpr int kMaxBuckets = 1024;  // of all ranks together
+constexpr int kMaxChoices = 128;   // of a token
+constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
+constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
+constexpr i64 kStageTokens = 16;   // of a block and a source; then the receiver is told
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
 
@@ -18,20 +27,28 @@ struct Shuffle {
     Team team;  // of the shuffle: base[] are the workspaces
     char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
     char* scales[kMaxRanks];   //   [capacity][groups] float, for Float8,
-    char* links[kMaxRanks];    //   [capacity] Link,
-    char* results[kMaxRanks];  //   [tokens][results_of_token] rows, where results come back,
-    char* values[kMaxRanks];   //   [tokens][k] float, where single numbers come back
+    char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, what the sources say,
+    char* notes[kMaxRanks];    //   [capacity] u64, and of each row,
+    char* results[kMaxRanks];  //   [max_tokens][results_of_token] rows, where results come back,
+    char* values[kMaxRanks];   //   [max_tokens][k] float, where single numbers come back
     const u32* places;         // [experts][replicas]: expert_place
     int* histograms;           // [blocks][buckets]: how many choices of a block go to each bucket
     int* matrix;               // [size][buckets]: how many of a rank
+    Pack* own_slots;           // [blocks][slot_packets]: the packets that a block sends to itself, see few_tokens.cuh
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
+    i64 max_tokens;        // of a rank
+    i64 few_tokens;        // up to so many of each rank travel as packets
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;
     i64 drops;                     // rows without room are left out; 0: they are an error
     i64 first[kMaxRanks + 1];      // the first bucket of every rank
+
+    __device__ u32* ways_of(int holder, int source, i64 token) const {
+        return reinterpret_cast<u32*>(ways[holder]) + (source * max_tokens + token) * k;
+    }
 };
 
 // Where an expert is: a rank, and which of the rank's experts it is.
@@ -45,71 +62,129 @@ __device__ __forceinline__ u32 route_row(u64 route) { return u32(route); }
 __device__ __forceinline__ u32 route_place(u64 route) { return u32(route >> 32); }
 __device__ __forceinline__ int route_rank(u64 route) { return place_rank(route_place(route)); }
 
-// What a rank knows of a row that it has: the token's other rows here follow it, in the order of its choices.
-struct Link {
-    u32 token;      // on its own rank
-    u32 local;      // the expert, among the rank's
-    u32 source;     // the token's rank
-    u32 ordinal;    // which of the ranks that have rows of the token this is, in rank order
-    u32 choice;     // which of the token's
-    bool leader;    // the first of the token's rows here
-    int next;       // the next one; -1: it is the last
-    float weight;
+// What a rank is told of a row: the expert, among its own, and the weight.
+__device__ __forceinline__ u64 make_note(u32 local, float weight) { return u64(local) << 32 | bits_as<u32>(weight); }
+__device__ __forceinline__ u32 note_local(u64 note) { return u32(note >> 32); }
+__device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u32(note)); }
 
-    __device__ Pack pack() const {
-        const u64 which = u64(source) << 48 | u64(ordinal) << 52 | u64(choice) << 56 | u64(leader) << 63;
-        return Pack{which | u64(local) << 32 | token, u64(bits_of(weight)) << 32 | u32(next)};
+// The choice whose row on `rank` is the token's leader there; -1: the token has no row there.
+__device__ __forceinline__ int leading_choice(const u64* routes, int k, int rank) {
+    int leading = -1;
+#pragma unroll 4
+    for (int c = k - 1; c >= 0; --c) {
+        const u64 route = routes[c];
+        if (route != kNoRow && route_rank(route) == rank) leading = c;
     }
+    return leading;
+}
 
-    __device__ static Link unpack(Pack pack) {
-        Link link;
-        link.token = u32(pack.x);
-        link.local = u32(pack.x >> 32) & 0xffff;
-        link.source = u32(pack.x >> 48) & 0xf;
-        link.ordinal = u32(pack.x >> 52) & 0xf;
-        link.choice = u32(pack.x >> 56) & 0x7f;
-        link.leader = pack.x >> 63 != 0;
-        link.next = int(u32(pack.y));
-        const u32 bits = u32(pack.y >> 32);
-        memcpy(&link.weight, &bits, sizeof bits);
-        return link;
-    }
+// Where the result of a token from `rank` comes back: a token has as many places as ranks that it can have rows on.
+__device__ __forceinline__ u64 result_slot(const Shuffle& shuffle, i64 token, int rank, int leading) {
+    return u64(token * shuffle.results_of_token + (shuffle.k < shuffle.team.size ? leading : rank));
+}
 
-  private:
-    __device__ static u32 bits_of(float value) {
-        u32 bits;
-        memcpy(&bits, &value, sizeof bits);
-        return bits;
+// The rows that a warp's token has here, in shared memory.
+struct Rows {
+    u32 row[kMaxChoices];
+    int leading;  // the choice of the first
+
+    // All lanes of the warp; `way(c)` is what choice c has here. Returns how many rows there are.
+    template <class Way>
+    __device__ int list(int k, Way way) {
+        const u32 lane = threadIdx.x % 32;
+        int count = 0;
+        __syncwarp();  // those of the last token have been used
+        #pragma unroll 1
+        for (int begin = 0; begin < k; begin += 32) {
+            const int c = begin + int(lane);
+            const u32 mine = c < k ? way(c) : kNoWay;
+            const u32 present = __ballot_sync(0xffffffffu, mine != kNoWay);
+            const int before = count + __popc(present & ((1u << lane) - 1));
+            if (mine != kNoWay) row[before] = mine;
+            if (mine != kNoWay && before == 0) leading = c;
+            count += __popc(present);
+        }
+        __syncwarp();
+        return count;
     }
 };
-
-// The ranks that have rows of a token, as bits.
-__device__ __forceinline__ u32 ranks_of(const u64* routes, i64 k) {
-    u32 ranks = 0;
-    for (i64 c = 0; c < k; ++c)
-        if (routes[c] != kNoRow) ranks |= 1u << route_rank(routes[c]);
-    return ranks;
-}
 
 // This block's tokens: a range, so that the blocks' tokens follow each other.
 struct Range {
     i64 begin, end;
 
     __device__ explicit Range(i64 tokens) {
-        const i64 each = (tokens + gridDim.x - 1) / gridDim.x;
+        const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are less than 2^31
         begin = i64(smaller(u64(each) * blockIdx.x, u64(tokens)));
         end = i64(smaller(u64(begin + each), u64(tokens)));
     }
+
+    __device__ i64 stages() const { return (end - begin + kStageTokens - 1) / kStageTokens; }
 };
 
-// Rows are divided among the blocks like cards: block b has rows b, b + blocks, …
-__device__ __forceinline__ u32 cards(i64 total) {
-    return total > i64(blockIdx.x) ? u32((total - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;
+// A stage of this block: tokens of all sources, from one on.
+struct Stage {
+    const int first_source, size;
+    const i64* const tokens;  // of every rank
+    const i64 number;
+
+    // As many as the source with most tokens has, of each.
+    __device__ u32 jobs() const {
+        i64 most = 0;
+#pragma unroll 1
+        for (int rank = 0; rank < size; ++rank) {
+            const Range range(tokens[rank]);
+            const i64 left = range.end - range.begin - number * kStageTokens;
+            if (left > most) most = left;
+        }
+        return u32(size * (most < kStageTokens ? most : kStageTokens));
+    }
+
+    // The token of a job, and whether there is one: the sources take turns.
+    __device__ bool find(u32 job, int& source, i64& token) const {
+        source = first_source + int(job % u32(size));
+        if (source >= size) source -= size;
+        const Range range(tokens[source]);
+        token = range.begin + number * kStageTokens + job / u32(size);
+        return token < range.end;
+    }
+};
+
+// The most stages that this block has with any rank.
+__device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
+    i64 most = 0;
+#pragma unroll 1
+    for (int rank = 0; rank < size; ++rank) {
+        const i64 stages = Range(tokens[rank]).stages();
+        if (stages > most) most = stages;
+    }
+    return most;
 }
 
+// The warps of a block that do one half of an operation: half of them, if both halves are in this launch.
+struct Gang {
+    u32 begin, end, barrier;
+
+    __device__ Gang(i64 phases, Phase phase) {
+        const u32 warps = blockDim.x / 32, half = warps / 2;
+        const bool divided = phases == (kSend | kReceive) && half > 0;
+        begin = divided && phase == kReceive ? half : 0;
+        end = divided && phase == kSend ? half : warps;
+        barrier = u32(phase);
+    }
+
+    __device__ bool has_me() const { return threadIdx.x / 32 >= begin && threadIdx.x / 32 < end; }
+    __device__ u32 member() const { return threadIdx.x - begin * 32; }
+    __device__ u32 members() const { return (end - begin) * 32; }
+    __device__ Crew crew(u32 jobs) const { return Crew(jobs, begin, end, 0); }
+
+    // A barrier of the gang that tells whether all its threads got what they waited for.
+    __device__ bool everyone(bool ok) const { return !any_of_group(!ok, barrier, members()); }
+};
+
 // Words that say what a block has done in this operation. They lie where other operations keep how far a ring is
-// filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: block b of rank s has stored all that
-// it had to store here. Ring 1: this rank's block b has counted.
+// filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: how many stages block b of rank s has
+// stored here. Ring 1: this rank's block b has counted.
 struct Signals {
     const Team& team;
     const u32 epoch;
@@ -118,54 +193,38 @@ struct Signals {
     __device__ void say_counted() const {
         if (threadIdx.x != 0) return;
         fence_sys();
-        st_relaxed_sys(word(1, team.rank, int(blockIdx.x), team.rank), mark());
+        st_relaxed_sys(word(1, team.rank, int(blockIdx.x), team.rank), mark(1));
     }
 
     // All threads wait for this rank's other blocks.
     __device__ bool await_counted() const {
         bool ok = true;
-        for (u32 block = threadIdx.x; ok && block < gridDim.x; block += blockDim.x) ok = wait(1, int(block), team.rank);
+        for (u32 block = threadIdx.x; ok && block < gridDim.x; block += blockDim.x)
+            ok = wait(1, int(block), team.rank, 1);
         return Channel::everyone(ok);
     }
 
-    // To all ranks, this one too; after a barrier of the block.
-    __device__ void say_stored() const {
-        if (int(threadIdx.x) >= team.size) return;
+    // To all ranks, this one too; after a barrier of the gang.
+    __device__ void say_stored(const Gang& gang, i64 stages) const {
+        if (gang.member() >= u32(team.size)) return;
         fence_sys();
-        st_relaxed_sys(word(0, int(threadIdx.x), int(blockIdx.x), team.rank), mark());
+        st_relaxed_sys(word(0, int(gang.member()), int(blockIdx.x), team.rank), mark(stages));
     }
 
-    // All threads wait until every block of every rank has stored.
-    __device__ bool await_stored() const {
-        bool ok = true;
-        for (u32 i = threadIdx.x; ok && i < gridDim.x * team.size; i += blockDim.x)
-            ok = wait(0, int(i / team.size), int(i % team.size));
-        return Channel::everyone(ok);
+    // The gang waits until this block of every rank has stored so many stages; `needed(source)` of it.
+    template <class Needed>
+    __device__ bool await_stored(const Gang& gang, Needed needed) const {
+        const int source = int(gang.member());
+        const i64 stages = source < team.size ? needed(source) : 0;
+        return gang.everyone(stages == 0 || wait(0, int(blockIdx.x), source, stages));
     }
 
   private:
-    __device__ u64 mark() const { return (u64(epoch) << 32) + 1; }
+    __device__ u64 mark(i64 count) const { return (u64(epoch) << 32) + u64(count); }
     __device__ u64* word(int ring, int holder, int block, int source) const {
         return &channel_control(team, holder, block)->head[ring][source];
     }
-    __device__ bool wait(int ring, int block, int source) const {
-        return wait_for(team, word(ring, team.rank, block, source), Awaited{epoch, block, source, mark(), 0});
+    __device__ bool wait(int ring, int block, int source, i64 count) const {
+        return wait_for(team, word(ring, team.rank, block, source), Awaited{epoch, block, source, mark(count), 0});
     }
 };
-
-// The two halves of an operation, in one launch or in two. `send(channel)` says whether all peers are known to have
-// entered; its stores end before every rank is told of them. `receive()` begins when all ranks' stores are there.
-template <class Send, class Receive>
-__device__ void run_phases(const Team& team, i64 phases, Send send, Receive receive) {
-    bool ok = true;
-    u32 epoch = channel_control(team, team.rank, int(blockIdx.x))->epoch;  // of the first half
-    if (phases & kSend) {
-        Channel channel(team);
-        epoch = channel.epoch;
-        ok = Channel::everyone(send(channel));
-        if (ok) Signals{team, epoch}.say_stored();
-        channel.leave(ok);
-    }
-    if (!ok || !(phases & kReceive)) return;
-    if (Signals{team, epoch}.await_stored()) receive();
-}

@@ -143,6 +143,16 @@ __device__ __forceinline__ u64 clock_ns() {
     return t;
 }
 
+#if __CUDA_ARCH__ >= 890
+#define PYNCCLX_CONVERTS_TO_FLOAT8
+// Two floats as e4m3, the first in the low byte; what is larger than 448 becomes 448.
+__device__ __forceinline__ unsigned short to_float8_pair(float first, float second) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+#endif
+
 // For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
 __device__ __forceinline__ void spin_hint() {}
 

@@ -74,9 +74,8 @@ __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack 
 
 // Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
 // which a store to a peer would otherwise hold back.
-template <class Load, class Store>
+template <int kUnroll = 4, class Load, class Store>
 __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Load load, Store store) {
-    constexpr int kUnroll = 4;
     for (u64 i = first; i < packs; i += kUnroll * stride) {
         Pack moved[kUnroll];
 #pragma unroll
@@ -98,7 +97,8 @@ struct Part {
     u64 begin, nbytes;
 
     __device__ Part(u64 message_nbytes, u32 parts, u32 part) {
-        const u64 each = (packs_in(message_nbytes) + parts - 1) / parts * kPackNbytes;
+        const u64 packs = packs_in(message_nbytes) + parts - 1;
+        const u64 each = (packs >> 32 ? packs / parts : u32(packs) / parts) * kPackNbytes;  // a long division takes 100 ns
         begin = smaller(each * part, message_nbytes);
         nbytes = smaller(each, message_nbytes - begin);
     }

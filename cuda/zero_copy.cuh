@@ -5,8 +5,7 @@
 // In place is fine where a shard is read and written by one rank only, pack by pack. It is not for Reduce_scatter_block,
 // whose result replaces a block that others read: then a rank says that its buffer is in no window.
 #pragma once
-#include "reach.cuh"
-#include "reduce.cuh"
+#include "push_reduce.cuh"
 
 // Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
 // so many chunks the second meeting costs more.
@@ -18,24 +17,26 @@ struct ZeroCopy {
     const Reach& reach;
     const Tiling tiling;  // of one tile
     const int receiver;   // a rank, kToAll or kToNone
+    const bool apart;     // first everyone loads, then everyone stores
 
     // `send` and `recv`: what the tiling's addresses count from.
     __device__ bool run(const char* send, const char* recv) {
         const Shard shard = tiling.shard(0, channel.team.rank);
         const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
-        const bool apart = receiver == kToAll && tiling.shard(0, 0).nbytes >= kApartChunks * channel.team.chunk_nbytes;  // alike on all ranks
-#pragma unroll 1
-        for (u64 i = threadIdx.x; i < packs_in(shard.nbytes); i += blockDim.x) {
-            const Pack pack = fold_loaded<T, Op>(
+        const auto folded = [&](u64 i) {
+            return fold_loaded<T, Op>(
                 channel.team.size, [&](int rank) { return get_pack(reach.send[rank] + from, i, shard.nbytes); });
+        };
+        move_packs<kFoldsAtOnce>(threadIdx.x, packs_in(shard.nbytes), blockDim.x, folded, [&](u64 i, Pack pack) {
             if (receiver == kToNone || apart) store_pack(shard.recv, i, shard.nbytes, pack);
             else if (receiver != kToAll) put_pack(reach.recv[receiver] + to, i, shard.nbytes, pack);
             else store_to_all(to, i, shard.nbytes, pack);
-        }
-        if (!meet(0)) return false;
+        });
+        if (!meet(channel, 0)) return false;
         if (!apart) return true;
-        for (int j = 0; j < channel.team.size - 1; ++j) copy_to(channel.peer(j), shard, to);
-        return meet(1);
+        for (int j = 0; j < channel.team.size - 1; ++j)
+            copy_shard(shard.recv, reach.recv[channel.peer(j)] + to, shard.nbytes);
+        return meet(channel, 1);
     }
 
   private:
@@ -43,25 +44,6 @@ struct ZeroCopy {
 #pragma unroll 1
         for (int j = 0; j < channel.team.size; ++j)  // the last is this rank
             put_pack(reach.recv[channel.peer(j)] + to, i, nbytes, pack);
-    }
-
-    __device__ void copy_to(int peer, const Shard& shard, u64 to) const {
-        move_packs(
-            threadIdx.x, packs_in(shard.nbytes), blockDim.x,
-            [&](u64 i) { return load_pack(shard.recv, i, shard.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(reach.recv[peer] + to, i, shard.nbytes, pack); });
-    }
-
-    // No rank goes on before all have loaded and stored what they had to. `times`: how often they have met before.
-    __device__ bool meet(u64 times) {
-        Chunks chunks(channel);
-        const int peer = int(threadIdx.x);
-        __syncthreads();
-        if (channel.is_peer(peer)) {
-            fence_sys();
-            chunks.signal_stored(0, peer, times);
-        }
-        return channel.everyone(!channel.is_peer(peer) || chunks.wait_for_chunk(0, peer, times));
     }
 };
 
@@ -79,7 +61,11 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     Packets packets(channel);
     const bool windows = args.team.windows != nullptr;  // on all ranks or on none
     if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
-    if (windows && reach.all) return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver}.run(args.send, args.recv);
-    Chunks chunks(channel);
+    const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
+    const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
+    if (windows && reach.apart && apart && can_push(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
+    if (windows && reach.all)
+        return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
+    Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
     return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver, replaced}.run();
 }

@@ -27,12 +27,16 @@ from .communicator import Topocomm as Topocomm
 from .staging.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
 from .staging.matched import MESSAGE_NULL as MESSAGE_NULL
 from .staging.matched import Message as Message
+from .staging.op import CONSTANTS as _OPS
+from .staging.op import Op as Op
 from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
 from .win import WIN_NULL as WIN_NULL
 from .win import Win as Win
+
+globals().update(_OPS)  # SUM and all the others
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 

@@ -69,10 +69,11 @@ def state_of(comm: Base, parent: Base | None = None) -> State:
     MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
     """
     global _keyval
-    if comm._state is not None:
-        if not comm._state.current:
+    known = comm._state
+    if known is not None:
+        if not known.current:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
-        return comm._state
+        return known
     if _keyval == MPI.KEYVAL_INVALID:
         _keyval = MPI.Comm.Create_keyval(_copy_state, _close_state)
     state: Any = comm.Get_attr(_keyval)
@@ -97,14 +98,20 @@ class Base(_Comm):
     _state: State | None = None
 
     @property
+    def state(self) -> State:
+        """What the communicator carries."""
+        return state_of(self)
+
+    @property
     def team(self) -> Team:
         """The device side of this communicator, made at the first use. Collective then."""
         state = state_of(self)
-        if state.team is None:
-            state.team = self._make_team(state)
+        team = state.team
+        if team is None:
+            team = state.team = self._make_team(state)
         else:
-            state.team.check()
-        return state.team
+            team.check()
+        return team
 
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
@@ -206,8 +213,8 @@ class Base(_Comm):
             "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
             datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
             communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
-            the program's own kernels. All 0 before the first operation on device
-            arrays.
+            the program's own kernels, and the workspace of collectives in Python. All 0 before the first operation on
+            device arrays.
         """
         team = state_of(self).team
         mine = {

@@ -9,8 +9,9 @@ from typing import Any
 from mpi4py import MPI
 
 from . import datatypes, vectors
-from .arrays import place, read_numpy, reader_of
+from .arrays import host_arrays, place, read_numpy, reader_of
 from .datatypes import TABLE, Datatype
+from .devices.pointers import is_device_pointer
 from .errors import MPIError, NotSupported
 from .memory import Device, in_host_memory
 
@@ -65,15 +66,26 @@ def where(spec: Any) -> str | None:
     Returns
     -------
     "device", "host" or None
-        None where there is no buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM`. "host" is whatever mpi4py should
-        judge. NumPy arrays are on the device under ``PYNCCLX_DEVICE=host``.
+        None where there is no buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute addresses.
+        "host" is whatever mpi4py should judge. NumPy arrays are on the device under ``PYNCCLX_DEVICE=host``.
     """
     if isinstance(spec, (list, tuple)):
+        if spec and spec[0] is MPI.BOTTOM:
+            return _where_absolute(spec[-1])
         spec = spec[0] if spec else None
     read = reader_of(spec)
     if read is not None:
         return place(spec, read)
     return None if _is_nothing(spec) or spec is MPI.IN_PLACE else "host"
+
+
+def _where_absolute(key: Any) -> str | None:
+    """Where the addresses are that a datatype names, or the first of several that names any."""
+    for each in key if isinstance(key, (list, tuple)) else (key,):
+        if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and not each.is_predefined and each.Get_size():
+            lower, _ = each.Get_true_extent()
+            return "device" if host_arrays() or is_device_pointer(lower) else None
+    return None
 
 
 def on_host(*buffers: Any) -> bool:

@@ -2,7 +2,8 @@
 
 ``import pyncclx.device as d`` gives a Numba-CUDA kernel the functions of ``pyncclx.cuh``, which says what each does,
 without the prefix: ``d.put_block(team, dest, source, nbytes, peer)``. Addresses are 64-bit integers; `d.address` gives
-that of an array in a kernel. What C++ calls 0 and 1, they return as int32.
+that of an array in a kernel, and ``d.pointer(address, numpy.float32)`` is indexed like an array. What C++ calls 0 and
+1, they return as int32.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .devices import numba_code
 __all__ = ["Kernel", "kernel", "kernels"]
 
 _TEAM, _PUT, _SIGNAL = "uint64", "uint64, uint64, uint64, uint64, int32", "uint32, uint64"
+_RECEIVE = "uint64, uint64, uint64, uint64, uint32"
 _SIGNATURES = {
     "rank": f"int32({_TEAM})",
     "size": f"int32({_TEAM})",
@@ -31,10 +33,15 @@ _SIGNATURES = {
     "peer_pointer": f"uint64({_TEAM}, uint64, int32)",
     **{f"{way}_{who}": f"int32({_PUT})" for way in ("put", "get") for who in ("thread", "warp", "block")},
     **{f"put_signal_{who}": f"int32({_PUT}, {_SIGNAL})" for who in ("thread", "warp", "block")},
+    **{f"copy_{who}": "void(uint64, uint64, uint64)" for who in ("thread", "warp", "block")},
+    **{f"put_packets_{who}": f"int32({_PUT}, uint32)" for who in ("thread", "warp", "block")},
+    **{f"receive_packets_{who}": f"int32({_RECEIVE})" for who in ("thread", "warp", "block")},
     **dict.fromkeys(("signal_set", "signal_add"), f"int32({_TEAM}, int32, {_SIGNAL})"),
     "signal_read": f"uint64({_TEAM}, uint32)",
     **dict.fromkeys(("wait_until", "wait_until_block"), f"int32({_TEAM}, {_SIGNAL})"),
     "barrier": f"int32({_TEAM})",
+    **dict.fromkeys(("allgather_block", "alltoall_block"), f"int32({_TEAM}, uint64, uint64, uint64)"),
+    **{f"allreduce_block_{kind}": f"int32({_TEAM}, uint64, uint64)" for kind in ("f32", "f64", "i32", "i64")},
     **dict.fromkeys(("barrier_among", "last_block", "grid_barrier"), f"int32({_TEAM}, uint32)"),
     **dict.fromkeys(("fence", "quiet"), "void()"),
     **{f"atomic_add_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, int32)" for n in (32, 64)},
@@ -46,6 +53,8 @@ def __getattr__(name: str) -> Any:
     """A device function for Numba; it is declared, and the library compiled, at the first use."""
     if name == "address":
         return numba_code.address_function()
+    if name == "pointer":
+        return numba_code.pointer_function()
     if name not in _SIGNATURES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return numba_code.device_function(f"pyncclx_{name}", _SIGNATURES[name])

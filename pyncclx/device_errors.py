@@ -9,6 +9,7 @@ OPERATION = "device_team"  # of the records
 FUNCTIONS = (  # DeviceFunction
     *("peer_pointer", "put", "get", "put_signal", "signal_set", "signal_add", "signal_read", "wait_until", "barrier"),
     *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size", "Wait_signal"),
+    *("put_packets", "receive_packets", "allgather_block", "alltoall_block", "allreduce_block"),
 )
 MISUSES = {  # Misuse
     16: "peer {given} is no rank of the {most} there are",
@@ -19,7 +20,10 @@ MISUSES = {  # Misuse
     21: "the word at {given:#x} is not at a multiple of its {most} bytes",
     22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
 }
-_NUMBERS = {"wait_until": "signal", "Wait_signal": "signal", "barrier": "block", "grid_barrier": "counter"}  # of waits
+_NUMBERS = {  # what is waited for
+    **dict.fromkeys(("wait_until", "Wait_signal"), "signal"),
+    "barrier": "block", "grid_barrier": "counter", "receive_packets": "epoch",
+}
 
 
 def misuse(record: dict[str, int]) -> ValueError:

@@ -32,12 +32,22 @@ class DeviceTeam:
         As it was made.
     """
 
-    def __init__(self, comm: MPI.Intracomm, team: Team, signals: int, blocks: int, counters: int) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        team: Team,
+        signals: int,
+        blocks: int,
+        counters: int,
+        own: tuple[Window, ...] = (),  # windows that no other kernels know of
+    ) -> None:
         self.rank, self.size = team.rank, team.size
         self.signals, self.blocks, self.counters = signals, blocks, counters
         self._team: Team | None = team
+        self._own = own
         self._window: Window = allocate_window(comm, team.device, 0, NBYTES + LINE * (signals + blocks + counters))
-        self.nbytes = self._window.memory.nbytes
+        self._words = self._window.memory.nbytes // 8
+        self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
         self._tables: list[Any] = []  # of the windows; a kernel may be looking at an earlier one
         state = [*self._window.bases, *[0] * (layout.MAX_RANKS - self.size)]
         packed = team.packed[OPERATIONS.index(device_errors.OPERATION)] + bytes(layout.PLACES.size)
@@ -64,7 +74,7 @@ class DeviceTeam:
     @property
     def signal_words(self) -> Any:
         """This rank's signals as a device array of uint64, shape (signals,); a view, with gaps between the words."""
-        words = self._alive().device.array(self._window.owner, (self.nbytes // 8,), np.uint64)
+        words = self._alive().device.array(self._window.owner, (self._words,), np.uint64)
         return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
 
     def check(self) -> None:
@@ -85,9 +95,10 @@ class DeviceTeam:
         """Tell kernels of all arrays that `comm.Alloc` has given by now."""
         team = self._alive()
         padding = [0] * (layout.MAX_RANKS - self.size)
-        words = [word for w in team.windows for word in (*w.bases, *padding, *w.sizes, *padding)]
+        windows = (*self._own, *team.windows)
+        words = [word for w in windows for word in (*w.bases, *padding, *w.sizes, *padding)]
         words += [0] * (2 * layout.MAX_RANKS)
-        self._tables.append(team.device.upload(struct.pack(f"={1 + len(words)}Q", len(team.windows), *words)))
+        self._tables.append(team.device.upload(struct.pack(f"={1 + len(words)}Q", len(windows), *words)))
         self._write(WINDOWS_OFFSET, struct.pack("=Q", self._tables[-1].address))
 
     def close(self) -> None:
@@ -95,7 +106,8 @@ class DeviceTeam:
         team, self._team = self._alive(), None
         team.device_teams.remove(self)
         team.device.fill_zero(self._window.memory.address, NBYTES)
-        self._window.close()
+        for window in (self._window, *self._own):
+            window.close()
 
     @property
     def is_open(self) -> bool:
@@ -152,4 +164,5 @@ class DeviceTeams(IntraBase):
                 "device_team: signals, blocks and counters are the same numbers on all ranks, none of them negative; "
                 f"got {said}"
             )
-        return DeviceTeam(cast(MPI.Intracomm, self), self.team, *wanted)
+        signals, blocks, counters = wanted
+        return DeviceTeam(cast(MPI.Intracomm, self), self.team, signals, blocks, counters)

@@ -7,6 +7,7 @@ loads it before anybody launches. Loading lazily beside a kernel that waits for 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from mpi4py import MPI
@@ -109,13 +110,28 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
 
 def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: tuple[str, ...]) -> None:
     names = {kernel: instantiation(kernel, *template) for kernel in FILES[file]}
-    ready = all(name in _loaded for name in names.values())
+    loaded = share(
+        comm,
+        list(names.values()),
+        lambda: compile_image(team.device, file, template),
+        lambda image: load_image(team.device, file, template, image),
+    )
+    team.functions.update({(kernel, *template): loaded[name] for kernel, name in names.items()})
+
+
+def share(
+    comm: MPI.Intracomm,
+    names: list[str],
+    compile_names: Callable[[], bytes],
+    load: Callable[[bytes], dict[str, Function]],
+) -> dict[str, Function]:
+    """Kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective."""
+    ready = all(name in _loaded for name in names)
     if not MPI.Comm.allreduce(comm, ready, MPI.LAND):
-        image = mpi_bootstrap.agree(comm, lambda: compile_image(team.device, file, template) if comm.rank == 0 else b"")
+        image = mpi_bootstrap.agree(comm, lambda: compile_names() if comm.rank == 0 else b"")
         image = MPI.Comm.bcast(comm, image)
-        loaded = mpi_bootstrap.agree(comm, lambda: {} if ready else load_image(team.device, file, template, image))
-        _loaded.update(loaded)
-    team.functions.update({(kernel, *template): _loaded[name] for kernel, name in names.items()})
+        _loaded.update(mpi_bootstrap.agree(comm, lambda: {} if ready else load(image)))
+    return {name: _loaded[name] for name in names}
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:

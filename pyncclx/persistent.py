@@ -20,7 +20,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class Prepared:
-    """What a persistent request stands for: a launch whose parameters are packed. It is active from start to finish."""
+    """What a persistent request stands for: a launch that has been made ready. It is active from start to finish."""
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         self.active = False
@@ -32,9 +32,10 @@ class Prepared:
         if self._team is None:
             return
         team, device = self._team, self._team.device
-        self._plan = prepare(comm, team, call)
-        self._parameters = team.packed[self._plan.number] + team.places(call.buffers) + call.arguments
+        number, function, grid, threads = self._plan = prepare(comm, team, call)
+        parameters = team.packed[number] + team.places(call.buffers) + call.arguments
         self._event = device.event()
+        self._launch = device.repeated(function, grid, threads, parameters, self._event)
         stream_for(device, call.buffers)  # producers on other streams are known now, not later
         of_torch = any(type(buffer.owner).__module__.startswith("torch") for buffer in call.buffers)
         self._stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
@@ -51,11 +52,10 @@ class Prepared:
             stream = self._stream()
             if self._ready is not None:
                 self._ready(team, stream)
-            _, function, grid, threads = self._plan
-            team.enqueue(function, grid, threads, self._parameters, stream)
+            team.repeat(self._launch, stream)
             if self._settle is not None:
                 self._settle(team, self._plan, stream)
-            self._event.record(stream)
+                self._event.record(stream)
         self.active = True
 
     def finish(self) -> None:

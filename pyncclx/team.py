@@ -16,7 +16,7 @@ import mpi_bootstrap
 
 from . import device_errors, layout, tuning
 from .buffers import Buffer
-from .devices import Device, Event, Function, Upload, Watch
+from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
 from .heap import Heap, Lease, process_heap
 from .symmetric import Window, allocate_window
@@ -117,6 +117,7 @@ class Team:
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.dependents: list[Dependent] = []  # what else the communicator holds
         self.device_teams: list[KernelTeam] = []  # what its users' kernels are told of it
+        self.numba: Any = None  # the workspace of collectives written in Python
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
         self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None
@@ -234,6 +235,12 @@ class Team:
         if stream is not self._stream:
             self._follow(stream)
         self.device.launch(function, grid, threads, parameters, stream)
+
+    def repeat(self, repeated: Repeated, stream: Any) -> None:
+        """The same with a launch that was made ready."""
+        if stream is not self._stream:
+            self._follow(stream)
+        repeated.launch(stream)
 
     def _follow(self, stream: Any) -> None:
         if self._stream is not None and self._stream != stream:

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from .errors import NotSupported
-from .layout import MAX_RANKS, Layout
+from .layout import MAX_RANKS, PACK_NBYTES, Layout
 
 MAX_BUCKETS = 1024  # kMaxBuckets of cuda/shuffle.cuh
 MAX_CHOICES = 128  # a Link of cuda/shuffle.cuh has seven bits
 GROUP = 128  # elements with one scale: kGroup of cuda/cast.cuh
-LINK_NBYTES = 16
 ALIGNMENT = 256
+MOST_FEW_CHOICES, MOST_FEW_COUNTS = 1024, 4096  # kMostFewChoices and kMostFewCounts of cuda/few_tokens.cuh
+STEP_PACKS, STEP_PACKETS = 32, 68  # kStepPacks, kStepPackets
+FEW_NBYTES = 8 << 20  # of all packets of few tokens
 
-SHUFFLE = struct.Struct(f"={5 * MAX_RANKS}Q3Q9q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
-DISPATCH = struct.Struct("=11Q3q")  # DispatchArgs after its Shuffle, but for the phases
-COMBINE = struct.Struct("=5Q2q")  # CombineArgs likewise
+SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q11q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
+DISPATCH = struct.Struct("=12Q3q")  # DispatchArgs after its Shuffle, but for the phases
+COMBINE = struct.Struct("=6Q2q")  # CombineArgs likewise
 COLLECT = struct.Struct("=5Q1q")  # CollectArgs
 PHASES = struct.Struct("=q")
 SEND, RECEIVE = 1, 2  # Phase
@@ -85,26 +87,50 @@ def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
 
 @dataclass(frozen=True)
 class Parts:
-    """Offsets in a shuffle's memory, the same on all ranks: workspace, links, rows, …; then the end."""
+    """Offsets in a shuffle's memory, the same on all ranks: workspace, rows, …; then the end."""
 
     lease: Layout
-    links: int
+    few_tokens: int  # up to so many of each rank travel as packets
     rows: int
     scales: int
+    ways: int
+    notes: int
     results: int
     values: int
     end: int
 
 
-def plan(size: int, blocks: int, buckets: int, nbytes: tuple[int, ...]) -> Parts:
-    """Lay out the memory of a shuffle; `nbytes`: of links, rows, scales, results and values."""
-    packets = max(2 * -(-buckets // 4), 2)  # one has two counts; a Pack is two packets
-    lease = Layout(0, size, blocks, packets, 0)
+def plan(
+    size: int, blocks: int, buckets: int, most_choices: tuple[int, int], row_nbytes: int, nbytes: tuple[int, ...]
+) -> Parts:
+    """Lay out the memory of a shuffle.
+
+    Parameters
+    ----------
+    most_choices : tuple of int
+        The most tokens of a rank, and the choices of each.
+    row_nbytes : int
+        The longest row that travels.
+    nbytes : tuple of int
+        Of rows, scales, ways, notes, results and values.
+    """
+    tokens, k = most_choices
+    few = min(tokens, MOST_FEW_CHOICES // (size * k)) if size * buckets <= MOST_FEW_COUNTS else 0
+    while few and size * blocks * 2 * PACK_NBYTES * _slot_packets(blocks, few, k, row_nbytes) > FEW_NBYTES:
+        few -= 1
+    counts = 2 * -(-buckets // 4)  # one packet has two counts; they are sent by Packs of two packets
+    lease = Layout(0, size, blocks, counts + _slot_packets(blocks, few, k, row_nbytes), 0)
     offsets = [lease.end]
     for length in nbytes:
         offsets[-1] = -(-offsets[-1] // ALIGNMENT) * ALIGNMENT
         offsets.append(offsets[-1] + length)
-    return Parts(lease, *offsets)
+    return Parts(lease, few, *offsets)
+
+
+def _slot_packets(blocks: int, tokens: int, k: int, row_nbytes: int) -> int:
+    """Packets that a block has for few tokens of a source: their number, their choices, its share of the steps."""
+    steps = -(-row_nbytes // (STEP_PACKS * PACK_NBYTES))
+    return 1 + tokens * k + -(-tokens * steps // blocks) * STEP_PACKETS
 
 
 def whole(value: Any, name: str, least: int, most: int | None = None) -> int:

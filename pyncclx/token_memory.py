@@ -11,7 +11,7 @@ import numpy as np
 from . import layout
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
-from .token_layout import GROUP, LINK_NBYTES, SHUFFLE, plan
+from .token_layout import GROUP, SHUFFLE, plan
 
 if TYPE_CHECKING:
     from .token_shuffle import TokenShuffle
@@ -60,7 +60,8 @@ class Handle:
 
     rows: Rows
     routes: Any  # (tokens, k) uint64: what the choices became
-    links: Any  # (capacity, 2) uint64: what the rows are
+    ways: Any  # (size, max_tokens, k) uint32: the rows here of all ranks' choices
+    token_counts: Any  # (size,) int64: tokens of each rank
 
 
 class Memory:
@@ -80,8 +81,10 @@ class Memory:
             shuffle.capacity * groups * 4,
             shuffle.max_tokens * shuffle.k * 4,
         )
-        lengths = (shuffle.capacity * LINK_NBYTES, rows, scales, results, values)
-        self.parts = plan(size, self.blocks, buckets, lengths)
+        ways = size * shuffle.max_tokens * shuffle.k * 4
+        lengths = (rows, scales, ways, shuffle.capacity * 8, results, values)
+        most_choices, longest = (shuffle.max_tokens, shuffle.k), max(row_nbytes, result_nbytes)
+        self.parts = plan(size, self.blocks, buckets, most_choices, longest, lengths)
         self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
         whole = device.array(self.window.owner, (self.nbytes,), np.uint8)
@@ -91,6 +94,7 @@ class Memory:
         self.places = device.upload(shuffle.placement.table())
         self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
         self.matrix = self.xp.zeros((size, buckets), np.int32)
+        self.own_slots = self.xp.zeros((self.blocks, self.parts.lease.slot_packets, 2), np.uint64)
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
         self.claim = self.window.memory.address + layout.LEASE_OVERFLOW_OFFSET
         self.team.claims.append(self.claim)
@@ -104,12 +108,13 @@ class Memory:
         number, watch = OPERATIONS.index(operation), team.watch.address
         packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases)
         padding = [0] * (layout.MAX_RANKS - team.size)
-        offsets = (parts.rows, parts.scales, parts.links, parts.results, parts.values)
+        offsets = (parts.rows, parts.scales, parts.ways, parts.notes, parts.results, parts.values)
         constants = SHUFFLE.pack(
             *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
-            *(self.places.address, address_of(self.histograms), address_of(self.matrix)),
+            *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots))),
             *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
-            *(self.results_of_token, shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
+            *(shuffle.max_tokens, parts.few_tokens, self.results_of_token),
+            *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )
         return packed + NO_PLACES + constants
@@ -124,7 +129,8 @@ class Memory:
             *(self.data, self.scales if self.scales.size else None, counts, offsets, rest[:1], rest[1:]),
             *(empty(capacity, np.int32), empty(capacity, np.float32)),
         )
-        return Handle(rows, empty((tokens, self.shuffle.k), np.uint64), empty((capacity, 2), np.uint64))
+        ways = empty((size, self.shuffle.max_tokens, self.shuffle.k), np.uint32)
+        return Handle(rows, empty((tokens, self.shuffle.k), np.uint64), ways, empty(size, np.int64))
 
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""

@@ -143,8 +143,9 @@ class TokenShuffle:
         """Say in a sentence how dispatch and combine run. Collective at the first use."""
         memory = self._held()
         return (
-            f"kernels dispatch and combine on {memory.blocks} blocks; counts go as packets, rows straight to where "
-            f"they belong, in {memory.nbytes} bytes of memory that all ranks have mapped"
+            f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
+            "as packets with their choices; of more, counts go as packets, then rows straight to where they belong, "
+            f"in {memory.nbytes} bytes of memory that all ranks have mapped"
         )
 
     # Operations
@@ -252,7 +253,7 @@ class TokenShuffle:
             weights = self._read(topk_weights, "dispatch: topk_weights", (count, self.k), ("float32",))
         reuse, handle = handle is not None, handle or self._held().new_handle(count)
         rows = handle.rows
-        outputs = (handle.routes, handle.links, rows.counts, rows.offsets, rows.total, rows.dropped)
+        outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
         arguments = DISPATCH.pack(
             *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
             *map(address_of, (*outputs, rows.experts, rows.weights)),
@@ -268,7 +269,7 @@ class TokenShuffle:
         types = (self.dtype, "float32") if self.dtype != "float32" else ("float32",)
         sent = self._read(expert_out, "combine: expert_out", (self.capacity, self.hidden), (self.dtype,))
         summed = self._read(out, "combine: out", (count, self.hidden), types, writable=True)
-        addresses = map(address_of, (handle.links, handle.rows.total, handle.routes))
+        addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
         arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
         return Move("Combine", (self.dtype, summed.datatype.name), arguments, (sent, summed), out)
 
@@ -278,7 +279,7 @@ class TokenShuffle:
             out = self._held().xp.empty((count, self.k), "f4")
         sent = self._read(values, "collect: values", (self.capacity,), ("float32",))
         collected = self._read(out, "collect: out", (count, self.k), ("float32",), writable=True)
-        addresses = map(address_of, (handle.links, handle.rows.total, handle.routes))
+        addresses = map(address_of, (handle.ways, handle.token_counts, handle.routes))
         arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
         return Move("Collect", (), arguments, (sent, collected), out)
 

@@ -1,5 +1,6 @@
 """Kernels in Numba on the device API: compiled without a GPU in tests/host, run in tests/ranks."""
 
+import numpy as np
 from numba import cuda
 
 import pyncclx.device as d
@@ -33,11 +34,23 @@ def everything(team, words, source, results):
     if cuda.threadIdx.x < 32:
         ok &= d.put_warp(team, here + 256, there, 8, me) & d.get_warp(team, here + 264, there + 8, 8, me)
         ok &= d.put_signal_warp(team, here + 272, there + 16, 8, me, 0, 1)
+        ok &= d.put_packets_warp(team, here + 352, there + 16, 8, me, 9)
+        ok &= d.receive_packets_warp(team, here + 432, here + 352, 8, 9)
+        d.copy_warp(here + 440, there + 24, 8)
     if first:
         ok &= d.put_thread(team, here + 280, there + 24, 8, me) & d.get_thread(team, here + 288, there + 32, 8, me)
         ok &= d.put_signal_thread(team, here + 296, there + 40, 8, me, 1, 1)
+        ok &= d.put_packets_thread(team, here + 384, there + 32, 8, me, 9)
+        ok &= d.receive_packets_thread(team, here + 448, here + 384, 8, 9)
+        d.copy_thread(here + 456, there + 40, 8)
     ok &= d.put_signal_block(team, here + 304, there + 48, 16, me, 2, 1)
+    ok &= d.put_packets_block(team, here + 320, there, 8, me, 9)
+    ok &= d.receive_packets_block(team, here + 416, here + 320, 8, 9)
+    d.copy_block(here + 424, there + 8, 8)
     ok &= d.wait_until_block(team, 0, 1) & d.wait_until_block(team, 1, 1) & d.wait_until_block(team, 2, 1)
+    ok &= d.alltoall_block(team, here + 464, there, 8) & d.allgather_block(team, here + 464, there, 8)
+    ok &= d.allreduce_block_i64(team, here + 472, 0) & d.allreduce_block_i32(team, here + 472, 0)
+    ok &= d.allreduce_block_f64(team, here + 472, 0) & d.allreduce_block_f32(team, here + 472, 0)
     d.fence()
     ok &= d.barrier(team) & d.barrier_among(team, 0xFFFF) & d.grid_barrier(team, 0) & d.last_block(team, 1)
     if first:
@@ -45,6 +58,9 @@ def everything(team, words, source, results):
             results[i] = ok and words[i] == i % 16
         for i in range(8):
             results[32 + i] = words[32 + i] == i
+        copied = d.pointer(here + 416, np.uint64)
+        for i in range(6):
+            results[32 + i] &= copied[i] == i
         ok = d.signal_set(team, me, 3, 5) & d.signal_add(team, me, 3, 2) & d.wait_until(team, 3, 7)
         d.quiet()
         results[0] &= ok and d.signal_read(team, 3) == 7

@@ -79,7 +79,7 @@ def counts(layout: Layout, itemsize: int) -> list[int]:
     """Lengths of a vector: nothing, odd, the last that goes as packets and the next, several tiles of chunks."""
     packets = layout.packet_nbytes // itemsize
     tile = layout.chunk_nbytes * layout.size * layout.channels // itemsize
-    return [0, 1, 15, 16, 17, packets, packets + 1, tile - 1, 3 * tile + 5]
+    return [0, 1, 15, 16, 17, packets, packets + 1, tile - 1, 4 * tile + 5]
 
 
 def block_counts(layout: Layout, itemsize: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 Every rank has as many tokens, each with k different experts. Times are microseconds of one operation on the slowest
 rank. GB/s are bytes that a rank receives from others, by time: a token counts once for each rank that it travels to.
+"again" is a dispatch with the handle of an earlier one. Of hidden, k, routing and blocks several can be given.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
-import json
+import itertools
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +21,45 @@ from mpi4py import MPI
 from .. import Communicator
 from ..token_layout import GROUP
 from ..token_memory import FLOAT8, ITEMSIZE, array_type
-from . import shuffle_peers, timing
+from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 
 ROUTINGS = ("uniform", "zipf", "one")
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
-COLUMNS = f"{'tokens':>7} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
+COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is timed over tokens: a shuffle, and who chooses whom."""
+
+    hidden: int
+    k: int
+    routing: str
+    experts: int
+    dtype: str
+    rows_dtype: str
+    layout: str
 
 
 def add_command(commands: Any) -> None:
     """Add `bench-shuffle` to the subcommands of an argument parser."""
     parser = commands.add_parser("bench-shuffle", help="time token shuffles over tokens a rank", description=__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="tokens of each rank")
-    parser.add_argument("--hidden", type=int, default=7168, metavar="N", help="elements of a token (default 7168)")
-    parser.add_argument("--k", type=int, default=8, metavar="N", help="experts for each token (default 8)")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[7168], metavar="N", help="elements of a token")
+    parser.add_argument("--k", type=int, nargs="+", default=[8], metavar="N", help="experts for each token (default 8)")
     parser.add_argument("--experts", type=int, default=256, metavar="N", help="experts of all ranks (default 256)")
     parser.add_argument("--dtype", default="bfloat16", help="of the tokens (default bfloat16)")
     parser.add_argument("--rows-dtype", default=FLOAT8, help=f"of the rows (default {FLOAT8})")
-    parser.add_argument("--routing", choices=ROUTINGS, default="uniform", help="who chooses whom (default uniform)")
+    parser.add_argument("--routing", nargs="+", choices=ROUTINGS, default=["uniform"], help="who chooses whom")
     parser.add_argument("--layout", choices=("expert", "source"), default="expert", help="of the rows")
-    parser.add_argument("--blocks", type=int, help="of the kernels")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[None], metavar="N", help="of the kernels")
     parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
     parser.add_argument("-w", "--warmup_iters", type=int, default=5, help="operations before (default 5)")
     parser.add_argument("--against", choices=["nccl"], help="time NCCL too, through PyTorch, in the same dtype")
     parser.add_argument("--graph", action="store_true", help="time replays of a captured CUDA graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw times over tokens, GB/s over blocks")
     parser.set_defaults(run=run)
 
 
@@ -56,70 +72,96 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dtype == "bfloat16":
         importlib.import_module("ml_dtypes")  # which tells NumPy of it
     peers = shuffle_peers.Peers(comm) if arguments.against else None
+    mode = "graph" if arguments.graph else "eager"
+    about = {"ranks": comm.size, "device": comm.team.device.kind, "mode": mode}
+    about["date"] = datetime.date.today().isoformat()
+    results = [row for setting in settings(arguments) for row in sweep(comm, setting, arguments, peers)]
     if comm.rank == 0:
-        mode = "in a replayed graph" if arguments.graph else "eager"
-        print(f"# {comm.size} ranks, hidden {arguments.hidden}, top {arguments.k} of {arguments.experts}, {mode}")
-        print(f"# {arguments.dtype}, rows {arguments.rows_dtype}, {arguments.routing} routing; times in us")
-        print(COLUMNS + (shuffle_peers.COLUMNS if peers else ""), flush=True)
-    results = [measure(comm, tokens, arguments, peers) for tokens in arguments.tokens]
-    if comm.rank == 0 and arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        setting = {name: str(value) for name, value in vars(arguments).items() if name != "run"}
-        about = {"ranks": comm.size, "device": comm.team.device.identity, "date": datetime.date.today().isoformat()}
-        arguments.json.write_text(json.dumps({"environment": about | setting, "results": results}, indent=1) + "\n")
+        environment.write_json(arguments.json, about, {"results": results})
+        if arguments.plot:
+            shuffle_plot.write(arguments.plot, about, results)
     if peers:
         peers.close()
 
 
-def choose(arguments: argparse.Namespace, tokens: int, rank: int) -> np.ndarray[Any, Any]:
+def settings(arguments: argparse.Namespace) -> list[Setting]:
+    """All that the command line asks for."""
+    constant = arguments.experts, arguments.dtype, arguments.rows_dtype, arguments.layout
+    asked = itertools.product(arguments.hidden, arguments.k, arguments.routing)
+    return [Setting(*each, *constant) for each in asked]
+
+
+def sweep(comm: Any, setting: Setting, arguments: argparse.Namespace, peers: Any) -> list[dict[str, Any]]:
+    """Time one setting, and print a table."""
+    if comm.rank == 0:
+        mode = "in a replayed graph" if arguments.graph else "eager"
+        print(f"# {comm.size} ranks, hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
+        print(f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us")
+        print(COLUMNS + (shuffle_peers.COLUMNS if peers else ""), flush=True)
+    return [row for tokens in arguments.tokens for row in measure(comm, tokens, setting, arguments, peers)]
+
+
+def choose(setting: Setting, tokens: int, rank: int) -> np.ndarray[Any, Any]:
     """Different experts for each token of a rank."""
     random = np.random.default_rng([7, rank, tokens])
-    experts = arguments.experts
-    score = random.gumbel(size=(tokens, experts))
-    if arguments.routing == "zipf":
-        score -= np.log1p(np.arange(experts))
-    elif arguments.routing == "one":  # all to the first experts, which are on the first rank
-        score -= 1e3 * np.arange(experts)
-    return np.ascontiguousarray(np.argsort(-score, axis=1)[:, : arguments.k]).astype(np.int64)
+    if setting.routing == "one":  # all to the first experts, which are on the first rank
+        return np.tile(np.arange(setting.k), (tokens, 1))
+    score = random.gumbel(size=(tokens, setting.experts))
+    if setting.routing == "zipf":
+        score -= np.log1p(np.arange(setting.experts))
+    return np.ascontiguousarray(np.argsort(-score, axis=1)[:, : setting.k]).astype(np.int64)
 
 
-def measure(comm: Any, tokens: int, arguments: argparse.Namespace, peers: Any) -> dict[str, Any]:
-    """Time one number of tokens, and print a line."""
-    xp = array_module(comm)
-    ids = [choose(arguments, tokens, rank) for rank in range(comm.size)]
-    ranks = [each * comm.size // arguments.experts for each in ids]
-    rows = max(sum(int((each == rank).sum()) for each in ranks) for rank in range(comm.size))
-    dtype = array_type(arguments.dtype)
-    x = xp.asarray(np.random.default_rng(comm.rank).standard_normal((tokens, arguments.hidden), "f4").astype(dtype))
-    chosen, weights = xp.asarray(ids[comm.rank]), xp.full((tokens, arguments.k), 1 / arguments.k, "f4")
-    out, queue = xp.empty_like(x), timing.queue_of(comm)
+def measure(
+    comm: Any, tokens: int, setting: Setting, arguments: argparse.Namespace, peers: Any
+) -> list[dict[str, Any]]:
+    """Time one number of tokens with all numbers of blocks, and print their lines; the peers once."""
+    xp, dtype = array_module(comm), array_type(setting.dtype)
+    mine = choose(setting, tokens, comm.rank)
+    ranks = [each * comm.size // setting.experts for each in MPI.Comm.allgather(comm, mine)]
+    x = xp.asarray(np.random.default_rng(comm.rank).standard_normal((tokens, setting.hidden), "f4").astype(dtype))
+    chosen, weights = xp.asarray(mine), xp.full((tokens, setting.k), 1 / setting.k, "f4")
+    rows = []
+    for blocks in arguments.blocks:
+        row = asdict(setting) | {"tokens": tokens, "blocks": blocks}
+        row |= time_shuffle(comm, (x, chosen, weights), ranks, setting, arguments, blocks)
+        if peers and blocks == arguments.blocks[0]:
+            row |= peers.measure(x, chosen, ranks, setting, arguments)
+        if comm.rank == 0:
+            print_row(row)
+        rows.append(row)
+    return rows
+
+
+def time_shuffle(
+    comm: Any, arrays: Any, ranks: list[Any], setting: Setting, arguments: argparse.Namespace, blocks: int | None
+) -> dict[str, float]:
+    """Microseconds of a dispatch, of one on known ways, and of a combine; and what they move."""
+    (x, chosen, weights), queue = arrays, timing.queue_of(comm)
+    most = max(sum(int((each == rank).sum()) for each in ranks) for rank in range(comm.size))
+    out = array_module(comm).empty_like(x)
 
     def time(operation: Any) -> float:
-        iters = arguments.iters if tokens < 1024 else max(3, arguments.iters // 4)
+        iters = arguments.iters if len(x) < 1024 else max(3, arguments.iters // 4)
         return timing.time(comm, queue, operation, iters, arguments.warmup_iters, graph=arguments.graph).most
 
     with comm.Create_token_shuffle(
-        *(arguments.experts, max(rows, 1), arguments.hidden, arguments.dtype),
-        k=arguments.k,
-        max_tokens=tokens,
-        rows_dtype=arguments.rows_dtype,
-        layout=arguments.layout,
-        blocks=arguments.blocks,
+        *(setting.experts, max(most, 1), setting.hidden, setting.dtype),
+        k=setting.k,
+        max_tokens=len(x),
+        rows_dtype=setting.rows_dtype,
+        layout=setting.layout,
+        blocks=blocks,
     ) as shuffle:
         _, handle = shuffle.dispatch(x, chosen, weights)
-        results = xp.ones((shuffle.capacity, arguments.hidden), dtype)
-        row: dict[str, Any] = {"tokens": tokens}
-        row["dispatch_us"] = time(lambda: shuffle.dispatch(x, chosen, weights))
+        results = array_module(comm).ones((shuffle.capacity, setting.hidden), x.dtype)
+        row = {"dispatch_us": time(lambda: shuffle.dispatch(x, chosen, weights))}
         row["again_us"] = time(lambda: shuffle.dispatch(x, handle=handle))
         row["combine_us"] = time(lambda: shuffle.combine(results, handle, out=out))
-    groups = -(-arguments.hidden // GROUP) if arguments.rows_dtype == FLOAT8 else 0
+    groups = -(-setting.hidden // GROUP) if setting.rows_dtype == FLOAT8 else 0
     there, back = traffic(ranks)
-    row["dispatch_nbytes"] = there * (arguments.hidden * ITEMSIZE[arguments.rows_dtype] + 4 * groups)
-    row["combine_nbytes"] = back * arguments.hidden * ITEMSIZE[arguments.dtype]
-    if peers:
-        row |= peers.measure(x, chosen, weights, ranks, arguments)
-    if comm.rank == 0:
-        print_row(row)
+    row["dispatch_nbytes"] = there * (setting.hidden * ITEMSIZE[setting.rows_dtype] + 4 * groups)
+    row["combine_nbytes"] = back * setting.hidden * ITEMSIZE[setting.dtype]
     return row
 
 
@@ -133,6 +175,6 @@ def traffic(ranks: list[np.ndarray[Any, Any]]) -> tuple[int, int]:
 def print_row(row: dict[str, Any]) -> None:
     """Print one number of tokens; of the peers their times."""
     dispatch, combine = (row[f"{name}_nbytes"] / row[f"{name}_us"] / 1e3 for name in ("dispatch", "combine"))
-    text = f"{row['tokens']:>7} {row['dispatch_us']:>9.1f} {dispatch:>6.0f} {row['again_us']:>8.1f} "
-    text += f"{row['combine_us']:>8.1f} {combine:>6.0f}"
+    text = f"{row['tokens']:>7} {row['blocks'] or '':>6} {row['dispatch_us']:>9.1f} {dispatch:>6.0f} "
+    text += f"{row['again_us']:>8.1f} {row['combine_us']:>8.1f} {combine:>6.0f}"
     print(text + shuffle_peers.in_words(row), flush=True)

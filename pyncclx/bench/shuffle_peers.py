@@ -1,6 +1,7 @@
 """The peers of token shuffles: what users write with NCCL, through PyTorch.
 
 read      choices are sorted, counts exchanged and read back by the host, then rows go by all_to_all_single;
+known     the same with counts and order that the host has known before;
 padded    the largest count of any pair is known beforehand, and all pairs send so many rows;
 gathers   tokens and choices of all ranks go to all ranks, each takes what is its own; results come back as one
           partial sum for every token of every rank, by all_to_all_single.
@@ -14,7 +15,7 @@ from typing import Any
 from . import timing
 from .peers.pytorch import Torch
 
-NAMES = ("read", "padded", "gathers")
+NAMES = ("read", "known", "padded", "gathers")
 COLUMNS = "".join(f" {f'{name}: there':>14} {'back':>8}" for name in NAMES)
 
 
@@ -28,14 +29,15 @@ def in_words(row: dict[str, Any]) -> str:
 class Peers(Torch):
     """NCCL's ways for a dispatch and a combine, on the same tokens and choices, in the tokens' own type."""
 
-    def measure(self, x: Any, chosen: Any, weights: Any, ranks: list[Any], arguments: Any) -> dict[str, float]:
+    def measure(self, x: Any, chosen: Any, ranks: list[Any], setting: Any, arguments: Any) -> dict[str, float]:
         """Microseconds of each way, there and back."""
         torch, size = self.torch, self.comm.size
         tokens = torch.from_dlpack(x.view("u2")).view(torch.bfloat16) if x.dtype.itemsize == 2 else torch.from_dlpack(x)
         ids = torch.from_dlpack(chosen)
         largest = max(int((each == rank).sum()) for each in ranks for rank in range(size))
         ways = {
-            "read": self.read(tokens, ids, arguments),
+            "read": self.read(tokens, ids, setting),
+            "known": self.known(tokens, ids, ranks),
             "padded": self.padded(tokens, largest),
             "gathers": self.gathers(tokens, ids),
         }
@@ -46,15 +48,15 @@ class Peers(Torch):
             row[f"{name}_combine_us"] = self.time_of(back, arguments, graph=graph)
         return row
 
-    def read(self, tokens: Any, ids: Any, arguments: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def read(self, tokens: Any, ids: Any, setting: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Counts exchanged and read back."""
-        torch, distributed, size, k = self.torch, self.distributed, self.comm.size, arguments.k
+        torch, distributed, size, k = self.torch, self.distributed, self.comm.size, setting.k
         state: dict[str, Any] = {}
 
         def there() -> None:
             flat = ids.reshape(-1)
             order = torch.argsort(flat, stable=True)
-            counts = torch.bincount(flat * size // arguments.experts, minlength=size)
+            counts = torch.bincount(flat * size // setting.experts, minlength=size)
             received = torch.empty_like(counts)
             distributed.all_to_all_single(received, counts)
             state["out"], state["in"] = counts.tolist(), received.tolist()
@@ -70,6 +72,23 @@ class Peers(Torch):
             (results.reshape(len(tokens), k, -1).float() / k).sum(1).to(tokens.dtype)
 
         return there, back
+
+    def known(self, tokens: Any, ids: Any, ranks: list[Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Counts and the order of the rows known beforehand; rows are gathered and added up."""
+        me, size, k = self.comm.rank, self.comm.size, ids.shape[1]
+        sent = [int((ranks[me] == rank).sum()) for rank in range(size)]
+        arriving = [int((each == me).sum()) for each in ranks]
+        order = self.torch.argsort(ids.reshape(-1), stable=True)
+        rows = tokens.new_empty((sum(arriving), tokens.shape[1]))
+        returned = tokens.new_empty((len(tokens) * k, tokens.shape[1]))
+        results, move = self.torch.empty_like(returned), self.distributed.all_to_all_single
+
+        def back() -> None:
+            move(returned, rows, sent, arriving)
+            results[order] = returned
+            (results.reshape(len(tokens), k, -1).float() / k).sum(1).to(tokens.dtype)
+
+        return lambda: move(rows, tokens[order // k], arriving, sent), back
 
     def padded(self, tokens: Any, largest: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Equal blocks of the largest count; sorting and adding up are left out, which is in its favour."""

@@ -9,6 +9,7 @@ from .. import devices
 from ..buffers import on_host, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..layout import REDUCE, Layout
+from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
@@ -38,6 +39,8 @@ def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | N
         address = send.address
     check_fits("Allgather", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes
+    if numba.wanted(algorithm):
+        return numba.move(comm, "Allgather", address, nbytes, (send, recv))
 
     def rounds_of(bases: list[int]) -> Rounds:
         copies = [Copy(bases[rank] + comm.rank * nbytes, address, nbytes) for rank in peers_of(comm)]

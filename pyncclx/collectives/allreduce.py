@@ -11,6 +11,7 @@ from mpi4py import MPI
 from .. import devices, ops
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
+from ..numba_kernels import calls as numba
 from .launch import Call, Choice, Rung, check_equal, climb, is_in_place, pipeline
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def allreduce(
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
     check_equal("Allreduce", send, recv)
     reduction = ops.of(op, "Allreduce")
+    if numba.wanted(algorithm):
+        return numba.allreduce(comm, send, recv, reduction)
     template = ops.template("Allreduce", reduction, recv)
     nbytes = recv.nbytes
     return Call(

@@ -10,6 +10,7 @@ from ..buffers import on_host, resolve
 from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
 from ..layout import REDUCE, Layout
+from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
 
@@ -37,6 +38,8 @@ def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | No
         send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes
+    if numba.wanted(algorithm):
+        return numba.move(comm, "Alltoall", send.address, nbytes, (send, recv))
 
     def rounds_of(bases: list[int]) -> Rounds:
         ranks = [*peers_of(comm), comm.rank]

@@ -14,6 +14,7 @@ from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector,
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
+from ..numba_kernels import calls as numba
 from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Wanted(NamedTuple):
     total: Any
     status: Any
     overflow: str | None
+    algorithm: str | None
 
     @property
     def drops(self) -> bool:
@@ -66,12 +68,15 @@ def alltoallv(
     total: Any = None,
     status: Any = None,
     overflow: str | None = None,
+    algorithm: str | None = None,
 ) -> Call | None:
     """See `Intracomm.Alltoallv`."""
     ours = (layout, capacity, total, status, overflow)
     if any(option is not None for option in ours) or counts_on_device(sendbuf):
-        wanted = Wanted(layout or "packed", capacity, total, status, overflow)
+        wanted = Wanted(layout or "packed", capacity, total, status, overflow, algorithm)
         return _dynamic(comm, sendbuf, recvbuf, wanted)
+    if algorithm is not None:
+        raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
     return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
 
 
@@ -154,19 +159,24 @@ def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Cal
             f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' tells places below 2**32: make rows longer"
         )
     arrays = (counts, displs, *given.values())
-    arguments = ALLTOALLV.pack(
+    numbers = (
         *(send.address, recv.address, sent.nbytes, sent.number, _capacity(wanted, received.number), received.number),
         *(_address(buffer) for buffer in arrays),
         *(PLACEMENTS[wanted.layout], wanted.drops),
-        *[0] * (4 * MAX_RANKS),
     )
     buffers = (send, *(buffer for buffer in arrays if buffer is not None), recv)
+    if numba.wanted(wanted.algorithm):
+        return numba.alltoallv(comm, numbers, buffers, (wanted.layout, sent.nbytes))
+    arguments = ALLTOALLV.pack(*numbers, *[0] * (4 * MAX_RANKS))
     return _call(arguments, buffers, (wanted.layout, sent.nbytes))
 
 
 def _check_options(wanted: Wanted) -> None:
     if wanted.layout not in PLACEMENTS:
         raise ValueError(f"Alltoallv: layout is {wanted.layout!r}; it can be 'packed', 'slots', 'sender' or 'placed'")
+    if wanted.algorithm not in (numba.NAME, None):
+        names = f"it can be {numba.NAME!r}, or None for the kernel"
+        raise ValueError(f"Alltoallv: algorithm is {wanted.algorithm!r}; {names}")
     if wanted.overflow not in (None, "raise", "drop"):
         raise ValueError(f"Alltoallv: overflow is {wanted.overflow!r}; it can be 'raise' or 'drop'")
 

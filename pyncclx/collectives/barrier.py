@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..layout import Layout
+from ..numba_kernels import calls as numba
 from .launch import Call, Choice
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("barrier", 1, 32, "one signal to every peer")
 
 
-def barrier(comm: Intracomm, *, device: bool = False) -> Call | None:
+def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Barrier`."""
+    if algorithm not in (numba.NAME, None):
+        raise ValueError(f"Barrier: algorithm is {algorithm!r}; it can be {numba.NAME!r}, or None for the kernel")
+    if device and numba.wanted(algorithm):
+        return numba.barrier(comm)
     return Call("Barrier", choose, (0,), (), b"", (), ()) if device else None

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from ..buffers import Buffer
 from ..errors import NotSupported
 from ..layout import Layout
+from ..numba_kernels.calls import NAME as NUMBA
 from ..team import Plan, Team
 from . import barrier
 from .launch import Call, Choice
@@ -82,8 +83,9 @@ def call_of(
 
 def check_algorithm(operation: str, algorithm: str | None) -> None:
     """Raise ValueError unless it is one of an operation whose only kernel needs no name."""
-    if algorithm not in (NAME, None):
-        raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {NAME!r}, or None for the kernel")
+    if algorithm not in (NAME, NUMBA, None):
+        names = f"{NAME!r} or {NUMBA!r}"
+        raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {names}, or None for the kernel")
 
 
 def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
+from ..numba_kernels import compiled
 from ..team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
@@ -96,8 +97,18 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             f"not {nbytes}; leave the choice to the size"
         )
     if rung.channel_most:
-        return as_packets(layout, rung.kernel, nbytes, channel_most=rung.channel_most)
-    return as_chunks(layout, rung.kernel)
+        choice = as_packets(layout, rung.kernel, nbytes, channel_most=rung.channel_most)
+    else:
+        choice = as_chunks(layout, rung.kernel)
+    return choice._replace(why=f"{choice.why}; {'as asked for' if algorithm else _cut(rungs, rung, tuned)}")
+
+
+def _cut(rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
+    """What decided for a rung: the longest message for it, or for the one below the highest, and who says so."""
+    last = chosen if chosen.channel_most else rungs[-2]
+    source = "the measured table" if last.kernel in tuned else "the built-in rule"
+    most = min(tuned.get(last.kernel, last.chosen), last.most)
+    return f"{source} has {last.kernel} up to {most} bytes"
 
 
 def _short(kernel: str) -> str:
@@ -125,13 +136,13 @@ class Call(NamedTuple):
 def run(comm: Intracomm, call: Call) -> None:
     """Launch a call's kernel on the current stream; wait for it if the communicator blocks."""
     launched = enqueue(comm, call)
-    if launched is not None and comm.blocking == "host":
+    if launched is not None and comm.state.blocking == "host":
         launched.drain()
 
 
 def enqueue(comm: Intracomm, call: Call) -> Team | None:
     """Launch a call's kernel on the current stream; returns the team it runs in, None if there was nothing to do."""
-    if comm.checking:
+    if comm.state.checking:
         compare(comm, call.operation, call.signature)
     if call.empty:
         return None
@@ -149,7 +160,10 @@ def enqueue(comm: Intracomm, call: Call) -> Team | None:
 def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
     choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
-    function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
+    if choice.kernel.startswith(compiled.PREFIX):
+        function = compiled.function_of(comm, team, choice.kernel, call.template)
+    else:
+        function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)
     if len(team.plans) >= MOST_PLANS:

@@ -21,9 +21,12 @@ from .reduce_scatter_block import reduce_scatter_block
 class Collectives(IntraBase):
     """Collectives that have kernels."""
 
-    def Barrier(self, *, device: bool = False) -> None:
-        """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams."""
-        call = barrier(self, device=device)
+    def Barrier(self, *, device: bool = False, algorithm: str | None = None) -> None:
+        """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams.
+
+        `algorithm` can be "numba": the kernel written in Python.
+        """
+        call = barrier(self, device=device, algorithm=algorithm)
         return super().Barrier() if call is None else run(self, call)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
@@ -64,8 +67,9 @@ class Collectives(IntraBase):
         sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
         recvbuf : array or buffer spec, same count and datatype
         op : MPI.Op or pyncclx.AVG
-        algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
-            By length if left out. The result has the same bits in all, on all ranks and in every run.
+        algorithm : {"one_shot", "two_shot_packets", "two_shot", "numba"}, optional
+            By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
+            ranks and in every run.
         """
         call = allreduce(self, sendbuf, recvbuf, op, algorithm=algorithm)
         return super().Allreduce(sendbuf, recvbuf, op) if call is None else run(self, call)
@@ -93,8 +97,8 @@ class Collectives(IntraBase):
         ----------
         sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
-        algorithm : {"copy_engine"}, optional
-            For a recvbuf in a window; see `sm_free`.
+        algorithm : {"copy_engine", "numba"}, optional
+            "copy_engine": for a recvbuf in a window; see `sm_free`. "numba": the kernel written in Python.
         """
         call = allgather(self, sendbuf, recvbuf, algorithm=algorithm)
         return super().Allgather(sendbuf, recvbuf) if call is None else run(self, call)
@@ -106,8 +110,8 @@ class Collectives(IntraBase):
         ----------
         sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
-        algorithm : {"copy_engine"}, optional
-            For a recvbuf in a window, and not in place; see `sm_free`.
+        algorithm : {"copy_engine", "numba"}, optional
+            "copy_engine": for a recvbuf in a window, and not in place; see `sm_free`. "numba": the kernel in Python.
         """
         call = alltoall(self, sendbuf, recvbuf, algorithm=algorithm)
         return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
@@ -122,6 +126,7 @@ class Collectives(IntraBase):
         total: Any = None,
         status: Any = None,
         overflow: str | None = None,
+        algorithm: str | None = None,
     ) -> None:
         """Send each rank some rows; as MPI's when the counts are on the host, dynamic when they are on the device.
 
@@ -156,8 +161,9 @@ class Collectives(IntraBase):
             What becomes of rows that do not fit. "raise": the next call on this communicator raises
             CapacityExceeded. "drop": nothing more. If left out, "drop" for whoever passes `status` and looks after
             it, else "raise".
+        algorithm : {"numba"}, optional
+            Of the dynamic form: the kernel written in Python.
         """
-        call = alltoallv(
-            self, sendbuf, recvbuf, layout=layout, capacity=capacity, total=total, status=status, overflow=overflow
-        )
+        options = {"layout": layout, "capacity": capacity, "total": total, "status": status, "overflow": overflow}
+        call = alltoallv(self, sendbuf, recvbuf, **options, algorithm=algorithm)
         return super().Alltoallv(sendbuf, recvbuf) if call is None else run(self, call)

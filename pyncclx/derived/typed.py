@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import vectors
 from ..buffers import Buffer, resolve, spec_parts
 from ..devices import Device
-from ..errors import MPIError, NotSupported
+from ..errors import MPIError
 from .packing import WIDEST, Part
 from .typemap import Typemap, typemap_of
 
@@ -166,8 +166,8 @@ def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
         raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
     if not part.nbytes:
         return part
-    if array is MPI.BOTTOM:
-        raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
+    if array is MPI.BOTTOM:  # the datatype's addresses are absolute, and nobody knows the arrays that they are in
+        return part
     last = (count - 1) * typemap.extent
     begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
     if begin < 0 or end > buffer.nbytes:

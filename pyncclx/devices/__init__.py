@@ -73,6 +73,13 @@ class Event(Protocol):
         """Wait on the host for the work before it."""
 
 
+class Repeated(Protocol):
+    """A kernel with its parameters, to be launched again and again."""
+
+    def launch(self, stream: Any) -> None:
+        """Launch it on a stream; its event is the end of that."""
+
+
 class Device(Protocol):
     """What the library needs of the place where its kernels run. Addresses are those that kernels use.
 
@@ -149,6 +156,9 @@ class Device(Protocol):
         self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
     ) -> None:
         """The same for a kernel with any number of parameters."""
+
+    def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
+        """Return what `launch` is told but for the stream, made ready; each launch records the event, if given."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""

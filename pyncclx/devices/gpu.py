@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import pickle
 import sys
@@ -17,23 +18,16 @@ from cuda.bindings import driver
 from ..errors import NotSupported
 from . import numba_code, nvrtc
 from .exported import Exported
+from .gpu_launch import Graph, Launcher
+from .gpu_launch import checked as _checked
 from .pointers import is_device_pointer
 
 MAX_CHANNELS = 64
 THREADS = 512
+MOST_PARAMETERS = 4096  # bytes of a kernel's
 
 _POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-_SUCCESS = driver.CUresult.CUDA_SUCCESS
 _CAPTURING = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
-
-
-def _checked(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call, or its error as an exception."""
-    status, *values = result
-    if status != driver.CUresult.CUDA_SUCCESS:
-        _, text = driver.cuGetErrorString(status)
-        raise RuntimeError(f"CUDA driver: {status.name}: {text.decode() if text else 'unknown error'}")
-    return values[0] if len(values) == 1 else values
 
 
 class MappedMemory:
@@ -126,6 +120,10 @@ class Event:
         self._on, self._capture = stream.ptr, self._device._capture(handle)
         _checked(driver.cuEventRecord(self._event, handle))
 
+    def recorded(self, pointer: int) -> None:
+        """A graph has been launched, on the stream of this handle, that does what `record` does."""
+        self._on, self._capture = pointer, 0
+
     def is_over(self) -> bool:
         """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
         if self._capture:
@@ -146,6 +144,29 @@ class Event:
         """Wait on the host; not for one in a capture."""
         if not self._capture:
             self._owner.synchronize()
+
+
+class Repeated:
+    """A kernel to be launched again and again, and the event that says when the last launch has ended, if wanted."""
+
+    def __init__(
+        self, device: Device, function: Any, grid: int, block: int, parameters: bytes, event: Event | None
+    ) -> None:
+        self._event = event
+        self._graph = Graph(function, grid, block, parameters, None if event is None else event._event)
+        self._launch = functools.partial(device.launch, function, grid, block, parameters)
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue it: as a graph of its own, or in the one that is being captured."""
+        pointer = stream.ptr
+        if pointer and stream.is_capturing():  # 0, the legacy default stream, cannot be
+            self._launch(stream)
+            if self._event is not None:
+                self._event.record(stream)
+            return
+        self._graph.launch(pointer)
+        if self._event is not None:
+            self._event.recorded(pointer)
 
 
 class Upload:
@@ -216,22 +237,6 @@ class _Foreign:
         return 0, self.pointer
 
 
-class Parameters:
-    """Room for a kernel's only parameter, as the driver takes it."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = ctypes.create_string_buffer(nbytes)
-        self._addresses = (ctypes.c_void_p * 1)(ctypes.addressof(self._bytes))
-        self.view = memoryview(self._bytes).cast("B")
-        self.pointers = ctypes.addressof(self._addresses)
-
-
-def _enqueue(function: Any, grid: int, block: int, stream: Any, pointers: int) -> None:
-    (status,) = driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, pointers, 0)
-    if status is not _SUCCESS:
-        _checked((status,))
-
-
 def make_current(local_rank: int) -> int:
     """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its number."""
     ordinal: int = local_rank % cupy.cuda.runtime.getDeviceCount()
@@ -262,8 +267,8 @@ class Device:
         self._handles: dict[int, tuple[int, bytes]] = {}  # of allocations: address -> identity, CUDA IPC handle
         self._reader: Any = None  # the stream of `peek`
         self._event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-        self._parameters = Parameters(4096)
-        self._launching = threading.Lock()  # of whoever fills the parameters
+        self._launcher = Launcher(MOST_PARAMETERS)
+        self._launching = threading.Lock()  # of whoever uses it
 
     # Memory
 
@@ -353,28 +358,33 @@ class Device:
         self._modules.append(module)
         functions = {}
         for name, lowered in binary.lowered_names.items():
-            function = driver.CUfunction(module.get_function(lowered).ptr)
-            _checked(driver.cuFuncLoad(function))
-            functions[name] = function
+            address = module.get_function(lowered).ptr
+            _checked(driver.cuFuncLoad(address))
+            functions[name] = ctypes.c_void_p(address)
         return functions
 
     def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any) -> None:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
-            self._parameters.view[: len(parameters)] = parameters
-            _enqueue(function, grid, block, self._stream(stream), self._parameters.pointers)
+            self._launcher.launch(function, grid, block, parameters, stream.ptr)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         """Enqueue a kernel with any number of parameters."""
         values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        _enqueue(function, grid, block, self._stream(stream), ctypes.addressof(pointers))
+        with self._launching:
+            place = ctypes.c_void_p(ctypes.addressof(pointers))
+            self._launcher.launch_arguments(function, grid, block, place, stream.ptr)
+
+    def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
+        """A launch to be made again and again."""
+        return Repeated(self, function, grid, block, parameters, event)
 
     def most_blocks(self, function: Any, block: int) -> int:
         """How many blocks of so many threads this GPU runs at once, if it does nothing else."""
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         multiprocessors = _checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
-        each = _checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, 0))
+        each = _checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.value, block, 0))
         return int(multiprocessors * each)
 
     # Streams

@@ -7,13 +7,14 @@ Environment: ``PYNCCLX_SEED`` (not 0: resume the threads of a block in random or
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,13 @@ class Event:
 
     def synchronize(self) -> None:
         """Do nothing."""
+
+
+class Repeated:
+    """A launch to be made again and again."""
+
+    def __init__(self, launch: Callable[[object], None]) -> None:
+        self.launch = launch
 
 
 class Launch(ctypes.Structure):
@@ -281,6 +289,12 @@ class Device:
         pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
         if function.run(ctypes.byref(how), pointers) != 0:
             raise RuntimeError(function.error().decode())
+
+    def repeated(
+        self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
+    ) -> Repeated:
+        """Return a launch to be made again and again."""
+        return Repeated(functools.partial(self.launch, function, grid, block, parameters))
 
     def most_blocks(self, function: Kernel, block: int) -> int:
         """All blocks of a launch are alive at once, whatever their number."""

@@ -69,6 +69,32 @@ def for_host(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Any:
         return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
 
 
+def collective(fn: Callable[..., None], symbol: str, architecture: str) -> bytes:
+    """``void symbol(team, workspace, args, call)`` as LTO-IR: `args` are 64-bit integers, the others numbers."""
+    cuda, types = _cuda(), _types()
+    signature = types.void(types.int64, types.int64, types.CPointer(types.int64), types.int64)
+    number = int(architecture.removeprefix("sm_"))
+    code, _ = cuda.compile(
+        fn, signature, cc=divmod(number, 10), abi="c", abi_info={"abi_name": symbol}, output="ltoir"
+    )
+    return bytes(code)
+
+
+def element(name: str) -> Any:
+    """Numba's type of a NumPy dtype."""
+    return getattr(_types(), name)
+
+
+def inlined(fn: Callable[..., Any]) -> Any:
+    """A function that becomes a part of each that calls it."""
+    return _cuda().jit(fn, device=True, inline="always")
+
+
+def check_present() -> None:
+    """Raise NotSupported without Numba's CUDA target."""
+    _cuda()
+
+
 @functools.cache
 def device_function(symbol: str, signature: str) -> Any:
     """A function of cuda/device_api.cu for Numba's kernels, which the library is linked with when they use it.
@@ -84,9 +110,7 @@ def device_function(symbol: str, signature: str) -> Any:
 @functools.cache
 def address_function() -> Any:
     """``address(array)`` for Numba's kernels: where an array's data begins, as uint64."""
-    _cuda()
-    types = importlib.import_module("numba.cuda.types")
-    target = importlib.import_module("numba.cuda.descriptor").cuda_target
+    types = _types()
 
     def address(typing: Any, array: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -95,7 +119,33 @@ def address_function() -> Any:
 
         return types.uint64(array), generate
 
-    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(address)
+    return _intrinsic(address)
+
+
+@functools.cache
+def pointer_function() -> Any:
+    """``pointer(address, dtype)`` for Numba's kernels: the elements at an address, to be indexed."""
+    types = _types()
+
+    def pointer(typing: Any, address: Any, dtype: Any) -> Any:
+        element = dtype.instance_type if isinstance(dtype, types.NumberClass) else dtype.dtype
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.uint64, dtype), generate
+
+    return _intrinsic(pointer)
+
+
+def _types() -> Any:
+    _cuda()
+    return importlib.import_module("numba.cuda.types")
+
+
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    target = importlib.import_module("numba.cuda.descriptor").cuda_target
+    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(function)
     target.typing_context.refresh()  # a kernel may be in the middle of being typed
     target.target_context.refresh()
     return intrinsic

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mpi4py import MPI
+
+from ..arrays import host_arrays
 from ..buffers import where
+from ..errors import NotSupported
 
 
 class Argument(NamedTuple):
@@ -47,8 +51,23 @@ OPERATIONS: dict[str, tuple[Argument, ...]] = {
 
 
 def device_buffers(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument]:
-    """The arguments of a call that are device arrays."""
-    return [a for a in OPERATIONS[operation] if where(argument(a, args, kwargs)) == "device"]
+    """The arguments of a call that are device arrays.
+
+    Raises
+    ------
+    NotSupported
+        Absolute addresses in device memory: nobody knows the arrays that they are in, to copy them.
+    """
+    found = [a for a in OPERATIONS[operation] if where(argument(a, args, kwargs)) == "device"]
+    absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]
+    if absolute and not host_arrays():
+        text = "is MPI.BOTTOM with absolute addresses on the device, and has no kernel here; pass the array itself"
+        raise NotSupported(f"{operation}: {absolute[0].name} {text}")
+    return [a for a in found if a not in absolute]
+
+
+def _is_bottom(spec: Any) -> bool:
+    return isinstance(spec, (list, tuple)) and spec[0] is MPI.BOTTOM
 
 
 def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

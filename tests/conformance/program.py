@@ -96,8 +96,14 @@ def let_numbers_wrap(kind: Any) -> None:
     original = kind.__init__
 
     def made(self: Any, arg: Any, typecode: str, *args: Any, **kwargs: Any) -> None:
-        arg = np.asarray(arg).astype(typecode).item() if isinstance(arg, int) else arg
+        if isinstance(arg, int):
+            arg = wrapped(arg, typecode)
+        elif isinstance(arg, list) and all(isinstance(number, int) for number in arg):
+            arg = [wrapped(number, typecode) for number in arg]
         original(self, arg, typecode, *args, **kwargs)
+
+    def wrapped(number: int, typecode: str) -> Any:
+        return np.asarray(number).astype(typecode).item()
 
     kind.__init__ = made
 

@@ -49,7 +49,7 @@ using namespace pyncclx;
 int main() {
     printf("%zu %zu %zu %zu %zu %zu\n", sizeof(DeviceTeam), offsetof(DeviceTeam, windows), sizeof(SignalWord),
            sizeof(BarrierWords), sizeof(CounterWords), sizeof(DeviceWindow) + offsetof(DeviceWindows, window));
-    printf("%d %d %d %d\n", kPeerPointer, kWaitUntil, kBarrier, kExpectSize);
+    printf("%d %d %d %d\n", kPeerPointer, kWaitUntil, kBarrier, kAllreduce);
     printf("%d %d %d\n", int(kNoSuchRank), int(kMisaligned), int(kOtherSize));
     DeviceTeam team;
     if (fread(&team, 1, sizeof team, stdin) != sizeof team) return 1;
@@ -94,12 +94,17 @@ CALLS = {
     "pyncclx_put_signal_warp(t, x, x, n, 1, 0, 5)": "STG.E.128 MEMBAR.ALL.SYS STG.E.64.STRONG.SYS",
     "pyncclx_put_signal_block(t, x, x, n, 1, 0, 5)": f"STG.E.128 {BARRIER} MEMBAR.ALL.SYS STG.E.64.STRONG.SYS",
     "pyncclx_barrier(t)": f"{BARRIER} MEMBAR.ALL.SYS STG.E.STRONG.SYS LDG.E.STRONG.SYS CCTL.IVALL",
+    "pyncclx_allgather_block(t, x, x, n)": f"MEMBAR.ALL.SYS CCTL.IVALL STG.E.128 {BARRIER} MEMBAR.ALL.SYS",
+    "pyncclx_allreduce_block_f32(t, x, n)": "CCTL.IVALL LDG.E.128 FADD.FTZ",
     "pyncclx_last_block(t, 0)": f"{BARRIER} MEMBAR.ALL.SYS ATOMG.E.ADD.64.STRONG.SYS CCTL.IVALL",
     "(pyncclx_fence(), 0)": "MEMBAR.ALL.SYS",
     "(pyncclx_quiet(), 0)": "MEMBAR.ALL.SYS",
     "pyncclx_atomic_add_u32(t, x, 1, 1)": "MEMBAR.ALL.SYS ATOMG.E.ADD.STRONG.SYS CCTL.IVALL",
     "pyncclx_atomic_cas_u64(t, x, 1, 2, 1)": "MEMBAR.ALL.SYS ATOMG.E.CAS.64.STRONG.SYS CCTL.IVALL",
     "pyncclx_get_block(t, x, x, n, 1)": "LDG.E.128",
+    "pyncclx_put_packets_warp(t, x, x, n, 1, 7)": "STG.E.128.STRONG.SYS STG.E.128.STRONG.SYS",
+    "pyncclx_receive_packets_block(t, x, x, n, 7)": "LDG.E.128.STRONG.SYS BAR.RED.OR.DEFER_BLOCKING",
+    "(pyncclx_copy_block(x, x + 64, n), 0)": "LDG.E.128 STG.E.128",
 }
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
@@ -152,7 +157,7 @@ def test_numba_links_with_every_function() -> None:
     import device_kernels  # noqa: PLC0415
     from pyncclx.devices import nvrtc  # noqa: PLC0415
 
-    assert {*d._SIGNATURES, "address"} - {"size"} <= set(device_kernels.everything.__code__.co_names)
+    assert {*d._SIGNATURES, "address", "pointer"} - {"size"} <= set(device_kernels.everything.__code__.co_names)
     u64, u8, i4, i8 = "uint64", "uint8", "int32", "int64"
     signatures = {
         device_kernels.ring: f"void({i8}, {u8}[::1], {u8}[:, ::1], {u8}[:, ::1], {i4}[::1], {i8}, {i8})",

@@ -5,33 +5,38 @@
 
 #include "world.h"
 
-constexpr int kExperts = 5, kHidden = 32, kMostTokens = 9, kMostChoices = 4;
-constexpr i64 kShuffleCapacity = 24;
+constexpr int kExperts = 5, kHidden = 32, kMostTokens = 40, kMostChoices = 4;
+constexpr i64 kShuffleCapacity = 160, kLittleRoom = 24;
+constexpr int kFewTokens = 2;  // which travel as packets
 
 // What one token shuffle needs of every rank, to the byte; it lives as long as the run.
 struct ShuffleMemory {
     const World& world;
     Team team;  // with the bases of the workspaces
-    char* parts[5][kMaxRanks];  // rows, scales, links, results, values
+    char* parts[6][kMaxRanks];  // rows, scales, ways, notes, results, values
     std::vector<std::unique_ptr<Buffer>> kept;
     u32 places[kMaxRanks][kExperts];
     int histograms[kMaxRanks][16 * kMaxRanks], matrix[kMaxRanks][kMaxRanks * kMaxRanks];
+    std::vector<Pack> own_slots[kMaxRanks];
 
     explicit ShuffleMemory(const World& world) : world(world), team{}, parts{} {
         const Settings& settings = world.settings;
         team.size = settings.ranks;
         team.channels = settings.channels;
-        team.slot_packets = 16;  // for 32 buckets
+        const int steps = kHidden * 4 / int(kStepPacks * sizeof(Pack)) + 1;
+        team.slot_packets = 16 + 1 + kFewTokens * (kMostChoices + steps * kStepPackets);  // for 32 buckets
         team.packets_offset = sizeof(LeaseHeader) + settings.channels * sizeof(ChannelControl);
         team.timeout_ns = u64(settings.patience_s * 1e9);
         const u64 slots = settings.channels * 2 * u64(settings.ranks - 1) * team.slot_packets;
         team.rings_offset = team.packets_offset + slots * sizeof(Pack);
-        const u64 sizes[5] = {kShuffleCapacity * kHidden * 4, kShuffleCapacity * 4, kShuffleCapacity * sizeof(Pack),
+        const u64 sizes[6] = {kShuffleCapacity * kHidden * 4, kShuffleCapacity * 4,
+                              u64(settings.ranks) * kMostTokens * kMostChoices * 4, kShuffleCapacity * 8,
                               kMostTokens * kMostChoices * kHidden * 4, kMostTokens * kMostChoices * 4};
         for (int rank = 0; rank < settings.ranks; ++rank) {
             team.base[rank] = take(team.rings_offset, 0);
             begin_at(settings, team, rank);
-            for (int part = 0; part < 5; ++part) parts[part][rank] = take(sizes[part], Buffer::kPoison);
+            for (int part = 0; part < 6; ++part) parts[part][rank] = take(sizes[part], Buffer::kPoison);
+            own_slots[rank].resize(settings.channels * team.slot_packets);
         }
         for (int e = 0; e < kExperts; ++e) places[0][e] = expert_place(e * team.size / kExperts, 0);
         for (int e = 1; e < kExperts; ++e)
@@ -53,6 +58,7 @@ struct Ways {
     Call& call;
     const int k;
     const bool by_source, drops;
+    const i64 capacity;
     int tokens[kMaxRanks];
     i64 experts[kMaxRanks][kMostTokens * kMostChoices];
     struct Row { int source, token, choice; };
@@ -61,11 +67,12 @@ struct Ways {
 
     Ways(Call& call, const ShuffleMemory& memory)
         : call(call), k(int(call.draw.between(1, kMostChoices))), by_source(call.draw.one_in(2)),
-          drops(call.draw.one_in(2)) {
-        const bool few = call.draw.one_in(2);
+          drops(call.draw.one_in(2)),
+          capacity(call.draw.one_in(2) ? kLittleRoom : kShuffleCapacity) {
+        const int most = call.draw.one_in(6) ? kMostTokens : call.draw.of({kFewTokens, 9});  // of the most some come in two stages
         std::map<std::array<int, 2>, std::vector<Row>> buckets;
         for (int source = 0; source < call.size(); ++source) {
-            tokens[source] = int(call.draw.below(few ? 3 : kMostTokens + 1));
+            tokens[source] = int(call.draw.below(u64(most + 1)));
             for (int i = 0; i < tokens[source] * k; ++i) {
                 const i64 expert = experts[source][i] = i64(call.draw.below(kExperts + 1)) - 1;
                 if (expert < 0) continue;
@@ -75,11 +82,11 @@ struct Ways {
         }
         for (auto& [bucket, its] : buckets) {
             const int rank = bucket[0];
-            i64 room = kShuffleCapacity, experts_of_rank = 0;
+            i64 room = capacity, experts_of_rank = 0;
             for (u32 place : memory.places[0]) experts_of_rank += place_rank(place) == rank ? 1 : 0;
             if (drops && !by_source) room /= experts_of_rank;
             for (const Row& row : its) {
-                if (room-- <= 0 || i64(rows[rank].size()) == kShuffleCapacity) continue;
+                if (room-- <= 0 || i64(rows[rank].size()) == capacity) continue;
                 places[{row.source, row.token, row.choice}] = {rank, int(rows[rank].size())};
                 rows[rank].push_back(row);
             }
@@ -102,30 +109,33 @@ struct ShuffleCall {
     const Ways& ways;
     const int me, mine;
     Shuffle shuffle{};
-    Buffer tokens, experts, weights, routes, links, results, out, row_values, collected;
-    i64 counts[kMaxRanks + kExperts], offsets[kMaxRanks + kExperts + 1], total = -1, dropped[kMaxRanks];
+    Buffer tokens, experts, weights, routes, ways_of_all, results, out, row_values, collected;
+    i64 token_counts[kMaxRanks], counts[kMaxRanks + kExperts], offsets[kMaxRanks + kExperts + 1], total = -1, dropped[kMaxRanks];
     int row_experts[kShuffleCapacity];
     float row_weights[kShuffleCapacity];
 
     ShuffleCall(Call& call, ShuffleMemory& memory, const Ways& ways)
         : call(call), ways(ways), me(call.team.rank), mine(ways.tokens[me]), tokens(u64(mine) * kHidden * 4),
           experts(u64(mine * ways.k) * 8), weights(u64(mine * ways.k) * 4), routes(u64(mine * ways.k) * 8),
-          links(kShuffleCapacity * sizeof(Pack)), results(kShuffleCapacity * kHidden * 4),
+          ways_of_all(u64(call.size()) * kMostTokens * ways.k * 4), results(kShuffleCapacity * kHidden * 4),
           out(u64(mine) * kHidden * 4), row_values(kShuffleCapacity * 4), collected(u64(mine * ways.k) * 4) {
         shuffle.team = memory.team;
         shuffle.team.rank = me;
         shuffle.team.watch = call.team.watch;
-        char* (*const parts[5])[kMaxRanks] = {&shuffle.rows, &shuffle.scales, &shuffle.links, &shuffle.results,
-                                              &shuffle.values};
-        for (int part = 0; part < 5; ++part) std::copy_n(memory.parts[part], kMaxRanks, *parts[part]);
+        char* (*const parts[6])[kMaxRanks] = {&shuffle.rows, &shuffle.scales, &shuffle.ways,
+                                              &shuffle.notes, &shuffle.results, &shuffle.values};
+        for (int part = 0; part < 6; ++part) std::copy_n(memory.parts[part], kMaxRanks, *parts[part]);
         shuffle.places = memory.places[0];
         shuffle.histograms = memory.histograms[me];
         shuffle.matrix = memory.matrix[me];
+        shuffle.own_slots = memory.own_slots[me].data();
+        shuffle.max_tokens = kMostTokens;
+        shuffle.few_tokens = kFewTokens;
         shuffle.experts = kExperts;
         shuffle.replicas = 1;
         shuffle.k = ways.k;
         shuffle.hidden = kHidden;
-        shuffle.capacity = kShuffleCapacity;
+        shuffle.capacity = ways.capacity;
         shuffle.results_of_token = std::min(ways.k, call.size());
         shuffle.by_source = ways.by_source;
         shuffle.drops = ways.drops;
@@ -154,8 +164,8 @@ struct ShuffleCall {
         for (int i = 0; i < mine * kHidden; ++i)
             tokens.as<float>()[i] = ways.value(me, i / kHidden, i % kHidden, reuse);
         launch(::dispatch<float, float>,
-               DispatchArgs{shuffle, tokens.as(), experts.as(), weights.as<float>(), routes.as<u64>(), links.as<Pack>(),
-                            counts, offsets, &total, dropped, row_experts, row_weights, mine, 8, reuse, 0});
+               DispatchArgs{shuffle, tokens.as(), experts.as(), weights.as<float>(), routes.as<u64>(),
+                            ways_of_all.as<u32>(), token_counts, counts, offsets, &total, dropped, row_experts, row_weights, mine, 8, reuse, 0});
         const float* rows = reinterpret_cast<const float*>(shuffle.rows[me]);
         if (total != i64(ways.rows[me].size())) return call.wrong("rows", 0, 0, "%lld", total);
         for (i64 row = 0; row < total; ++row) {
@@ -175,8 +185,8 @@ struct ShuffleCall {
             for (int e = 0; e < kHidden; ++e)
                 results.as<float>()[row * kHidden + e] = ways.result(from.source, from.token, from.choice, e);
         }
-        launch(::combine<float, float>, CombineArgs{shuffle, results.as(), links.as<Pack>(), &total, routes.as<u64>(),
-                                                    out.as(), mine, 1, 0});
+        launch(::combine<float, float>, CombineArgs{shuffle, results.as(), ways_of_all.as<u32>(), token_counts,
+                                                    row_weights, routes.as<u64>(), out.as(), mine, 1, 0});
         for (int i = 0; i < mine * kHidden; ++i) {
             const int token = i / kHidden, e = i % kHidden;
             float expected = 0;
@@ -192,8 +202,8 @@ struct ShuffleCall {
             const Ways::Row& from = ways.rows[me][row];
             row_values.as<float>()[row] = ways.result(from.source, from.token, from.choice, 39);
         }
-        launch(::collect, CollectArgs{shuffle, row_values.as<float>(), links.as<Pack>(), &total, routes.as<u64>(),
-                                      collected.as<float>(), mine, 0});
+        launch(::collect, CollectArgs{shuffle, row_values.as<float>(), ways_of_all.as<u32>(), token_counts,
+                                      routes.as<u64>(), collected.as<float>(), mine, 0});
         for (int i = 0; i < mine * ways.k; ++i) {
             const int token = i / ways.k, choice = i % ways.k;
             const float expected = ways.places.count({me, token, choice}) ? ways.result(me, token, choice, 39) : 0.0f;

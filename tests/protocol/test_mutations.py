@@ -57,10 +57,14 @@ MUTATIONS = {
     ),
     # A rank ends while its vector is still being read.
     "no meeting": Mutation(
-        "zero_copy.cuh",
+        "push_reduce.cuh",
         "return channel.everyone(!channel.is_peer(peer) ||",
         "return channel.everyone({} || !channel.is_peer(peer) ||",
         "tsan",
+    ),
+    # A result comes where a contribution has yet to be folded.
+    "no place apart": Mutation(
+        "push_reduce.cuh", "return source + 1 == holder ||", "return {} ? source : source + 1 == holder ||", "tsan"
     ),
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
@@ -101,8 +105,8 @@ MUTATIONS = {
     # Rows are stored where somebody may still read those of the last dispatch.
     "rows not awaited": Mutation(
         "dispatch.cu",
-        "if (!channel.await_entered(0)) return false;  // a count",
-        "if (!{} && !channel.await_entered(0)) return false;  // a count",
+        "if (!channel.await_entered(0)) ok = false;  // who",
+        "if (!{} && !channel.await_entered(0)) ok = false;  // who",
         "tsan",
     ),
     # One thread signals while others still store.

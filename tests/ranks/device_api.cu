@@ -32,6 +32,79 @@ extern "C" __global__ void moves(pyncclx_team team, char* inbox, const char* row
     }
 }
 
+__device__ int put_packets(int who, pyncclx_team team, char* slot, const char* source, u64 nbytes, int peer, u32 epoch) {
+    if (who == 0) return threadIdx.x != 0 || pyncclx_put_packets_thread(team, slot, source, nbytes, peer, epoch);
+    if (who == 1) return threadIdx.x >= 32 || pyncclx_put_packets_warp(team, slot, source, nbytes, peer, epoch);
+    return pyncclx_put_packets_block(team, slot, source, nbytes, peer, epoch);
+}
+
+__device__ int receive_packets(int who, pyncclx_team team, char* dest, const char* slot, u64 nbytes, u32 epoch) {
+    if (who == 0) return threadIdx.x != 0 || pyncclx_receive_packets_thread(team, dest, slot, nbytes, epoch);
+    if (who == 1) return threadIdx.x >= 32 || pyncclx_receive_packets_warp(team, dest, slot, nbytes, epoch);
+    return pyncclx_receive_packets_block(team, dest, slot, nbytes, epoch);
+}
+
+__device__ void copy(int who, char* dest, const char* source, u64 nbytes) {
+    if (who == 2) pyncclx_copy_block(dest, source, nbytes);
+    else if (who == 1 && threadIdx.x < 32) pyncclx_copy_warp(dest, source, nbytes);
+    else if (who == 0 && threadIdx.x == 0) pyncclx_copy_thread(dest, source, nbytes);
+}
+
+// Every rank sends every rank a row as packets, `rounds` times, in slots that alternate; what arrived is copied once more.
+extern "C" __global__ void packets(pyncclx_team team, char* slots, const char* rows, char* taken, char* copied,
+                                   long long nbytes, int rounds, int first, int who, int* failed) {
+    const int me = pyncclx_rank(team), size = pyncclx_size(team);
+    const long long slot = (nbytes + 15) / 16 * 32;
+    int ok = 1;
+    for (int round = 0; round < rounds; ++round) {
+        const u32 epoch = first + round + 1;
+        char* inbox = slots + (epoch & 1) * size * slot;
+        for (int peer = 0; peer < size; ++peer)
+            ok &= put_packets(who, team, inbox + me * slot, rows + (round * size + peer) * nbytes, nbytes, peer, epoch);
+        for (int source = 0; source < size; ++source) {
+            char* to = taken + (round * size + source) * nbytes;
+            ok &= receive_packets(who, team, to, inbox + source * slot, nbytes, epoch);
+            __syncthreads();
+            copy(who, copied + (to - taken), to, nbytes);
+        }
+    }
+    if (!ok) *failed = 1;
+}
+
+// Collectives of each block, one after the other on the same arrays, with what a kernel of a user's would do between.
+extern "C" __global__ void block_collectives(pyncclx_team team, char* gathered, char* exchanged, const char* rows,
+                                             long long nbytes, char* copies, int rounds, int* failed) {
+    const int size = pyncclx_size(team);
+    const long long all = size * nbytes, mine = blockIdx.x * all;
+    int ok = 1;
+    for (int round = 0; round < rounds; ++round) {
+        const char* source = rows + (round * gridDim.x + blockIdx.x) * all;
+        char* to = copies + (round * gridDim.x + blockIdx.x) * 2 * all;
+        ok &= pyncclx_allgather_block(team, gathered + mine, source, nbytes);
+        ok &= pyncclx_alltoall_block(team, exchanged + mine, source, nbytes);
+        pyncclx_copy_block(to, gathered + mine, all);
+        pyncclx_copy_block(to + all, exchanged + mine, all);
+    }
+    if (!ok) *failed = 1;
+}
+
+template <class T, class Sum>
+__device__ void fold(pyncclx_team team, T* array, long long count, int* failed, Sum sum) {
+    T* mine = array + blockIdx.x * count;
+    for (int round = 0; round < 2; ++round) {
+        if (!sum(team, mine, count)) *failed = 1;
+        for (int i = threadIdx.x; i < count; i += blockDim.x) mine[i] += T(1);
+    }
+}
+
+extern "C" __global__ void block_sums(pyncclx_team team, float* f32, double* f64, int* i32, long long* i64,
+                                      long long count, int* failed) {
+    fold(team, f32, count, failed, [](u64 t, float* a, u64 n) { return pyncclx_allreduce_block_f32(t, a, n); });
+    fold(team, f64, count, failed, [](u64 t, double* a, u64 n) { return pyncclx_allreduce_block_f64(t, a, n); });
+    fold(team, i32, count, failed, [](u64 t, int* a, u64 n) { return pyncclx_allreduce_block_i32(t, a, n); });
+    fold(team, i64, count, failed, [](u64 t, long long* a, u64 n) { return pyncclx_allreduce_block_i64(t, a, n); });
+}
+
 // Rows travel round the ring of ranks, one at a time; `first` have done so before.
 extern "C" __global__ void ring(pyncclx_team team, char* inbox, const char* rows, char* taken, long long nbytes,
                                 int rounds, int first, int who, int* failed) {

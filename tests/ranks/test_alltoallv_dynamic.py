@@ -5,8 +5,11 @@ import pytest
 
 from arrays import Output, get, put, synchronize, xp
 from everywhere import assert_everywhere
+from in_python import also_in_python  # noqa: F401
 from pyncclx import CapacityExceeded, ops
 from reference import comparing, contributions, fold, labels
+
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 WIDTH = 3  # int64 elements of a row: 24 bytes, no multiple of 16
 LAYOUTS = pytest.mark.parametrize("layout", ["packed", "slots"])

@@ -9,8 +9,11 @@ import pytest
 import pyncclx
 from arrays import Output, get, gpu_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
+from in_python import also_in_python  # noqa: F401
 from pyncclx import CapacityExceeded
 from reference import comparing, labels
+
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 WIDTH = 3
 POISONED = np.frombuffer(b"\xa5" * 8, "i8")[0]

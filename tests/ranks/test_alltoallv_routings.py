@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from arrays import Output, put, xp
+from in_python import also_in_python  # noqa: F401
 from reference import labels
+
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 ROUTINGS = int(os.environ.get("PYNCCLX_ROUTINGS", "50"))
 WIDTH = 3  # int64 elements of a row: 24 bytes, no multiple of 16

@@ -200,7 +200,7 @@ def test_an_algorithm_ends_where_its_messages_end(comm, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("alltoallv --algorithm one_shot", "lets nobody choose"),
+        ("sendrecv --algorithm one_shot", "lets nobody choose"),
         ("allreduce -r 99", "there are the ranks"),
         ("allreduce -d int32 -o avg", "no average"),
         ("allreduce -d complex64", "give one of"),

@@ -330,3 +330,31 @@ def test_graph(comm):
             wanted[named] = last[named]
             compare(z, wanted, f"replay {number}, irregular")
     column.Free()
+
+
+def address_of(array):
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def test_absolute_addresses(comm):
+    """MPI.BOTTOM, and datatypes that name elements of several arrays."""
+    size, rank = comm.size, comm.rank
+    first, second = (put(labels(rank, 3 * size, call)) for call in (0, 1))
+    output = put(np.full(6 * size, -1))
+    here, there = address_of(first), address_of(second)
+    sends = [
+        MPI.Datatype.Create_struct([1, 2], [here + 24 * peer, there + 24 * peer + 8], [INT64, INT64]).Commit()
+        for peer in range(size)
+    ]
+    receives = [INT64.Create_hindexed([3], [address_of(output) + 48 * peer]).Commit() for peer in range(size)]
+    counts = [1] * size, [0] * size
+    comm.Alltoallw([MPI.BOTTOM, counts, sends], [MPI.BOTTOM, counts, receives])
+    comm.synchronize()
+    expected = np.full((size, 6), -1)
+    for peer in range(size):
+        values = labels(peer, 3 * size, 0), labels(peer, 3 * size, 1)
+        expected[peer, :3] = values[0][3 * rank], values[1][3 * rank + 1], values[1][3 * rank + 2]
+    for datatype in (*sends, *receives):
+        datatype.Free()
+    with comparing() as compare:
+        compare(output, expected.ravel(), "Alltoallw")

@@ -14,7 +14,8 @@ import pyncclx
 import pyncclx.device as d
 from arrays import Output, get, gpu_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import Aborted, PeerTimeout
+from pyncclx import Aborted, PeerTimeout, ops
+from reference import contributions, fold
 
 _path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"
 _spec = importlib.util.spec_from_file_location("ping_pong", _path)
@@ -108,6 +109,64 @@ def test_put_signal_and_wait_until(comm, team, who):
             "ring", 1, 64, team, inbox, rows, taken, 999, i4(3), i4(first), *tail, failed
         ),
     )
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_packets_and_copies(comm, team, who):
+    """A turn follows the other without a barrier: who has all messages of one may overwrite those of the last."""
+    size, rounds = comm.size, 4
+    for nbytes in (8, 333):
+        slots = comm.Alloc(2 * size * (nbytes + 15) // 16 * 32 + 64 * size, "u1")
+        for first in (0, rounds):
+            numbers = [[first * size + turn * size + rank for rank in range(size)] for turn in range(rounds)]
+            rows = np.stack([[row(comm.rank, number, nbytes) for number in turn] for turn in numbers])
+            taken, copied = Output(rows.shape, "u1"), Output(rows.shape, "u1", offset=3)
+            failed = xp.zeros(1, "i4")
+            how = (nbytes, i4(rounds), i4(first), i4(WHO[who]))
+            launch("packets", 1, 64, team, slots, put(rows), taken.array, copied.array, *how, failed)
+            expected = np.stack([[row(s, turn[comm.rank], nbytes) for s in range(size)] for turn in numbers])
+            right = np.array_equal(taken.read(), expected) and np.array_equal(copied.read(), expected)
+            right &= not taken.damage() and not copied.damage() and not get(failed)[0]
+            assert_everywhere(comm, right, f"{nbytes} bytes from {first} on")
+
+
+@pytest.mark.parametrize("nbytes", [1, 24, 1003])
+def test_block_collectives(comm, team, nbytes):
+    """Gathered and exchanged by each of several blocks, in place of what was there a round ago."""
+    size, grid, rounds = comm.size, 3, 3
+    pieces = [row(rank, 50, rounds * grid * size * nbytes).reshape(rounds, grid, size, nbytes) for rank in range(size)]
+    gathered, exchanged = (comm.Alloc((grid, size, nbytes), "u1") for _ in range(2))
+    copies, failed = Output((rounds, grid, 2, size, nbytes), "u1"), xp.zeros(1, "i4")
+    rows = put(pieces[comm.rank])
+    launch("block_collectives", grid, 48, team, gathered, exchanged, rows, nbytes, copies.array, i4(rounds), failed)
+    expected = np.empty(copies.array.shape, "u1")
+    for source in range(size):
+        expected[:, :, 0, source] = pieces[source][:, :, 0]
+        expected[:, :, 1, source] = pieces[source][:, :, comm.rank]
+    right = np.array_equal(copies.read(), expected) and not copies.damage() and not get(failed)[0]
+    assert_everywhere(comm, right, f"{nbytes} bytes")
+
+
+@pytest.mark.parametrize("count", [1, 7, 333])
+def test_block_sums(comm, team, count):
+    """Bit by bit those of Allreduce, though summed in place, and again."""
+    arrays = {name: comm.Alloc((2, count), name) for name in ("float32", "float64", "int32", "int64")}
+    vectors = {name: contributions(comm.size, 2 * count, name) for name in arrays}
+    for name, array in arrays.items():
+        array[...] = put(vectors[name][comm.rank].reshape(2, count))
+    failed = xp.zeros(1, "i4")
+    synchronize()
+    MPI.Comm.Barrier(comm)
+    launch("block_sums", 2, 64, team, *arrays.values(), count, failed)
+    wrong = [name for name, array in arrays.items() if not np.array_equal(get(array).reshape(-1), twice(vectors[name]))]
+    assert_everywhere(comm, not wrong and not get(failed)[0], f"{wrong}")
+
+
+def twice(vectors):
+    """Summed over the ranks, plus one, summed again, plus one."""
+    with np.errstate(all="ignore"):
+        once = fold(ops.SUM, vectors) + vectors[0].dtype.type(1)
+        return fold(ops.SUM, [once] * len(vectors)) + vectors[0].dtype.type(1)
 
 
 @one_communicator
@@ -355,7 +414,7 @@ def test_numba(comm, team):
         compiled[1, 64](team.pointer, *views, 3, first)
 
     check_ring(comm, inbox, run)
-    words, source, results = comm.Alloc(64, "u8"), comm.Alloc(64, "u8"), xp.full(40, -1, "i8")
+    words, source, results = comm.Alloc(128, "u8"), comm.Alloc(64, "u8"), xp.full(40, -1, "i8")
     source[...] = put(np.arange(64, dtype="u8"))
     synchronize()
     MPI.Comm.Barrier(comm)

@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from arrays import get, gpu_only, put
 from pyncclx.base import state_of
 
 
@@ -26,7 +27,8 @@ def test_every_public_name(module):
     ours = {name for name in names if getattr(module, name) is not getattr(MPI, name)}
     communicators = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Topocomm"}
     constants = {"COMM_NULL", "COMM_SELF", "COMM_WORLD", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "WIN_NULL"}
-    assert ours == communicators | constants | {"Grequest", "Message", "Prequest", "Request", "Win"}
+    constants |= {name for name in names if isinstance(getattr(MPI, name), MPI.Op)}
+    assert ours == communicators | constants | {"Grequest", "Message", "Op", "Prequest", "Request", "Win"}
     for name in ours - constants:
         assert issubclass(getattr(module, name), getattr(MPI, name))
     namespace = {}
@@ -106,3 +108,30 @@ def test_a_datatype_may_be_freed_before_the_wait(module):
     comm.Send(np.full(300, comm.rank, "i4"), (comm.rank + 1) % comm.size)
     request.Wait()
     assert (message == (comm.rank - 1) % comm.size).all()
+
+
+def test_operators(module):
+    """Equal to mpi4py's, and as good."""
+    assert module.SUM == MPI.SUM
+    assert isinstance(module.MAX, MPI.Op)
+    assert isinstance(MPI.MAX, module.Op)
+    assert pickle.loads(pickle.dumps(module.PROD)) is module.PROD
+    assert module.SUM(2, 3) == 5
+    op = module.Op.Create(lambda a, b, _: None, commute=True)
+    assert isinstance(op, module.Op)
+    assert op.Is_commutative()
+    op.Free()
+    total = np.full(1, -1)
+    module.COMM_WORLD.Allreduce(np.ones(1, int), total, op=module.SUM)
+    assert total[0] == module.COMM_WORLD.size
+
+
+@gpu_only
+def test_reduce_local_on_the_device(module):
+    values, total = put(np.arange(5.0)), put(np.full(7, 10.0))
+    module.SUM.Reduce_local(values, [total, 5, module.DOUBLE])
+    assert (get(total) == [10, 11, 12, 13, 14, 10, 10]).all()
+    module.MAX.Reduce_local(values, total[:5])
+    assert (get(total)[:5] == [10, 11, 12, 13, 14]).all()
+    with pytest.raises(pyncclx.NotSupported, match="Reduce_local: one array is on the device"):
+        module.SUM.Reduce_local(np.zeros(5), total)

@@ -57,6 +57,20 @@ def test_reductions(comm, who, operation):
                     compare(recv, expected, f"count {count} offset {offset}")
 
 
+@pytest.mark.parametrize("remainder", [0, 1, 13])
+def test_allreduce_into_windows(comm, remainder):
+    """Vectors from anywhere travel through the receive buffers; also of lengths that ranks and packs do not divide."""
+    layout = comm.team.layout
+    memory = Memory(comm, "all", room(comm, 4, 1))
+    count = 4 * layout.chunk_nbytes * comm.size * layout.channels // 4 + 4 * comm.size + remainder
+    with comparing() as compare:
+        for call, offset in enumerate((0, comm.rank % 4)):
+            vectors = contributions(comm.size, count, call=call)
+            recv = memory.output(count, "f4", offset)
+            comm.Allreduce(put(vectors[comm.rank]), recv.array)
+            compare(recv, fold(ops.SUM, vectors), f"offset {offset}")
+
+
 @who
 @pytest.mark.parametrize("operation", ["Allreduce", "Reduce", "Reduce_scatter_block"])
 def test_reductions_in_place(comm, who, operation):

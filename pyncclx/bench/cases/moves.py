@@ -140,7 +140,7 @@ class Alltoallv(Alltoall):
 
     def call(self, in_place: bool) -> Callable[[], Any]:
         send, recv = [self.send, self.counts], [self.recv, (self.recv_counts, self.recv_displs)]
-        outputs = {"total": self.total, "status": self.status}
+        outputs = {"total": self.total, "status": self.status, "algorithm": self.options.algorithm}
         return functools.partial(self.comm.Alltoallv, send, recv, layout="packed", **outputs)
 
 

@@ -1,0 +1,167 @@
+// Few tokens travel as packets, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
+//
+// A block's slot for a source holds, after the counts of a dispatch of many tokens:
+//   how many tokens the source has, of this dispatch: so all ranks know whether all have few;
+//   one word for each choice of theirs: its place, its number in its bucket, its weight;
+//   and *steps*: what one warp moves at a time, 32 packs of a row and the scales that go with them.
+// From all ranks' choices every rank knows where each row belongs, on whatever rank, as if it had counts.
+//
+// Steps are divided among the blocks like cards, so that many blocks move one token.
+#pragma once
+#include "packet.cuh"
+#include "shuffle.cuh"
+
+constexpr int kMostFewChoices = 1024;                      // of all ranks together
+constexpr int kMostFewCounts = 4096;                       // buckets times ranks
+constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
+constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
+constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
+constexpr u32 kNoChoice = ~u32(0);
+
+// A choice as a word: what stands in its place is in 4, 16 and 12 bits.
+__device__ __forceinline__ u64 choice_word(u32 place, u32 number, float weight) {
+    return u64(bits_as<u32>(weight)) << 32 | place << 12 | number;
+}
+__device__ __forceinline__ bool is_choice(u64 word) { return u32(word) != kNoChoice; }
+__device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; }
+__device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
+__device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
+
+struct FewTokens {
+    const Shuffle& shuffle;
+    const u32 epoch;
+    const u64 row_packs;  // of what travels: rows there, results back
+
+    __device__ u32 steps() const { return u32((row_packs + kStepPacks - 1) / kStepPacks); }
+
+    // Steps of this block, of `tokens` tokens.
+    __device__ u32 jobs(i64 tokens) const {
+        const u32 all = u32(tokens) * steps();
+        return all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    }
+
+    // Warps of the block take turns at the sources' steps: `each(source, job)`.
+    template <class Each>
+    __device__ void share(const i64* tokens, Each each) const {
+        const u32 size = u32(shuffle.team.size);
+        u32 most = 0;
+#pragma unroll 1
+        for (u32 rank = 0; rank < size; ++rank) most = jobs(tokens[rank]) > most ? jobs(tokens[rank]) : most;
+        for (u32 turn = threadIdx.x / 32; turn < most * size; turn += blockDim.x / 32)
+            if (turn / size < jobs(tokens[turn % size])) each(int(turn % size), turn / size);
+    }
+
+    struct Step {
+        i64 token;
+        u64 first;     // pack of the row
+        u32 position;  // in a slot
+    };
+
+    __device__ Step step(u32 job) const {
+        const u32 number = blockIdx.x + job * gridDim.x;
+        const u32 choices = 1 + u32(shuffle.few_tokens * shuffle.k);
+        const u32 token = number / steps();
+        return Step{token, (number - token * steps()) * kStepPacks, choices + job * kStepPackets};
+    }
+
+    // What this rank sends to `holder`, and what it has from `source`.
+    __device__ Pack* outbox(int holder) const { return slot(holder, shuffle.team.rank); }
+    __device__ const Pack* inbox(int source) const { return slot(shuffle.team.rank, source); }
+
+    __device__ void send_word(int holder, u32 position, u64 word) const {
+        st_packet_sys(outbox(holder) + position, make_packet(word, epoch));
+    }
+
+    __device__ void send(int holder, u32 position, Pack pack) const {
+        send_word(holder, position, pack.x);
+        send_word(holder, position + 1, pack.y);
+    }
+
+    __device__ bool receive_word(int source, u32 position, u64& word) const {
+        Patience patience;
+        for (;;) {
+            const Pack packet = ld_packet_sys(inbox(source) + position);
+            word = payload(packet);
+            if (is_new(packet, epoch)) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, packet); })) return false;
+        }
+    }
+
+    __device__ bool receive(int source, u32 position, Pack& pack) const {
+        const Pack* packets = inbox(source) + position;
+        Patience patience;
+        for (;;) {
+            const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
+            pack = Pack{payload(first), payload(second)};
+            if (is_new(first, epoch) && is_new(second, epoch)) return true;
+            const Pack& stale = is_new(first, epoch) ? second : first;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
+        }
+    }
+
+    // One pack from each of the sources first, first + 1 … that have a bit in `sources`.
+    __device__ bool receive_each(u32 sources, int first, u32 position, Pack (&packs)[kSourcesAtOnce]) const {
+        Pack words[kSourcesAtOnce][2];
+        Patience patience;
+        for (;;) {
+#pragma unroll
+            for (int s = 0; s < kSourcesAtOnce; ++s)
+                if (sources >> (first + s) & 1) {
+                    words[s][0] = ld_packet_sys(inbox(first + s) + position);
+                    words[s][1] = ld_packet_sys(inbox(first + s) + position + 1);
+                }
+            int missing = -1;
+#pragma unroll
+            for (int s = 0; s < kSourcesAtOnce; ++s)
+                if ((sources >> (first + s) & 1) && !(is_new(words[s][0], epoch) && is_new(words[s][1], epoch)))
+                    missing = first + s;
+            if (missing < 0) break;
+            const auto what = [&] { return awaited(missing, ld_packet_sys(inbox(missing) + position)); };
+            if (!patience.lasts(shuffle.team, what)) return false;
+        }
+#pragma unroll
+        for (int s = 0; s < kSourcesAtOnce; ++s) packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
+        return true;
+    }
+
+    // All threads of the block: tell all ranks how many tokens there are, and learn how many they have.
+    __device__ void tell_count(i64 tokens) const {
+        if (int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), 0, u64(tokens));
+    }
+
+    __device__ bool learn_counts(i64* tokens) const {
+        const int source = int(threadIdx.x);
+        u64 count = 0;
+        const bool ok = source >= shuffle.team.size || receive_word(source, 0, count);
+        if (source < shuffle.team.size) tokens[source] = i64(count);
+        return Channel::everyone(ok);
+    }
+
+    // Do all have few? Alike in all threads and on all ranks.
+    __device__ bool all_have(const i64* tokens) const {
+        i64 most = 0;
+#pragma unroll 1
+        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
+        return most <= shuffle.few_tokens;
+    }
+
+  private:
+    // A rank's block has a place for what it sends to itself, too, which no other ever sees.
+    __device__ Pack* slot(int holder, int source) const {
+        const Team& team = shuffle.team;
+        Pack* own = shuffle.own_slots + u64(blockIdx.x) * team.slot_packets;
+        if (holder != source) {
+            const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
+            const u64 slots = (u64(blockIdx.x) * 2 + (epoch & 1)) * (u32(team.size) - 1) + place;
+            own = reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + slots * team.slot_packets;
+        }
+        return own + few_at();
+    }
+
+    // The counts of a dispatch of many tokens come before, four in two packets.
+    __device__ u32 few_at() const { return (u32(shuffle.buckets) + 3) / 4 * 2; }
+
+    __device__ Awaited awaited(int source, Pack stale) const {
+        return Awaited{epoch, int(blockIdx.x), source, epoch, stale.x >> 32};
+    }
+};

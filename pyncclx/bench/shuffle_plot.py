@@ -1,0 +1,72 @@
+"""The picture of token shuffles: times over tokens and GB/s over blocks, ours beside the peers', and the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from . import shuffle_peers
+from .environment import wire
+
+WAYS = {"dispatch": ("dispatch", "again"), "combine": ("combine",)}
+STYLES = {"dispatch": "C0o-", "again": "C0x:", "combine": "C0o-"}
+STYLES |= dict(zip(shuffle_peers.NAMES, ("C1s--", "C2^--", "C3v:", "C4d:"), strict=True))
+
+
+def write(path: Path, about: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    """Draw the first setting: over tokens if there are several, over blocks if these are."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415  only who asks for a picture needs it
+
+    first, limit = results[0], wire(about)
+    same = [row for row in results if all(row[name] == first[name] for name in ("hidden", "k", "routing"))]
+    of_tokens = [row for row in same if row["blocks"] == first["blocks"]]
+    of_blocks = [row for row in same if row["tokens"] == same[-1]["tokens"] and row["blocks"]]
+    columns = [draw for draw, rows in ((over_tokens, of_tokens), (over_blocks, of_blocks)) if len(rows) > 1]
+    figure, panels = plt.subplots(2, max(len(columns), 1), figsize=(5.2 * max(len(columns), 1), 7), squeeze=False)
+    for column, draw in enumerate(columns):
+        for line, way in enumerate(WAYS):
+            draw(panels[line][column], way, of_tokens if draw is over_tokens else of_blocks, limit)
+    where = f"{about['ranks']} ranks, {about['device']}, {about['mode']}, {about['date']}"
+    routing = f"hidden {first['hidden']}, top {first['k']} of {first['experts']}, {first['routing']}"
+    figure.suptitle(f"pyncclx token shuffle: {where}\n{routing}, rows {first['rows_dtype']}", fontsize=9)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def over_tokens(panel: Any, way: str, rows: list[dict[str, Any]], limit: float | None) -> None:
+    """Draw times over tokens a rank."""
+    tokens = [row["tokens"] for row in rows]
+    for name in WAYS[way]:
+        panel.plot(tokens, [row[f"{name}_us"] for row in rows], STYLES[name], label=f"pyncclx: {name}", markersize=4)
+    for name in shuffle_peers.NAMES:
+        if f"{name}_{way}_us" in rows[0]:
+            times = [row[f"{name}_{way}_us"] for row in rows]
+            panel.plot(tokens, times, STYLES[name], label=f"NCCL: {name}", markersize=4, linewidth=1)
+    if limit is not None:
+        nominal = [row[f"{way}_nbytes"] / limit / 1e3 for row in rows]
+        panel.plot(tokens, nominal, color="0.5", linewidth=1, label=f"wire, {limit:g} GB/s nominal")
+        panel.set_ylim(bottom=1)
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    finish(panel, "tokens a rank", f"{way} (µs)")
+
+
+def over_blocks(panel: Any, way: str, rows: list[dict[str, Any]], limit: float | None) -> None:
+    """Draw bytes that a rank receives by time, over blocks: each has a multiprocessor of its own."""
+    blocks, label = [row["blocks"] for row in rows], f"{rows[0]['tokens']} tokens a rank"
+    bandwidths = [row[f"{way}_nbytes"] / row[f"{way}_us"] / 1e3 for row in rows]
+    panel.plot(blocks, bandwidths, STYLES[way], label=label, markersize=4)
+    if limit is not None:
+        panel.axhline(limit, color="0.5", linewidth=1, label=f"wire, {limit:g} GB/s nominal")
+    panel.set_ylim(bottom=0)
+    finish(panel, "multiprocessors", f"{way} (GB/s)")
+
+
+def finish(panel: Any, below: str, beside: str) -> None:
+    """Name the axes."""
+    panel.set_xlabel(below)
+    panel.set_ylabel(beside)
+    panel.grid(alpha=0.3)
+    panel.legend(frameon=False, fontsize=7)

@@ -1,0 +1,108 @@
+"""Kernel launches through the CUDA driver: ctypes calls it with arguments that are made beforehand.
+
+Calls with arguments from Python objects take the host twice as long. All of it is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+from cuda.bindings import driver
+
+_LIBRARY = ctypes.CDLL("libcuda.so.1")
+_launch_kernel, _launch_graph = _LIBRARY.cuLaunchKernelEx, _LIBRARY.cuGraphLaunch
+_RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call, or its error as an exception."""
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        _, text = driver.cuGetErrorString(status)
+        raise RuntimeError(f"CUDA driver: {status.name}: {text.decode() if text else 'unknown error'}")
+    return values[0] if len(values) == 1 else values
+
+
+def _checked_status(status: int) -> None:
+    if status:
+        checked((driver.CUresult(status),))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((f"{name}_{axis}", ctypes.c_uint) for name in ("grid", "block") for axis in "xyz"),
+        ("shared_nbytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attributes_count", ctypes.c_uint),
+    )
+
+
+class Parameters:
+    """Room for a kernel's only parameter, a struct, and the array that tells the driver where it is."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = ctypes.create_string_buffer(nbytes)
+        self._addresses = (ctypes.c_void_p * 1)(ctypes.addressof(self._bytes))
+        self.view = memoryview(self._bytes).cast("B")
+        self.pointers = ctypes.c_void_p(ctypes.addressof(self._addresses))
+
+
+class Launcher:
+    """Launches kernels."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._parameters = Parameters(nbytes)
+        self._config = _Config(1, 1, 1, 1, 1, 1)
+        self._place = ctypes.c_void_p(ctypes.addressof(self._config))
+
+    def launch(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, stream: int) -> None:
+        """Launch a kernel whose only parameter is a struct of these bytes."""
+        room = self._parameters
+        room.view[: len(parameters)] = parameters
+        self.launch_arguments(function, grid, block, room.pointers, stream)
+
+    def launch_arguments(
+        self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int
+    ) -> None:
+        """Launch a kernel whose parameters are where an array of pointers says."""
+        config = self._config
+        config.grid_x, config.block_x, config.stream = grid, block, stream
+        _checked_status(_launch_kernel(self._place, function, pointers, None))
+
+
+class Graph:
+    """A kernel, and behind it an event if one is given, to be launched again and again: half the price of a launch."""
+
+    def __init__(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, event: Any) -> None:
+        room = Parameters(len(parameters))
+        room.view[:] = parameters
+        node = driver.CUDA_KERNEL_NODE_PARAMS()
+        node.func, node.kernelParams = driver.CUfunction(function.value), room.pointers.value
+        node.gridDimX, node.gridDimY, node.gridDimZ = grid, 1, 1
+        node.blockDimX, node.blockDimY, node.blockDimZ = block, 1, 1
+        graph = checked(driver.cuGraphCreate(0))
+        kernel = checked(driver.cuGraphAddKernelNode(graph, None, 0, node))  # takes a copy of the parameters
+        if event is not None:
+            checked(driver.cuGraphAddEventRecordNode(graph, [kernel], 1, event))
+        executable = _instantiate(graph)
+        weakref.finalize(self, driver.cuGraphExecDestroy, executable)  # of one that runs: when it has ended
+        self._graph = ctypes.c_void_p(int(executable))
+
+    def launch(self, stream: int) -> None:
+        """Launch it on a stream that is not being captured."""
+        _checked_status(_launch_graph(self._graph, ctypes.c_void_p(stream)))
+
+
+def _instantiate(graph: Any) -> Any:
+    """Make a graph executable, also while another stream of this thread is being captured; the graph is used up."""
+    before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
+    try:
+        return checked(driver.cuGraphInstantiate(graph, 0))
+    finally:
+        checked(driver.cuThreadExchangeStreamCaptureMode(before))
+        checked(driver.cuGraphDestroy(graph))

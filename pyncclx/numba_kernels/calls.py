@@ -1,0 +1,98 @@
+"""Calls of the collectives written in Python: their grids, and what their kernels are told."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..buffers import Buffer
+from ..collectives.launch import Call, Choice
+from ..layout import Layout
+from .compiled import PREFIX, check_aligned, pack, template
+from .workspace import BLOCKS, packet_nbytes, workspace_of
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+NAME = "numba"  # of the algorithm
+WORTH_A_BLOCK = 1024  # bytes of a message that goes as packets
+WORTH_A_BLOCK_OF_CHUNKS = 4096
+THREADS = 512  # of a block that moves chunks
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # as cuda/'s
+ONE_SHOT_NBYTES_OF_MANY = 64 << 10
+TWO_SHOT_PACKETS_NBYTES = 2 << 20
+
+
+def wanted(algorithm: str | None) -> bool:
+    """Whether the caller asks for a kernel written in Python."""
+    return algorithm == NAME
+
+
+def _as_packets(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """As few blocks as there is work for; a warp for each peer, and some to fold."""
+    grid = max(1, min(BLOCKS, -(-nbytes // WORTH_A_BLOCK)))
+    return Choice(PREFIX + kernel, grid, max(128, 32 * layout.peers), "written in Python; packets")
+
+
+def _as_chunks(kernel: str, nbytes: int) -> Choice:
+    grid = max(1, min(BLOCKS, -(-nbytes // WORTH_A_BLOCK_OF_CHUNKS)))
+    return Choice(PREFIX + kernel, grid, THREADS, "written in Python; chunks")
+
+
+@lru_cache  # the same few sizes come again and again
+def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
+    """One shot while short, then two shots of packets, of chunks when long."""
+    limit = min(ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY), BLOCKS * packet_nbytes(layout.size))
+    if nbytes <= limit:
+        return _as_packets(layout, "allreduce_one_shot", nbytes)
+    if nbytes <= TWO_SHOT_PACKETS_NBYTES:
+        return _as_packets(layout, "allreduce_two_shot_packets", nbytes)
+    return _as_chunks("allreduce_two_shot", nbytes)
+
+
+@lru_cache
+def choose_move(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """As many blocks as pay; each decides whether its part goes as packets."""
+    fits = nbytes <= BLOCKS * packet_nbytes(layout.size)
+    return _as_packets(layout, kernel, nbytes) if fits else _as_chunks(kernel, nbytes)
+
+
+def choose_barrier(layout: Layout, name: str) -> Choice:
+    """One block."""
+    return Choice(f"{PREFIX}barrier", 1, 32, "written in Python; one signal to every peer")
+
+
+def choose_alltoallv(layout: Layout, nbytes: int, name: str) -> Choice:
+    """All blocks: how much a pair of ranks moves is known on the device only."""
+    return Choice(f"{PREFIX}alltoallv", BLOCKS, THREADS, "written in Python; packets or chunks, decided on the device")
+
+
+def barrier(comm: Intracomm) -> Call:
+    """See `Intracomm.Barrier`."""
+    return Call("Barrier", choose_barrier, (NAME,), (), pack(workspace_of(comm, "Barrier")), (), (NAME,))
+
+
+def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Call:
+    """See `Intracomm.Allreduce`."""
+    kind = template("Allreduce", reduction, recv)
+    check_aligned("Allreduce", send)
+    check_aligned("Allreduce", recv)
+    nbytes = recv.nbytes
+    arguments = pack(workspace_of(comm, "Allreduce"), send.address, recv.address, nbytes)
+    signature = (recv.count, *kind, NAME)
+    return Call("Allreduce", choose_allreduce, (nbytes,), kind, arguments, (send, recv), signature, nbytes == 0)
+
+
+def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tuple[Buffer, Buffer]) -> Call:
+    """See `Intracomm.Allgather` and `Alltoall`: blocks of `nbytes`, sent from `address`."""
+    arguments = pack(workspace_of(comm, operation), address, buffers[1].address, nbytes)
+    sized = (operation.lower(), nbytes)
+    return Call(operation, choose_move, sized, (), arguments, buffers, (nbytes, NAME), nbytes == 0)
+
+
+def alltoallv(
+    comm: Intracomm, numbers: tuple[int, ...], buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
+) -> Call:
+    """See `Intracomm.Alltoallv` with counts on the device; `numbers` are those of AlltoallvArgs up to its `drop`."""
+    arguments = pack(workspace_of(comm, "Alltoallv"), *numbers)
+    return Call("Alltoallv", choose_alltoallv, (0, NAME), (), arguments, buffers, (*signature, NAME))

@@ -1,0 +1,129 @@
+"""The collectives written in Python as kernels: compiled by Numba, linked with the device API, launched like others."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import kernels
+from ..buffers import Buffer
+from ..devices import Function, numba_code
+from ..errors import NotSupported
+from ..paths import cache_directory, sources_digest, write
+from ..team import Team
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+PREFIX = "numba_"  # of the kernels' names
+FILE, KERNEL, SYMBOL = "numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
+WORDS = 16  # arguments of a kernel
+ARGUMENTS = struct.Struct(f"=QQ{WORDS}q")  # NumbaArgs of cuda/numba_collective.cu after its Team
+
+#: What folds two elements, by the operator's name; written so that the bits are those of cuda/reduce_ops.cuh.
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "SUM": lambda a, b: a + b,
+    "PROD": lambda a, b: a * b,
+    "MIN": lambda a, b: b if b < a else a,
+    "MAX": lambda a, b: b if a < b else a,
+}
+ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
+def pack(workspace: Workspace, *words: int) -> bytes:
+    """The bytes of a kernel's arguments after its Team."""
+    return ARGUMENTS.pack(workspace.team.pointer, workspace.address, *words, *[0] * (WORDS - len(words)))
+
+
+def template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:
+    """Element and operator of a kernel that reduces.
+
+    Raises
+    ------
+    NotSupported
+        Of these no kernel is written, or the array is not aligned to its elements.
+    """
+    name, op = buffer.datatype.name, getattr(reduction, "name", None)
+    if name not in ELEMENTS or op not in COMBINE:
+        raise NotSupported(
+            f"{operation}: algorithm='numba' folds {', '.join(ELEMENTS)} by {', '.join(COMBINE)}, not {name} by {op}; "
+            "leave algorithm out"
+        )
+    return name, op
+
+
+def check_aligned(operation: str, buffer: Buffer) -> None:
+    """Raise NotSupported unless a buffer's elements lie at multiples of their size: they are loaded whole."""
+    if buffer.address % buffer.datatype.itemsize:
+        raise NotSupported(
+            f"{operation}: algorithm='numba' takes elements at multiples of their {buffer.datatype.itemsize} bytes, "
+            f"the array begins at {buffer.address:#x}; leave algorithm out"
+        )
+
+
+def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, ...]) -> Function:
+    """A kernel, ready to launch. Collective at the first use on this communicator.
+
+    Raises
+    ------
+    NotSupported, RuntimeError
+        On all ranks: rank 0 has no Numba, or it does not compile.
+    """
+    key = (kernel, *template)
+    if key not in team.functions:
+        name = kernels.instantiation(kernel, *template, str(team.size))
+        load: Callable[[bytes], dict[str, Function]] = lambda image: {name: team.device.load(image)[KERNEL]}  # noqa: E731
+        made = kernels.share(comm, [name], lambda: compile_kernel(kernel, template, team), load)
+        team.functions[key] = made[name]
+    return team.functions[key]
+
+
+def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
+    """One kernel for this GPU's architecture and a number of ranks, as `Device.load` takes it."""
+    nvrtc = importlib.import_module("pyncclx.devices.nvrtc")
+    architecture = team.device.architecture
+    code = cached_code(kernel, template, team.size, architecture)
+    return pickle.dumps(nvrtc.compile_linked(FILE, [KERNEL], architecture, code))
+
+
+def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
+    """As `code_of`, from the cache on disk if it is there: Numba takes seconds."""
+    numba_code.check_present()
+    version = importlib.import_module("numba_cuda").__version__
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    sources += [Path(str(numba_code.__file__)).read_bytes()]
+    sources.append(sources_digest(FILE).encode())
+    key = repr((version, sys.version_info[:2], sources, kernel, template, size, architecture))
+    path = cache_directory() / f"{kernel}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.ltoir"
+    if not path.exists():
+        write(path, code_of(kernel, template, size, architecture))
+    return path.read_bytes()
+
+
+def code_of(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
+    """A kernel's Python function as LTO-IR; needs no GPU."""
+    function = function_named(kernel, template, size)
+    return numba_code.collective(function, SYMBOL, architecture)
+
+
+def function_named(kernel: str, template: tuple[str, ...], size: int) -> Callable[..., None]:
+    """The Python function of a kernel, such as "numba_allreduce_two_shot"."""
+    file, _, form = kernel.removeprefix(PREFIX).partition("_")
+    numba_code.check_present()  # before a file is imported that needs Numba
+    module = importlib.import_module(f".{file}", __package__)
+    if not template:
+        found: Callable[..., None] = getattr(module, file)
+        return found
+    name, op = template
+    element, combine = numba_code.element(name), numba_code.inlined(COMBINE[op])
+    made: Callable[..., None] = getattr(module, form)(element, np.dtype(name).itemsize, combine, size)
+    return made

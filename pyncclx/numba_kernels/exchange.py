@@ -1,0 +1,118 @@
+"""How the collectives written in Python exchange data: by turns of all ranks, through slots in a workspace.
+
+The workspace is memory of every rank that all have mapped, alike on all of them:
+
+    turns, one for each block | packet slots | chunk slots
+
+The block with index b talks to block b of the other ranks, and no other. It counts its *turns*: in a turn every rank
+sends something to every other, as packets or as a chunk and a signal, and waits for something from every other. So a
+rank that is in turn t has heard from all that they were in turn t - 1, hence done with turn t - 2. Slots alternate by
+the turn's parity, which is all that keeps a slot from being overwritten while its owner still reads it: what is stored
+in turn t replaces what was read in turn t - 2. The count stays in device memory from kernel to kernel; nothing that
+changes from call to call is an argument, and a captured launch can be replayed.
+
+A slot belongs to (block, parity, source). Packets have slots of their own: what says by itself whether it is new must
+not lie where chunks have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import cuda
+
+import pyncclx.device as d
+
+from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def inline(function: _Function) -> _Function:
+    """A function for kernels, which becomes a part of each that calls it."""
+    inlined: _Function = cuda.jit(function, device=True, inline="always")
+    return inlined
+
+
+longest_packets, longest_chunk = inline(packet_nbytes), inline(chunk_nbytes)
+
+
+@inline
+def share_of(nbytes: int) -> Any:
+    """The most that a block moves of a message: an equal share, in whole packs of 16."""
+    return ((nbytes + 15) // 16 + cuda.gridDim.x - 1) // cuda.gridDim.x * 16
+
+
+@inline
+def part_of(nbytes: int) -> tuple[int, int]:
+    """What this block moves of a message: where that begins, and its bytes."""
+    each = share_of(nbytes)
+    begin = min(each * cuda.blockIdx.x, nbytes)
+    return begin, min(each, nbytes - begin)
+
+
+@inline
+def packets(work: int, turn: int, source: int, size: int) -> Any:
+    """The packet slot for `source` in a turn."""
+    begin = work + PACKETS_BEGIN + (cuda.blockIdx.x * 2 + (turn & 1)) * PACKETS_NBYTES
+    return begin + source * longest_packets(size) * 2
+
+
+@inline
+def chunks(work: int, turn: int, source: int, size: int) -> Any:
+    """The chunk slot for `source` in a turn."""
+    begin = work + CHUNKS_BEGIN + (cuda.blockIdx.x * 2 + (turn & 1)) * CHUNKS_NBYTES
+    return begin + source * longest_chunk(size)
+
+
+@inline
+def next_turn(work: int, turn: int) -> int:
+    """The turn after `turn`.
+
+    Packets carry its last 32 bits. They are never 0, which is what untouched slots say, and the parity alternates all
+    the same. After 2^32 turns what was left alone would look new: so when they begin anew, a block clears the slots of
+    the turn that follows, which peers write once they have heard from it.
+    """
+    turn += 1
+    if turn & 0xFFFFFFFF == 0:
+        turn += 2
+    if turn & 0xFFFFFFFF <= 3 or turn & 0xFFFFFFFF == 0xFFFFFFFF:
+        cuda.syncthreads()  # until all have read what the turn before left there
+        words = d.pointer(packets(work, turn + 1, 0, 1), np.int64)
+        for i in range(cuda.threadIdx.x, PACKETS_NBYTES // 8, cuda.blockDim.x):
+            words[i] = 0
+        cuda.syncthreads()
+        d.fence()
+    return turn
+
+
+@inline
+def last_turn(work: int) -> Any:
+    """The turn this block took last."""
+    return d.pointer(work, np.int64)[cuda.blockIdx.x]
+
+
+@inline
+def leave(work: int, turn: int) -> None:
+    """The kernel's last turn is over."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        d.pointer(work, np.int64)[cuda.blockIdx.x] = turn
+
+
+@inline
+def meet(team: int, turn: int) -> Any:
+    """All threads tell the peers that what they put in this turn is there, and wait for the peers' word. False: leave.
+
+    The barrier before comes between what all threads of the block stored, or read of the turn before, and the signals
+    that one thread for each peer sets. The one behind lets all see what those threads have acquired.
+    """
+    cuda.syncthreads()
+    me, size, peer = d.rank(team), d.size(team), cuda.threadIdx.x
+    ok = 1
+    if peer < size and peer != me:
+        ok = d.signal_set(team, peer, cuda.blockIdx.x * size + me, turn)
+        ok &= d.wait_until(team, cuda.blockIdx.x * size + peer, turn)
+    return cuda.syncthreads_and(ok) != 0

@@ -1,0 +1,54 @@
+"""The collectives written in Python: they become machine code without a GPU, with the instructions that order data."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
+nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
+
+from pyncclx.devices import nvrtc  # noqa: E402
+from pyncclx.numba_kernels import compiled, workspace  # noqa: E402
+
+PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"
+KERNELS = {  # what is in the machine code of each, in this order
+    ("numba_barrier",): "MEMBAR.ALL.SYS STG.E.STRONG.SYS LDG.E.STRONG.SYS CCTL.IVALL",
+    ("numba_allgather",): f"{PACKET} {SIGNAL}",
+    ("numba_alltoall",): f"{PACKET} {SIGNAL}",
+    ("numba_alltoallv",): f"{PACKET} {SIGNAL}",
+    ("numba_allreduce_one_shot", "float32", "SUM"): f"{PACKET} FADD",
+    ("numba_allreduce_two_shot_packets", "float32", "SUM"): f"{PACKET} FADD",
+    ("numba_allreduce_two_shot", "int64", "MIN"): f"{SIGNAL} {SIGNAL}",
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel[0])
+def test_machine_code(kernel: tuple[str, ...], tmp_path: Path) -> None:
+    """Nothing is missing, nothing contracted, and no float64 has crept in."""
+    wheels = Path(nvjitlink.__file__).parents[2] / "nvidia"
+    tool = shutil.which("nvdisasm") or next((str(path) for path in wheels.glob("*/bin/nvdisasm")), None)
+    if tool is None:
+        pytest.skip("needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+    code = compiled.code_of(kernel[0], kernel[1:], 4, "sm_90")
+    around = nvrtc.compile_cached(compiled.FILE, [compiled.KERNEL], "sm_90", "-dlto")
+    file = tmp_path / "kernel.cubin"
+    file.write_bytes(nvrtc.link(around, code, "sm_90").cubin)
+    text = subprocess.run([tool, "-c", str(file)], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([^\s;]+)[^;]*;", text)
+    pattern = ".*".join(rf"\s{re.escape(each)}\s" for each in KERNELS[kernel].split())
+    assert re.search(pattern, " " + "  ".join(found) + " ")
+    assert not {word for word in found if word.startswith(("FFMA", "DFMA", "DADD", "DMUL"))}
+
+
+@pytest.mark.parametrize("size", range(1, 17))
+def test_slots(size: int) -> None:
+    """Slots of all sources lie side by side, aligned, in the room that a block has for a parity."""
+    packets, chunk = workspace.packet_nbytes(size), workspace.chunk_nbytes(size)
+    assert packets % 16 == chunk % 16 == 0
+    assert 1024 <= 2 * size * packets <= workspace.PACKETS_NBYTES
+    assert 4096 <= size * chunk <= workspace.CHUNKS_NBYTES
+    assert workspace.PACKETS_BEGIN >= 8 * workspace.BLOCKS
+    assert workspace.PACKETS_BEGIN % 128 == workspace.CHUNKS_BEGIN % 128 == 0
