@@ -21,12 +21,12 @@ struct CombineArgs {
     i64 phases;
 };
 
-constexpr int kPacksAtOnce = 4, kRowsAtOnce = 2;  // that a thread has on their way
+constexpr int kPacksAtOnce = 3, kRowsAtOnce = 2;  // that a thread has on their way
 
 // Adds packs of some rows, with weights, in their order: in each row pack i, i + stride …
-template <class T>
+template <class T, int kPacks>
 struct Sums {
-    float sums[kPacksAtOnce][Elements<T>::kCount] = {};
+    float sums[kPacks][Elements<T>::kCount] = {};
 
     // `row(s)` is where row s begins, at a multiple of 16 if `aligned`; packs from `end` on are left alone.
     template <class Row, class Weight>
@@ -34,16 +34,16 @@ struct Sums {
 #pragma unroll 1
         for (int s = 0; !aligned && s < rows; ++s)
 #pragma unroll
-            for (int p = 0; p < kPacksAtOnce; ++p)
+            for (int p = 0; p < kPacks; ++p)
                 if (i + p * stride < end) add(p, load_bytes(row(s) + (i + p * stride) * kPackNbytes, kPackNbytes), weight(s));
 #pragma unroll 1
         for (int begin = 0; aligned && begin < rows; begin += kRowsAtOnce) {
-            Pack packs[kRowsAtOnce][kPacksAtOnce];
+            Pack packs[kRowsAtOnce][kPacks];
 #pragma unroll
             for (int s = 0; s < kRowsAtOnce; ++s) {
                 const char* from = row(begin + s < rows ? begin + s : begin);
 #pragma unroll
-                for (int p = 0; p < kPacksAtOnce; ++p)
+                for (int p = 0; p < kPacks; ++p)
                     if (begin + s < rows && i + p * stride < end)
                         packs[s][p] = get_pack(reinterpret_cast<const Pack*>(from) + i + p * stride);
             }
@@ -52,7 +52,7 @@ struct Sums {
                 if (begin + s < rows) {
                     const float factor = weight(begin + s);
 #pragma unroll
-                    for (int p = 0; p < kPacksAtOnce; ++p) add(p, packs[s][p], factor);
+                    for (int p = 0; p < kPacks; ++p) add(p, packs[s][p], factor);
                 }
         }
     }
@@ -102,10 +102,10 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
 }
 
 // Packs i, i + stride … of the sum over a token's rows here.
-template <class T>
-__device__ __forceinline__ Sums<T> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
+template <class T, int kPacks>
+__device__ __forceinline__ Sums<T, kPacks> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
-    Sums<T> sums;
+    Sums<T, kPacks> sums;
     sums.add(
         count, i, stride, packs, is_aligned(args.results),
         [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
@@ -123,7 +123,7 @@ __device__ void send_steps(const CombineArgs& args, const FewTokens& few, const 
         const u64 i = step.first + lane;
         const int count = list_rows(args, source, step.token, lists);
         if (count == 0 || i >= few.row_packs) return;
-        few.send(source, step.position + 2 * lane, folded<T>(args, lists, count, u32(i), u32(few.row_packs)).rounded(0));
+        few.send(source, step.position + 2 * lane, folded<T, 1>(args, lists, count, u32(i), 0).rounded(0));
     });
 }
 
@@ -137,7 +137,7 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
         const u64* routes = args.routes + step.token * shuffle.k;
-        Sums<T> sums;
+        Sums<T, 1> sums;
         bool ok = i < few.row_packs;
         u32 ranks = 0;
         for (int c = 0; c < shuffle.k; ++c)
@@ -175,7 +175,7 @@ __device__ void send_stages(
             const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
             for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-                const Sums<T> sums = folded<T>(args, lists, count, i, crew.members);
+                const auto sums = folded<T, kPacksAtOnce>(args, lists, count, i, crew.members);
 #pragma unroll
                 for (int p = 0; p < kPacksAtOnce; ++p)
                     if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
@@ -202,7 +202,7 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
     }
     __syncwarp();
     for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-        Sums<T> sums;
+        Sums<T, kPacksAtOnce> sums;
         sums.add(
             __popc(present), i, crew.members, packs, true, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
 #pragma unroll
