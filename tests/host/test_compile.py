@@ -32,6 +32,7 @@ FEW = 12  # templates of a file that moves bytes or changes words: on other arch
 SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
 REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
+SPILLS = {"dispatch": 80}  # to 8-bit floats, where as many loads are on their way as registers allow
 AT_ONCE = 12  # kernels in one program: reading the headers costs little beside them
 
 
@@ -160,8 +161,9 @@ def test_registers_are_enough(reports):
     bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\) (\w+)\(", sources)
     threads = {kernel: constants[bound] * int(blocks or 1) for bound, blocks, kernel in bounds}
     for name, found in reports.items():
-        assert found.spill_nbytes <= SPILL_NBYTES, f"{name}: {found.spill_nbytes} bytes"
-        assert -(-found.registers // 8) * 8 * threads[name.split("<")[0]] <= REGISTERS, name
+        kernel = name.split("<")[0]
+        assert found.spill_nbytes <= SPILLS.get(kernel, SPILL_NBYTES), f"{name}: {found.spill_nbytes} bytes"
+        assert -(-found.registers // 8) * 8 * threads[kernel] <= REGISTERS, name
 
 
 def of_narrow_scope(report: Report) -> Iterator[str]:
