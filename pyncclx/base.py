@@ -84,6 +84,11 @@ def state_of(comm: Base, parent: Base | None = None) -> State:
     return comm._state
 
 
+def stages_by_default() -> bool:
+    """Whether MPI may work on host copies where nobody has said: a program that imports `pyncclx.MPI` expects it."""
+    return "pyncclx.MPI" in sys.modules
+
+
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
 # Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
 if TYPE_CHECKING:
@@ -163,7 +168,7 @@ class Base(_Comm):
         MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
         """
         chosen = state_of(self).staging
-        return "pyncclx.MPI" in sys.modules if chosen is None else chosen
+        return stages_by_default() if chosen is None else chosen
 
     @staging.setter
     def staging(self, value: bool) -> None:

@@ -45,7 +45,7 @@ def _method(operation: str, original: _Method) -> _Method:
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self)
         # On the host device every array is in host memory: staging is MPI's call itself.
-        if arrays.host_arrays() or not device_buffers(operation, args, kwargs):
+        if arrays.host_arrays() or not device_buffers(operation, OPERATIONS[operation], args, kwargs):
             return as_ours(call(*args, **kwargs))
         if self.staging:
             return stage.stage(self, operation, call, args, kwargs)
