@@ -19,6 +19,7 @@ from .errors import MPIError, NotSupported
 from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
+from .messages.probe import Held
 from .mpi_library import is_cuda_aware
 from .staging.operations import OPERATIONS
 from .team import Team
@@ -38,6 +39,8 @@ class State:
         self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
         self.endpoint: Endpoint | None = None
+        self.held: list[Held] = []  # messages that probes have found
+        self.edges: tuple[object] | None = None  # of the topology, once known; see collectives/neighbors.py
 
     def close(self) -> None:
         """Release what the communicator holds on the device."""
@@ -270,7 +273,7 @@ class Base(_Comm):
             mpi4py's and nothing else) or "refused".
         """
         operation = blocking_form(operation)
-        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Topocomm)):
             return self._explain_without_kernel(operation)
         try:
             team = self.team

@@ -71,7 +71,7 @@ def where(spec: Any) -> str | None:
     """
     if isinstance(spec, (list, tuple)):
         if spec and spec[0] is MPI.BOTTOM:
-            return _where_absolute(spec[-1])
+            return _where_absolute(spec)
         spec = spec[0] if spec else None
     read = reader_of(spec)
     if read is not None:
@@ -79,13 +79,25 @@ def where(spec: Any) -> str | None:
     return None if _is_nothing(spec) or spec is MPI.IN_PLACE else "host"
 
 
-def _where_absolute(key: Any) -> str | None:
+def _where_absolute(spec: Any) -> str | None:
     """Where the addresses are that a datatype names, or the first of several that names any."""
-    for each in key if isinstance(key, (list, tuple)) else (key,):
-        if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and not each.is_predefined and each.Get_size():
+    several = isinstance(spec[-1], (list, tuple))
+    keys = spec[-1] if several else spec[-1:]
+    displs = _byte_displs(spec) if several else None
+    for each, displ in zip(keys, displs or [0] * len(keys), strict=False):
+        if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and each.Get_size():
             lower, _ = each.Get_true_extent()
-            return "device" if host_arrays() or is_device_pointer(lower) else None
+            if lower + displ:
+                return "device" if host_arrays() or is_device_pointer(lower + displ) else None
     return None
+
+
+def _byte_displs(spec: Any) -> Any:
+    """The displacements of an argument with a datatype for each block; None without."""
+    if len(spec) == 4:
+        return spec[2]
+    between = spec[1] if len(spec) == 3 else None
+    return between[1] if isinstance(between, (list, tuple)) and len(between) == 2 else None
 
 
 def on_host(*buffers: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The arrays on GPUs of mpi4py's tests, made and read by one copy each: element by element they take minutes."""
+"""The arrays on GPUs of mpi4py's tests, made, read and written as a whole: element by element they take minutes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Copy = Callable[[Any], Any]
 
 
 class Flat:
-    """The elements of an array one behind the other: read all at once, written one by one."""
+    """The elements of an array one behind the other."""
 
-    def __init__(self, array: Any, to_host: _Copy) -> None:
-        self._array, self._to_host = array, to_host
+    def __init__(self, array: Any, to_host: _Copy, write: Callable[[Any, Any], None]) -> None:
+        self._array, self._to_host, self._write = array, to_host, write
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._to_host(self._array).ravel())
@@ -26,10 +26,12 @@ class Flat:
         return self._to_host(self._array).ravel()[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._array.ravel()[index] = value
+        host = self._to_host(self._array)
+        host.reshape(-1)[index] = list(value) if isinstance(value, Flat) else value
+        self._write(self._array, host)
 
 
-def copy_at_once(kind: Any, to_device: _Copy, to_host: _Copy) -> None:
+def copy_at_once(kind: Any, to_device: _Copy, to_host: _Copy, write: Callable[[Any, Any], None]) -> None:
     """Let the arrays of a class be made of an array of NumPy's, and read as one.
 
     So unsigned integers may be made of -1, as tests do: CuPy follows NumPy 2 and refuses it.
@@ -37,20 +39,21 @@ def copy_at_once(kind: Any, to_device: _Copy, to_host: _Copy) -> None:
 
     def made(self: Any, arg: Any, typecode: str, shape: Any = None, readonly: bool = False) -> None:
         host = np.asarray(arg).astype(typecode)
-        self.array = to_device(np.ascontiguousarray(np.broadcast_to(host, host.shape if shape is None else shape)))
+        self.array = to_device(np.array(np.broadcast_to(host, host.shape if shape is None else shape), order="C"))
 
     def item(self: Any, index: Any) -> Any:
         return to_host(self.array)[index]
 
     kind.__init__, kind.__getitem__ = made, item
-    kind.flat = property(lambda self: Flat(self.array, to_host))
+    kind.flat = property(lambda self: Flat(self.array, to_host, write))
 
 
 def copy_all_at_once(arrayimpl: Any) -> None:
     """Do so for the classes that mpi4py's `arrayimpl` has on GPUs."""
     if hasattr(arrayimpl, "GPUArrayCuPy"):
         cupy = arrayimpl.cupy
-        copy_at_once(arrayimpl.GPUArrayCuPy, cupy.asarray, cupy.asnumpy)
+        copy_at_once(arrayimpl.GPUArrayCuPy, cupy.asarray, cupy.asnumpy, lambda array, host: array.set(host))
     if hasattr(arrayimpl, "GPUArrayNumba"):
         cuda = arrayimpl.numba.cuda
-        copy_at_once(arrayimpl.GPUArrayNumba, cuda.to_device, lambda array: array.copy_to_host())
+        to_host, write = lambda array: array.copy_to_host(), lambda array, host: array.copy_to_device(host)
+        copy_at_once(arrayimpl.GPUArrayNumba, cuda.to_device, to_host, write)

@@ -7,20 +7,17 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, host_only, put
 from fake_gpu import Array, installed
-from pyncclx import MPI as OURS
+from pyncclx.derived.datatype import CONSTANTS, Datatype
 from reference import comparing
 from typemaps import DATATYPES
 
 POSITION = 5  # of what is packed, after some other bytes
+INT = CONSTANTS["INT"]
 
 
 @pytest.fixture(scope="module")
 def comm():
     return pyncclx.Communicator()
-
-
-def ours(datatype):
-    return OURS.Datatype(datatype)
 
 
 # Of the others mpi4py packs what is outside of the array, or divides by a length of 0.
@@ -30,7 +27,7 @@ OTHERS = ("empty", "vector of nothing", "vector backwards", "resized", "resized,
 @pytest.mark.parametrize("name", sorted(set(DATATYPES) - set(OTHERS)))
 def test_as_mpi_packs(comm, name):
     """Twice as long as one element, and a rest that is none."""
-    datatype = ours(DATATYPES[name]().Commit())
+    datatype = Datatype(DATATYPES[name]().Commit())
     values = np.random.default_rng(comm.rank).integers(0, 256, 2 * max(datatype.extent, 4) + 3, np.uint8)
     expected, packed = np.full(2 * datatype.size + 20, 0xA5, "u1"), Output(2 * datatype.size + 20, "u1")
     end = MPI.Datatype.Pack(datatype, values, expected, POSITION, MPI.COMM_WORLD)
@@ -47,7 +44,7 @@ def test_as_mpi_packs(comm, name):
 @pytest.mark.parametrize("name", ["INT", "DOUBLE", "DOUBLE_INT", "C_BOOL", "BYTE"])
 def test_predefined(comm, name):
     """Pairs of MPI's with padding inside among them, which it leaves out."""
-    datatype = getattr(OURS, name)
+    datatype = CONSTANTS[name]
     values = np.arange(3 * datatype.extent, dtype="u1")
     expected, packed = np.zeros(3 * datatype.size, "u1"), put(np.zeros(3 * datatype.size, "u1"))
     end = MPI.Datatype.Pack(datatype, values, expected, 0, comm)
@@ -61,29 +58,29 @@ def test_predefined(comm, name):
 
 
 def test_nothing(comm):
-    datatype = ours(DATATYPES["empty"]().Commit())
+    datatype = Datatype(DATATYPES["empty"]().Commit())
     assert datatype.Pack(put(np.zeros(9)), put(np.zeros(0)), 0, comm) == 0
     datatype.Free()
 
 
 def test_external_representation(comm):
     """Bytes swapped by MPI."""
-    values, datatype = np.arange(7, dtype="i4") + comm.rank, OURS.INT
+    values = np.arange(7, dtype="i4") + comm.rank
     expected, packed = np.zeros(40, "u1"), put(np.zeros(40, "u1"))
-    end = MPI.Datatype.Pack_external(datatype, "external32", values, expected, 3)
-    assert datatype.Pack_external("external32", put(values), packed, 3) == end
+    end = MPI.Datatype.Pack_external(INT, "external32", values, expected, 3)
+    assert INT.Pack_external("external32", put(values), packed, 3) == end
     back = put(np.zeros(7, "i4"))
-    assert datatype.Unpack_external("external32", packed, 3, back) == end
+    assert INT.Unpack_external("external32", packed, 3, back) == end
     assert (get(packed) == expected).all()
     assert (get(back) == values).all()
 
 
 def test_refusals(comm):
-    nine, column = put(np.zeros(9, "u1")), ours(MPI.INT.Create_resized(0, 2).Commit())
+    nine, column = put(np.zeros(9, "u1")), Datatype(MPI.INT.Create_resized(0, 2).Commit())
     with pytest.raises(MPI.Exception, match="outbuf has 9 bytes, those from 2 to 10 are needed"):
-        OURS.INT.Pack(nine, nine, 2, comm)
+        INT.Pack(nine, nine, 2, comm)
     with pytest.raises(MPI.Exception, match="MPI_ERR_TRUNCATE"):
-        OURS.INT.Unpack(nine, -1, nine, comm)
+        INT.Unpack(nine, -1, nine, comm)
     with pytest.raises(ValueError, match="pass a larger array"):
         column.Pack(nine, put(np.zeros(99, "u1")), 0, comm)
     column.Free()
@@ -94,9 +91,9 @@ def test_copies_that_go_through_the_host(comm, monkeypatch):
     """What MPI does goes back to a GPU, and nothing else of the array does."""
     gpu = installed(monkeypatch)
     x, y = Array(np.arange(4, dtype="i4")), Array(np.full(20, 9, "u1"))
-    end = OURS.INT.Pack_external("external32", x, y, 2)
+    end = INT.Pack_external("external32", x, y, 2)
     assert end == 18
     assert (y.host == [9, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 9, 9]).all()
     assert gpu.uploaded == 16
     with pytest.raises(pyncclx.NotSupported, match="one array is on the device, one in host memory"):
-        OURS.INT.Pack_external("external32", x, np.zeros(20, "u1"), 2)
+        INT.Pack_external("external32", x, np.zeros(20, "u1"), 2)
