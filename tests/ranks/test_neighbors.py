@@ -71,7 +71,7 @@ def test_blocks(cart, name):
 
 
 def graphs(world):
-    """A ring of double edges, and what has edges one way only, some of them twice or to oneself; how many a rank has."""
+    """A ring of double edges, and edges one way only, some of them twice or to oneself; and how many a rank has."""
     n, me = world.size, world.rank
     nodes = [((node - 1) % n, (node + 1) % n) for node in range(n)]
     edges = [neighbor for node in nodes for neighbor in node]
