@@ -105,6 +105,13 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     return seen;
 }
 
+// Returns the word as it was. Orders nothing, and only threads of this GPU may take part: it counts.
+__device__ __forceinline__ u64 atomic_add_gpu(u64* p, u64 v) {
+    u64 seen;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(seen) : "l"(p), "l"(v) : "memory");
+    return seen;
+}
+
 // As st_release_sys, for a word that several ranks add to.
 __device__ __forceinline__ void add_release_sys(u64* p, u64 v) {
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");

@@ -147,6 +147,11 @@ inline u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
     return expected;
 }
 
+inline u64 atomic_add_gpu(u64* p, u64 v) {
+    emulator::settle(p);
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+
 inline void add_release_sys(u64* p, u64 v) { emulator::read_modify_write(p, [v](u64 old) { return old + v; }); }
 inline u32 atomic_add_sys(u32* p, u32 v) {
     return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
