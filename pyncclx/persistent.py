@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from .base import IntraBase, state_of
+from .base import IntraBase
 from .collectives import blocking_form
 from .collectives.launch import Call, compare, prepare, stream_for
 from .errors import MPIError
 from .messages.request import Request
 from .nonblocking import CALLS, current_stream, fill_empty
+from .state import state_of
 
 _Class = TypeVar("_Class", bound=type)
 
