@@ -45,8 +45,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_consta
     put(args, u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x);
 }
 
+// Both kernels below are launched early, for the time between two kernels is about that of the way to a peer. So each
+// waits for the one before it, a put before it moves anything. The one behind may begin when a put does, and when a wait is
+// over: so there are never more than two of them on the GPU that have not ended.
+
 // One block. Its last act releases what all its threads have stored, and what kernels and copies before it have.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_constant__ PutSignalArgs args) {
+    await_previous();
+    let_next_begin();
     if (args.data.nbytes <= kFewBytes) put_words(args.data, threadIdx.x, blockDim.x);
     else put(args.data, threadIdx.x, blockDim.x);
     __syncthreads();
@@ -57,4 +63,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_consta
 __global__ void __launch_bounds__(kMaxThreads, 1) wait_signal(const __grid_constant__ WaitSignalArgs args) {
     const u64 until = atomic_add_gpu(args.taken, args.count) + args.count;
     wait_for_word(*args.team, args.word, Awaited{args.signal, kWaitSignal, kAnyRank, until, 0});
+    let_next_begin();
+    await_previous();
 }

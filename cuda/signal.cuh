@@ -160,6 +160,21 @@ __device__ __forceinline__ unsigned short to_float8_pair(float first, float seco
 }
 #endif
 
+// Of a kernel that is launched early: it may begin while the one before it on the stream still runs. What is behind
+// `await_previous` comes after all that the other has done. Where kernels are not launched early these do nothing.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The kernel behind this one, if it is launched early, may begin when all blocks of this one have come here or ended.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
 __device__ __forceinline__ void spin_hint() {}
 

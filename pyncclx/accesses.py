@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, cast
 from mpi4py import MPI
 
 from . import arrays, rma
-from .base import stages_by_default
 from .buffers import Buffer
 from .collectives.launch import stream_for
 from .errors import MPIError, NotSupported
@@ -19,6 +18,7 @@ from .mpi_library import is_cuda_aware
 from .nonblocking import fill_empty
 from .staging.operations import Argument, argument, device_buffers
 from .staging.windows import ACCESSES, Origins
+from .state import stages_by_default
 from .team import Team
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .arrays import host_arrays
-from .base import Base, state_of
+from .base import Base
 from .buffers import resolve, where
 from .errors import MPIError
 from .rma import Reach, parts
+from .state import state_of
 from .symmetric import Window
 from .team import Team
 from .window_signals import Signals

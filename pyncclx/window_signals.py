@@ -42,7 +42,7 @@ class Signals:
             nbytes, data = 0, bytes(_PUT.size)
         threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
         parameters = _SIGNAL.pack(self.team.signal_address(number, rank)) + data
-        self.device.launch(self._signal, 1, threads, parameters, stream)
+        self.device.launch(self._signal, 1, threads, parameters, stream, early=True)
         return stream
 
     def _move(self, address: int, origin: Buffer, data: bytes, stream: Any) -> None:
@@ -60,7 +60,7 @@ class Signals:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
         addresses = self.team.pointer, self.team.signal_address(number), self._taken.address + 8 * number
         parameters = _WAIT.pack(*addresses, count, number)
-        self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()))
+        self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()), early=True)
 
     def close(self) -> None:
         """Give the memory back, if the communicator's end has not done so."""

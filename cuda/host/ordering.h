@@ -172,6 +172,9 @@ inline u64 clock_ns() {
     return static_cast<u64>(t.tv_sec) * 1000000000ull + static_cast<u64>(t.tv_nsec);
 }
 
+inline void await_previous() {}  // which has ended
+inline void let_next_begin() {}
+
 EMULATOR_UNSEEN inline void spin_hint() { emulator::current->leave(); }
 
 template <class T>

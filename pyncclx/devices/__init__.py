@@ -149,8 +149,14 @@ class Device(Protocol):
     def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a peer's memory, as it is mapped here, as an array; it is gone when that is unmapped."""
 
-    def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
-        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
+    def launch(
+        self, function: Function, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False
+    ) -> None:
+        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct.
+
+        With `early` it may begin before the kernel before it has ended, where there is hardware for that; it must call
+        ``await_previous`` (cuda/signal.cuh).
+        """
 
     def launch_arguments(
         self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
@@ -159,6 +165,9 @@ class Device(Protocol):
 
     def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
         """Return what `launch` is told but for the stream, made ready; each launch records the event, if given."""
+
+    def together(self, several: Sequence[Any]) -> Repeated:
+        """Return what makes the launches of several that `repeated` returned, one after the other."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""

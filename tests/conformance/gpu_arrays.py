@@ -48,12 +48,18 @@ def copy_at_once(kind: Any, to_device: _Copy, to_host: _Copy, write: Callable[[A
     kind.flat = property(lambda self: Flat(self.array, to_host, write))
 
 
+def _to_numba(host: Any) -> Any:
+    """An array of Numba's; it cannot iterate over empty ones with the strides that NumPy gives them."""
+    from numba import cuda  # noqa: PLC0415  only where it is tested
+
+    return cuda.to_device(host) if host.size else cuda.device_array(host.shape, host.dtype)
+
+
 def copy_all_at_once(arrayimpl: Any) -> None:
     """Do so for the classes that mpi4py's `arrayimpl` has on GPUs."""
     if hasattr(arrayimpl, "GPUArrayCuPy"):
         cupy = arrayimpl.cupy
         copy_at_once(arrayimpl.GPUArrayCuPy, cupy.asarray, cupy.asnumpy, lambda array, host: array.set(host))
     if hasattr(arrayimpl, "GPUArrayNumba"):
-        cuda = arrayimpl.numba.cuda
         to_host, write = lambda array: array.copy_to_host(), lambda array, host: array.copy_to_device(host)
-        copy_at_once(arrayimpl.GPUArrayNumba, cuda.to_device, to_host, write)
+        copy_at_once(arrayimpl.GPUArrayNumba, _to_numba, to_host, write)
