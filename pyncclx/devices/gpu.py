@@ -167,9 +167,7 @@ class Device:
             functions[name] = ctypes.c_void_p(address)
         return functions
 
-    def launch(
-        self, function: Any, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False
-    ) -> None:
+    def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False) -> None:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
             launcher = self._early_launcher if early else self._launcher
