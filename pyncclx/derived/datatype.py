@@ -26,6 +26,7 @@ class Datatype(MPI.Datatype, metaclass=LikeMpi4py):
     """
 
     like = MPI.Datatype
+    _decoded: MPI.Datatype  # what has the same handle, and frees it in the end
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         equal = [name for name, constant in CONSTANTS.items() if constant == self]
@@ -156,7 +157,11 @@ CONSTANTS: dict[str, Datatype] = {
 def _ours(datatype: MPI.Datatype) -> Datatype:
     """What mpi4py gives as one of ours, for pickle: it looks classes and constants up by name, and finds ours."""
     names = [name for name in CONSTANTS if vars(MPI)[name] is datatype]
-    return CONSTANTS[names[0]] if names else Datatype(datatype)
+    if names:
+        return CONSTANTS[names[0]]
+    made = Datatype(datatype)
+    made._decoded = datatype
+    return made
 
 
 def _each_ours(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Pack and Unpack of device arrays: the bytes that MPI makes of host copies, in place among others."""
 
+import pickle
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -97,3 +99,15 @@ def test_copies_that_go_through_the_host(comm, monkeypatch):
     assert gpu.uploaded == 16
     with pytest.raises(pyncclx.NotSupported, match="one array is on the device, one in host memory"):
         INT.Pack_external("external32", x, np.zeros(20, "u1"), 2)
+
+
+def test_pickle(comm):
+    """Datatypes inside of another come along."""
+    inner = INT.Create_vector(2, 1, 2)
+    outer = Datatype.Create_struct([1, 2], [0, 80], [inner, CONSTANTS["DOUBLE"]]).Commit()
+    again = pickle.loads(pickle.dumps(outer))
+    values, packed = put(np.arange(96, dtype="u1")), put(np.zeros(24, "u1"))
+    assert again.Pack(values, packed, 0, comm) == 24
+    assert (get(packed) == [*range(4), *range(8, 12), *range(80, 96)]).all()
+    for each in (again, outer, inner):
+        each.Free()
