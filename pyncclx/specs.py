@@ -53,12 +53,13 @@ def _where_absolute(spec: Any) -> str | None:
 
 def _byte_displs(spec: Any, blocks: int) -> Any:
     """The displacements of an argument with a datatype for each block; zeros for others."""
+    displs = None
     if isinstance(spec[-1], (list, tuple)):
         if len(spec) == 4:
-            return spec[2]
-        if len(spec) == 3 and isinstance(spec[1], (list, tuple)) and len(spec[1]) == 2:
-            return spec[1][1]
-    return [0] * blocks
+            displs = spec[2]
+        elif len(spec) == 3 and isinstance(spec[1], (list, tuple)) and len(spec[1]) == 2:
+            displs = spec[1][1]
+    return [0] * blocks if displs is None else displs
 
 
 def on_host(*buffers: Any) -> bool:

@@ -57,6 +57,11 @@ class Datatype(MPI.Datatype, metaclass=LikeMpi4py):
         """As mpi4py's."""
         return cls(super().f2py(arg))
 
+    @classmethod
+    def fromcode(cls, code: str) -> Datatype:
+        """As mpi4py's."""
+        return _ours(super().fromcode(code))
+
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
         """As mpi4py's; of device arrays on the current stream.
 
@@ -155,7 +160,7 @@ CONSTANTS: dict[str, Datatype] = {
 
 
 def _ours(datatype: MPI.Datatype) -> Datatype:
-    """What mpi4py gives as one of ours, for pickle: it looks classes and constants up by name, and finds ours."""
+    """What mpi4py gives as one of ours; pickle looks classes and constants up by name, and finds ours."""
     names = [name for name in CONSTANTS if vars(MPI)[name] is datatype]
     if names:
         return CONSTANTS[names[0]]
