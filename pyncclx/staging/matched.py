@@ -23,6 +23,8 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
 
     like = MPI.Message
+    _comm: Base | None = None
+    _held: Held | None = None  # if the probe has read it
 
     def __new__(cls, message: MPI.Message | None = None, comm: Base | None = None, held: Held | None = None) -> Message:
         """As mpi4py's, which takes the message alone."""
@@ -31,7 +33,7 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     def __init__(self, message: MPI.Message | None = None, comm: Base | None = None, held: Held | None = None) -> None:
         # An mpi4py communicator sends no device arrays.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
-        self._held = held  # if the probe has read it
+        self._held = held
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         super().__reduce__()  # raises for all but the constants
