@@ -50,6 +50,16 @@ struct Table {  // in shared memory; most by bucket
     i64 tokens[kMaxRanks];  // of every rank
 };
 
+// What this rank chooses, if that is little: lies where counts by bucket are, once the tokens have left.
+struct OwnChoices {
+    int* const bucket;
+    int* const place;  // kNoPlace: none
+
+    __device__ explicit OwnChoices(Table& table) : bucket(table.count), place(table.sum) {
+        static_assert(kMostFewChoices <= kMaxBuckets, "they have room");
+    }
+};
+
 // The block that writes what all blocks know: the last one, which has the fewest tokens.
 __device__ __forceinline__ bool is_scribe() { return blockIdx.x == gridDim.x - 1; }
 
@@ -58,18 +68,21 @@ __device__ __forceinline__ int bucket_of(const Shuffle& shuffle, u32 place) {
     return shuffle.by_source ? rank : int(shuffle.first[rank]) + int(place_local(place));
 }
 
-// The bucket of choice `i` of all, and the place of its expert; -1: none.
-__device__ int bucket_of_choice(const DispatchArgs& args, i64 i, u32& place) {
+// The expert of choice `i` of all, as given.
+__device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i) {
+    return args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i] : static_cast<const int*>(args.experts)[i];
+}
+
+// The bucket of choice `i`, and the place of its expert; -1: none. Long divisions take 100 ns; there are less than 2^31.
+__device__ int bucket_of_choice(const DispatchArgs& args, u32 i, i64 expert, u32& place) {
     const Shuffle& shuffle = args.shuffle;
-    const i64 expert = args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i]
-                                               : i64(static_cast<const int*>(args.experts)[i]);
     if (expert == -1) return -1;
-    const i64 token = i / shuffle.k;
+    const u32 token = i / u32(shuffle.k), replicas = u32(shuffle.replicas);
     if (expert < 0 || expert >= shuffle.experts) {
         record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
         return -1;
     }
-    place = shuffle.places[expert * shuffle.replicas + (shuffle.team.rank + token) % shuffle.replicas];
+    place = shuffle.places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas];
     return bucket_of(shuffle, place);
 }
 
@@ -81,7 +94,7 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
         const int choices = int(smaller(u64(range.end * k - begin), kSegment));
         u32 place = 0;
         for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            table.many.segment[i] = bucket_of_choice(args, begin + i, place);
+            table.many.segment[i] = bucket_of_choice(args, u32(begin + i), expert_of_choice(args, u32(begin + i)), place);
             args.routes[begin + i] = table.many.segment[i] < 0 ? kNoRow : make_route(0, place);
         }
         __syncthreads();

@@ -195,20 +195,18 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
 template <class From, class To>
-__device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& table, bool& all_few) {
-    const int rank = int(threadIdx.x);
-    if (args.reuse && rank < args.shuffle.team.size) table.tokens[rank] = args.token_counts[rank];
+__device__ bool begin(
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Early<From, To>& early, bool& all_few) {
+    clear_counts(args.shuffle, table);
     __syncthreads();
     if (!args.reuse && (args.phases & kSend)) few.tell_count(args.token_count);
-    all_few = args.reuse ? few.all_have(table.tokens) : args.token_count <= args.shuffle.few_tokens;
+    all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);
     if (all_few && (args.phases & kSend)) {
-        Source<From, To> source;
-        load_step(args, few, threadIdx.x / 32, source);  // on its way, while this rank finds out where to
-        args.reuse ? recall_choices(args, table) : send_choices(args, few, table);
-        send_steps<From, To>(args, few, table, source);
+        args.reuse ? recall_choices(args, table) : send_choices(args, few, table, early);
+        send_steps<From, To>(args, few, OwnChoices(table).place, early.source);
     }
     if (args.reuse || !all_few) return true;
-    const bool ok = few.learn_counts(table.tokens);
+    const bool ok = receive_choices(args.shuffle, few, table);
     all_few = few.all_have(table.tokens);
     return ok;
 }
@@ -219,12 +217,12 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
     if (!all_few) {
-        const bool learnt = args.reuse || args.token_count <= shuffle.few_tokens;  // by `begin`
+        const bool learnt = args.reuse || few.are_few(args.token_count);  // by `begin`
         if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
         move_many<From, To>(args, few.epoch, table, lists);
-    } else if ((args.phases & kReceive) && !receive_few<To>(args, few, table, lists)) return false;
+    } else if (args.phases & kReceive) receive_few<To>(args, few, table, lists);
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
 }
@@ -235,10 +233,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     __shared__ DispatchList lists[kMaxWarps];
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
+    const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
+    Early<From, To> early;
+    if (sends && steps.are_few(args.token_count)) early.load(args, steps);
+    if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends);
-    const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle.hidden)};
+    const FewTokens few{steps, channel.epoch};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin<From, To>(args, few, table, all_few);
+    if (ok) ok = begin<From, To>(args, few, table, early, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not

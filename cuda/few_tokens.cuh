@@ -17,6 +17,7 @@ constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
 constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
 constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
+constexpr int kNoPlace = -1;
 
 // A choice as a word: what stands in its place is in 4, 16 and 12 bits.
 __device__ __forceinline__ u64 choice_word(u32 place, u32 number, float weight) {
@@ -27,12 +28,15 @@ __device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; 
 __device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
 __device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
 
-struct FewTokens {
+// The steps of a block.
+struct Steps {
     const Shuffle& shuffle;
-    const u32 epoch;
     const u64 row_packs;  // of what travels: rows there, results back
 
     __device__ u32 steps() const { return u32((row_packs + kStepPacks - 1) / kStepPacks); }
+
+    // Without room for few tokens, not even none are.
+    __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
 
     // Steps of this block, of `tokens` tokens.
     __device__ u32 jobs(i64 tokens) const {
@@ -63,6 +67,10 @@ struct FewTokens {
         const u32 token = number / steps();
         return Step{token, (number - token * steps()) * kStepPacks, choices + job * kStepPackets};
     }
+};
+
+struct FewTokens : Steps {
+    const u32 epoch;
 
     // What this rank sends to `holder`, and what it has from `source`.
     __device__ Pack* outbox(int holder) const { return slot(holder, shuffle.team.rank); }
@@ -87,14 +95,39 @@ struct FewTokens {
         }
     }
 
-    __device__ bool receive(int source, u32 position, Pack& pack) const {
-        const Pack* packets = inbox(source) + position;
+    // How many tokens `source` has; if they are few and choice `i` is one of theirs, this choice as well.
+    __device__ bool receive_choice(int source, u32 i, u64& tokens, u64& word) const {
+        const Pack* packets = inbox(source);
+        const u32 position = i < shuffle.few_tokens * shuffle.k ? 1 + i : 0;
+        Patience patience;
+        for (;;) {
+            const Pack count = ld_packet_sys(packets), choice = ld_packet_sys(packets + position);
+            tokens = payload(count);
+            word = payload(choice);
+            const bool wanted = is_new(count, epoch) && i < choices_of(tokens);
+            if (is_new(count, epoch) && (!wanted || is_new(choice, epoch))) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, wanted ? choice : count); })) return false;
+        }
+    }
+
+    // Choices that a source with so many tokens has sent.
+    __device__ u32 choices_of(u64 tokens) const {
+        return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
+    }
+
+    // A lane's pack of a step, and, where a group begins, its scale.
+    __device__ bool receive_step(int source, u32 position, bool begins_group, Pack& pack, float& scale) const {
+        const u32 lane = threadIdx.x % 32;
+        const Pack* packets = inbox(source) + position + 2 * lane;
+        const Pack* scales = inbox(source) + position + 2 * kStepPacks + lane / (kStepPacks / kStepScales);
         Patience patience;
         for (;;) {
             const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
+            const Pack third = begins_group ? ld_packet_sys(scales) : first;
             pack = Pack{payload(first), payload(second)};
-            if (is_new(first, epoch) && is_new(second, epoch)) return true;
-            const Pack& stale = is_new(first, epoch) ? second : first;
+            scale = bits_as<float>(u32(payload(third)));
+            if (is_new(first, epoch) && is_new(second, epoch) && is_new(third, epoch)) return true;
+            const Pack& stale = is_new(first, epoch) ? is_new(second, epoch) ? third : second : first;
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
         }
     }
@@ -142,7 +175,7 @@ struct FewTokens {
         i64 most = 0;
 #pragma unroll 1
         for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
-        return most <= shuffle.few_tokens;
+        return are_few(most);
     }
 
   private:
