@@ -42,6 +42,7 @@ struct Table {  // in shared memory; most by bucket
     int count[kMaxBuckets];  // choices of this block; then where the bucket begins
     int sum[kMaxBuckets];    // of all ranks
     int limit[kMaxBuckets];  // where the room ends
+    int of_warp[kMaxWarps];
     union {
         Counting many;
         FewChoices few;
@@ -180,20 +181,50 @@ __device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& p
 // Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts share its capacity alike.
 __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
     const bool shared = shuffle.drops && !shuffle.by_source;
-    return int(shared ? shuffle.capacity / (shuffle.first[rank + 1] - shuffle.first[rank]) : shuffle.capacity);
+    const u32 capacity = u32(shuffle.capacity);
+    return int(shared ? capacity / u32(shuffle.first[rank + 1] - shuffle.first[rank]) : capacity);
 }
 
-// Where every bucket begins on its rank, and where the room ends.
-__device__ void place_buckets(const Shuffle& shuffle, Table& table) {
-    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
-        int rank = 0;
-        while (shuffle.first[rank + 1] <= b) ++rank;
-        const int room = room_of(shuffle, rank);
-        int begin = 0;
-#pragma unroll 8
-        for (int other = int(shuffle.first[rank]); other < b; ++other) begin += min(table.sum[other], room);
-        table.count[b] = begin;
-        table.limit[b] = min(begin + min(table.sum[b], room), int(shuffle.capacity));
+// The rank that has a bucket.
+__device__ __forceinline__ int rank_of_bucket(const Shuffle& shuffle, int bucket) {
+    int rank = 0;
+    while (shuffle.first[rank + 1] <= bucket) ++rank;
+    return rank;
+}
+
+// Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. Warps add up
+// ranges of buckets, a bucket a lane.
+template <class Sum>
+__device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
+    const int buckets = int(shuffle.buckets), warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
+    const int each = (buckets + int(blockDim.x) - 1) / int(blockDim.x) * 32;  // of a warp
+    int before = 0;
+    for (int b = warp * each + lane; b - lane < (warp + 1) * each; b += 32) {
+        const int sum = b < buckets ? sum_of(b) : 0;
+        const int rows = b < buckets ? min(sum, room_of(shuffle, rank_of_bucket(shuffle, b))) : 0;
+        int up_to = rows;
+#pragma unroll
+        for (int delta = 1; delta < 32; delta *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, up_to, delta);
+            if (lane >= delta) up_to += other;
+        }
+        if (b < buckets) table.sum[b] = sum;
+        if (b < buckets) table.limit[b] = before + up_to - rows;  // rows of the warp's buckets before
+        before += __shfl_sync(0xffffffffu, up_to, 31);
+    }
+    if (lane == 0) table.of_warp[warp] = before;
+    __syncthreads();
+    const auto rows_before = [&](int b) {
+        int rows = table.limit[b];
+        for (int w = 0; w < b / each; ++w) rows += table.of_warp[w];
+        return rows;
+    };
+    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x))
+        table.count[b] = rows_before(b) - rows_before(int(shuffle.first[rank_of_bucket(shuffle, b)]));
+    __syncthreads();
+    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x)) {
+        const int room = room_of(shuffle, rank_of_bucket(shuffle, b));
+        table.limit[b] = min(table.count[b] + min(table.sum[b], room), int(shuffle.capacity));
     }
     __syncthreads();
 }

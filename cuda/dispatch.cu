@@ -21,7 +21,7 @@ __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& chann
     add_blocks(shuffle, table);
     Packets packets(channel);
     if (!exchange_counts(shuffle, table, packets)) return false;
-    place_buckets(shuffle, table);
+    place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });
     finish_routes(args, table, range);
     return true;
 }
@@ -142,7 +142,7 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
     const int k = int(shuffle.k), me = shuffle.team.rank;
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
     const u32* told = shuffle.ways_of(me, source, token);
-    const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); });
+    const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); }, [](int, int, u32) {});
     if (count > 1) copy_on<To>(shuffle, crew, list.row, count);
     for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
         const u32 row = ld_relaxed_sys(told + c);
@@ -174,7 +174,8 @@ __device__ void deliver_stages(
 
 template <class From, class To>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
-    const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
+    const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
+    const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())
@@ -196,15 +197,18 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
 template <class From, class To>
 __device__ bool begin(
-    const DispatchArgs& args, const FewTokens& few, Table& table, const Early<From, To>& early, bool& all_few) {
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To>& early, bool& all_few) {
+    const bool sends = args.phases & kSend, hurries = sends && !args.reuse && few.are_few(args.token_count);
+    few.find_slots();
     clear_counts(args.shuffle, table);
-    __syncthreads();
-    if (!args.reuse && (args.phases & kSend)) few.tell_count(args.token_count);
+    if (!args.reuse && sends) few.tell_count(args.token_count);
+    if (!hurries) __syncthreads();  // else the next barrier is soon enough
     all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);
-    if (all_few && (args.phases & kSend)) {
-        args.reuse ? recall_choices(args, table) : send_choices(args, few, table, early);
-        send_steps<From, To>(args, few, OwnChoices(table).place, early.source);
+    if (all_few && sends) {
+        args.reuse ? recall_choices(args, table, early) : send_choices(args, few, table, early);
+        send_steps<From, To>(args, few, OwnChoices(table).place, early);
     }
+    if (sends) channel.announce();
     if (args.reuse || !all_few) return true;
     const bool ok = receive_choices(args.shuffle, few, table);
     all_few = few.all_have(table.tokens);
@@ -231,16 +235,17 @@ template <class From, class To>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
     __shared__ DispatchList lists[kMaxWarps];
+    __shared__ Slots slots;
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
     const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
     Early<From, To> early;
     if (sends && steps.are_few(args.token_count)) early.load(args, steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
-    Channel channel(shuffle.team, sends);
-    const FewTokens few{steps, channel.epoch};
+    Channel channel(shuffle.team, sends, false);
+    const FewTokens few{steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin<From, To>(args, few, table, early, all_few);
+    if (ok) ok = begin<From, To>(args, few, table, channel, early, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not

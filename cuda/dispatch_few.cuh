@@ -30,6 +30,8 @@ struct Early {
     i64 expert = -1;  // of the choice with the thread's number
     float weight = 1.0f;
     Source<From, To> source;  // of the warp's first step
+    Pack pack;                // what becomes of it
+    float scale = 0;
 
     __device__ void load(const DispatchArgs& args, const Steps& steps) {
         if (!args.reuse && threadIdx.x < u32(args.token_count * args.shuffle.k)) {
@@ -38,11 +40,13 @@ struct Early {
         }
         load_step(args, steps, threadIdx.x / 32, source);
     }
+
+    __device__ void round() { pack = Cast<From, To>::round(source, scale); }
 };
 
 // Numbers this rank's choices within their buckets, and tells all ranks.
 template <class From, class To>
-__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table, const Early<From, To>& early) {
+__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To>& early) {
     const u32 choices = u32(args.token_count * args.shuffle.k);
     const OwnChoices own(table);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
@@ -50,6 +54,7 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
         own.bucket[i] = bucket_of_choice(args, i, i < blockDim.x ? early.expert : expert_of_choice(args, i), place);
         own.place[i] = own.bucket[i] < 0 ? kNoPlace : int(place);
     }
+    early.round();
     __syncthreads();
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
         const float weight = i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f;
@@ -63,35 +68,38 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
 }
 
 // Where this rank's choices went in an earlier dispatch.
-__device__ void recall_choices(const DispatchArgs& args, Table& table) {
+template <class From, class To>
+__device__ void recall_choices(const DispatchArgs& args, Table& table, Early<From, To>& early) {
     for (u32 i = threadIdx.x; i < u32(args.token_count * args.shuffle.k); i += blockDim.x)
         OwnChoices(table).place[i] = args.routes[i] == kNoRow ? kNoPlace : int(route_place(args.routes[i]));
+    early.round();
     __syncthreads();
 }
 
-// Sends the steps of this block; each warp's first one has been loaded.
+// Sends the steps of this block; each warp's first one has been rounded.
 template <class From, class To>
-__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const int* places, Source<From, To> source) {
+__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To>& early) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        if (job >= blockDim.x / 32) load_step(args, few, job, source);
+        if (job >= blockDim.x / 32) {
+            load_step(args, few, job, early.source);
+            early.round();
+        }
         u32 ranks = 0;
 #pragma unroll 8
         for (u32 c = 0; c < u32(shuffle.k); ++c) {
             const int place = places[u32(step.token) * u32(shuffle.k) + c];
             if (place != kNoPlace) ranks |= 1u << place_rank(u32(place));
         }
-        float scale = 0;
-        const Pack pack = Cast<From, To>::round(source, scale);
 #pragma unroll 1
         for (int rank = 0; i < few.row_packs && rank < shuffle.team.size; ++rank) {
             if ((ranks >> rank & 1) == 0) continue;
-            few.send(rank, step.position + 2 * lane, pack);
+            few.send(rank, step.position + 2 * lane, early.pack);
             if (begins_group<To>(i))
-                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(scale));
+                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(early.scale));
         }
     }
 }
@@ -122,14 +130,11 @@ __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Ta
 
 // All ranks have few: finds out where the buckets begin.
 __device__ void place_few(const Shuffle& shuffle, Table& table) {
-    const int buckets = int(shuffle.buckets);
-    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x)) {
+    place_buckets(shuffle, table, [&](int b) {
         int sum = 0;
-        for (int source = 0; source < shuffle.team.size; ++source) sum += table.few.matrix[source * buckets + b];
-        table.sum[b] = sum;
-    }
-    __syncthreads();
-    place_buckets(shuffle, table);
+        for (int source = 0; source < shuffle.team.size; ++source) sum += table.few.matrix[source * int(shuffle.buckets) + b];
+        return sum;
+    });
 }
 
 // The row that a choice of `source` becomes on its rank; kNoWay: there is no room.
@@ -162,7 +167,8 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
     few.share(table.tokens, [&](int source, u32 job) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        const int count = list.list(int(shuffle.k), [&](int c) { return few_way(args, table, source, step.token, c); });
+        const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
+        const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
         if (count == 0 || i >= few.row_packs) return;
         Pack pack;
         float scale = 0;

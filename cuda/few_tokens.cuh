@@ -69,15 +69,27 @@ struct Steps {
     }
 };
 
+struct Slots {  // in shared memory, since finding one takes its time: what this rank sends to each, and has from each
+    Pack* out[kMaxRanks];
+    Pack* in[kMaxRanks];
+};
+
 struct FewTokens : Steps {
     const u32 epoch;
+    Slots& slots;
 
-    // What this rank sends to `holder`, and what it has from `source`.
-    __device__ Pack* outbox(int holder) const { return slot(holder, shuffle.team.rank); }
-    __device__ const Pack* inbox(int source) const { return slot(shuffle.team.rank, source); }
+    // Thread r: those of rank r, which other threads know after a barrier.
+    __device__ void find_slots() const {
+        const int rank = int(threadIdx.x), me = shuffle.team.rank;
+        if (rank >= shuffle.team.size) return;
+        slots.out[rank] = slot(rank, me);
+        slots.in[rank] = slot(me, rank);
+    }
+
+    __device__ const Pack* inbox(int source) const { return slots.in[source]; }
 
     __device__ void send_word(int holder, u32 position, u64 word) const {
-        st_packet_sys(outbox(holder) + position, make_packet(word, epoch));
+        st_packet_sys(slots.out[holder] + position, make_packet(word, epoch));
     }
 
     __device__ void send(int holder, u32 position, Pack pack) const {
