@@ -121,6 +121,22 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
     __syncthreads();
 }
 
+// Of so few choices that each block counts all of the rank, instead of waiting for the other blocks.
+__device__ void count_alone(const DispatchArgs& args, Table& table, const Range& range) {
+    const Shuffle& shuffle = args.shuffle;
+    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x))
+        table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < u32(args.token_count * shuffle.k); i += blockDim.x) {
+        u32 place = 0;
+        const int bucket = bucket_of_choice(args, i, expert_of_choice(args, i), place);
+        if (bucket < 0) continue;
+        atomicAdd(&table.many.own[bucket], 1);
+        if (i < u32(range.begin * shuffle.k)) atomicAdd(&table.many.base[bucket], 1);
+    }
+    __syncthreads();
+}
+
 // All blocks have counted: what the rank has, and what of it comes before this block's.
 __device__ void add_blocks(const Shuffle& shuffle, Table& table) {
     for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {

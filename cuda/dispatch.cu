@@ -15,10 +15,14 @@ __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& chann
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     index_tokens(args, table, range);
-    const Signals signals{shuffle.team, channel.epoch};
-    signals.say_counted();
-    if (!signals.await_counted()) return false;
-    add_blocks(shuffle, table);
+    if (args.token_count * shuffle.k <= shuffle.alone_choices) {
+        count_alone(args, table, range);
+    } else {
+        const Signals signals{shuffle.team, channel.epoch};
+        signals.say_counted();
+        if (!signals.await_counted()) return false;
+        add_blocks(shuffle, table);
+    }
     Packets packets(channel);
     if (!exchange_counts(shuffle, table, packets)) return false;
     place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });

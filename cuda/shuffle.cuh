@@ -40,6 +40,7 @@ struct Shuffle {
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
     i64 few_tokens;        // up to so many of each rank travel as packets
+    i64 alone_choices;     // up to so many of its rank every block counts for itself
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;

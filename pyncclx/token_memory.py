@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import layout
+from . import layout, token_layout
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
 from .token_layout import GROUP, SHUFFLE, plan
@@ -113,7 +113,7 @@ class Memory:
             *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
             *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots))),
             *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
-            *(shuffle.max_tokens, parts.few_tokens, self.results_of_token),
+            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, self.results_of_token),
             *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )
