@@ -20,8 +20,8 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 
 @pytest.fixture(params=["few", "many", "both"])
 def regime(request, monkeypatch, comm):
-    """Tokens travel as packets if all ranks have few of them. Here the limit is high; 0; so that it is often passed, and
-    of many tokens the blocks of a rank count together."""
+    """Tokens travel as packets if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
+    and of many tokens the blocks of a rank count together."""
     if request.param == "many":
         monkeypatch.setattr(token_layout, "FEW_NBYTES", 0)
     if request.param == "both":
