@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 FLOAT8 = "float8_e4m3"
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, FLOAT8: 1}
+# Types that tokens of a type can have on their way, and their C++ names.
+ROW_TYPES = {
+    "float32": ("float32", "float16", "bfloat16", FLOAT8),
+    "float16": ("float16", FLOAT8),
+    "bfloat16": ("bfloat16", FLOAT8),
+}
+CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
 FEW_TOKENS = 64  # up to here half the blocks do
 
 
