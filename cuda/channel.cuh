@@ -32,7 +32,7 @@ struct Channel {
           heard(mine->heard) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
-        if (announces) announce();
+        if (announces || epoch == 2) announce();  // after 0xffffffff peers wait for this one, since no epoch is 1 then
     }
 
     // Says to all peers that this rank has begun the operation.
