@@ -42,7 +42,6 @@ struct Table {  // in shared memory; most by bucket
     int count[kMaxBuckets];  // choices of this block; then where the bucket begins
     int sum[kMaxBuckets];    // of all ranks
     int limit[kMaxBuckets];  // where the room ends
-    int of_warp[kMaxWarps];
     union {
         Counting many;
         FewChoices few;
@@ -201,46 +200,27 @@ __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
     return int(shared ? capacity / u32(shuffle.first[rank + 1] - shuffle.first[rank]) : capacity);
 }
 
-// The rank that has a bucket.
-__device__ __forceinline__ int rank_of_bucket(const Shuffle& shuffle, int bucket) {
-    int rank = 0;
-    while (shuffle.first[rank + 1] <= bucket) ++rank;
-    return rank;
-}
-
-// Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. Warps add up
-// ranges of buckets, a bucket a lane.
+// Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for
+// each rank adds up its buckets.
 template <class Sum>
 __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
-    const int buckets = int(shuffle.buckets), warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
-    const int each = (buckets + int(blockDim.x) - 1) / int(blockDim.x) * 32;  // of a warp
-    int before = 0;
-    for (int b = warp * each + lane; b - lane < (warp + 1) * each; b += 32) {
-        const int sum = b < buckets ? sum_of(b) : 0;
-        const int rows = b < buckets ? min(sum, room_of(shuffle, rank_of_bucket(shuffle, b))) : 0;
-        int up_to = rows;
-#pragma unroll
-        for (int delta = 1; delta < 32; delta *= 2) {
-            const int other = __shfl_up_sync(0xffffffffu, up_to, delta);
-            if (lane >= delta) up_to += other;
+    const int lane = int(threadIdx.x % 32);
+    for (int rank = int(threadIdx.x / 32); rank < shuffle.team.size; rank += int(blockDim.x / 32)) {
+        const int first = int(shuffle.first[rank]), end = int(shuffle.first[rank + 1]), room = room_of(shuffle, rank);
+        int used = 0;
+        for (int b = first + lane; b - lane < end; b += 32) {
+            const int rows = b < end ? min(sum_of(b), room) : 0;
+            int up_to = rows;
+            for (int delta = 1; delta < 32; delta *= 2) {
+                const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
+                if (lane >= delta) up_to += before;
+            }
+            if (b < end) {
+                table.count[b] = used + up_to - rows;
+                table.limit[b] = min(used + up_to, int(shuffle.capacity));
+            }
+            used += __shfl_sync(0xffffffffu, up_to, 31);
         }
-        if (b < buckets) table.sum[b] = sum;
-        if (b < buckets) table.limit[b] = before + up_to - rows;  // rows of the warp's buckets before
-        before += __shfl_sync(0xffffffffu, up_to, 31);
-    }
-    if (lane == 0) table.of_warp[warp] = before;
-    __syncthreads();
-    const auto rows_before = [&](int b) {
-        int rows = table.limit[b];
-        for (int w = 0; w < b / each; ++w) rows += table.of_warp[w];
-        return rows;
-    };
-    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x))
-        table.count[b] = rows_before(b) - rows_before(int(shuffle.first[rank_of_bucket(shuffle, b)]));
-    __syncthreads();
-    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x)) {
-        const int room = room_of(shuffle, rank_of_bucket(shuffle, b));
-        table.limit[b] = min(table.count[b] + min(table.sum[b], room), int(shuffle.capacity));
     }
     __syncthreads();
 }

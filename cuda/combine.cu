@@ -167,8 +167,7 @@ template <class T>
 __device__ void send_steps(
     const CombineArgs& args, const FewTokens& few, const i64* tokens, const Known& known, CombineLists& lists) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
-    few.share(tokens, [&](int source, u32 job) {
-        const FewTokens::Step step = few.step(job);
+    few.share(tokens, [&](int source, const FewTokens::Step& step) {
         const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + u32(step.token)) * k;
         const u64 i = step.first + lane;
         const int count = lists.rows[warp].list(

@@ -61,10 +61,9 @@ __device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs
     return __popc(present);
 }
 
-// Stores a token's data in its leaders' rows.
-template <class From, class To>
+// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
+template <u32 kUnroll, class From, class To>
 __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
-    constexpr u32 kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
@@ -95,16 +94,19 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 
 template <class From, class To>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
+    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 7;
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
         const i64 begin = range.begin + stage * kStageTokens;
         const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
         const Crew crew = gang.crew(jobs);
+        const bool many = packs_of<To>(shuffle.hidden) > 2 * crew.members;  // else short code is there sooner
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const u64* routes = args.routes + (begin + job) * shuffle.k;
             const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
-            store_token<From, To>(args, crew, begin + job, leaders, count);
+            if (many) store_token<kAtOnce, From, To>(args, crew, begin + job, leaders, count);
+            else store_token<1, From, To>(args, crew, begin + job, leaders, count);
             if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
@@ -112,13 +114,12 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
     }
 }
 
-// Copies what a leader has to the token's other rows here.
-template <class To>
+// Copies what a leader has to the token's other rows here, kUnroll packs of a thread at a time.
+template <int kUnroll, class To>
 __device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* rows, int count) {
     const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
     Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
-    constexpr int kUnroll = 4;
     for (u64 first = crew.member; first < packs; first += kUnroll * crew.members) {
         Pack moved[kUnroll];
 #pragma unroll
@@ -146,16 +147,19 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
     const int k = int(shuffle.k), me = shuffle.team.rank;
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
     const u32* told = shuffle.ways_of(me, source, token);
-    const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); }, [](int, int, u32) {});
-    if (count > 1) copy_on<To>(shuffle, crew, list.row, count);
+    const auto way = [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); };
+    const int count = list.list(k, way, [](int, int, u32) {});
     for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
-        const u32 row = ld_relaxed_sys(told + c);
+        const u32 row = way(c);
         known[c] = row;
         if (row == kNoWay) continue;
         const u64 note = ld_relaxed_sys(reinterpret_cast<const u64*>(shuffle.notes[me]) + row);
         args.row_experts[row] = int(note_local(note));
         args.row_weights[row] = note_weight(note);
     }
+    if (count < 2) return;
+    if (packs_of<To>(shuffle.hidden) > 2 * crew.members) copy_on<8, To>(shuffle, crew, list.row, count);
+    else copy_on<2, To>(shuffle, crew, list.row, count);
 }
 
 template <class To>

@@ -59,7 +59,7 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
         const float weight = i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f;
         u32 number = 0;
-#pragma unroll 8
+#pragma unroll 4
         for (u32 j = 0; j < i; ++j) number += own.bucket[j] == own.bucket[i];
         const u64 word = own.bucket[i] < 0 ? kNoRow : choice_word(u32(own.place[i]), number, weight);
 #pragma unroll 1
@@ -164,8 +164,7 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
     const u32 lane = threadIdx.x % 32;
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
-    few.share(table.tokens, [&](int source, u32 job) {
-        const FewTokens::Step step = few.step(job);
+    few.share(table.tokens, [&](int source, const FewTokens::Step& step) {
         const u64 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});

@@ -44,22 +44,30 @@ struct Steps {
         return all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
     }
 
-    // Warps of the block take turns at the sources' steps: `each(source, job)`.
-    template <class Each>
-    __device__ void share(const i64* tokens, Each each) const {
-        const u32 size = u32(shuffle.team.size);
-        u32 most = 0;
-#pragma unroll 1
-        for (u32 rank = 0; rank < size; ++rank) most = jobs(tokens[rank]) > most ? jobs(tokens[rank]) : most;
-        for (u32 turn = threadIdx.x / 32; turn < most * size; turn += blockDim.x / 32)
-            if (turn / size < jobs(tokens[turn % size])) each(int(turn % size), turn / size);
-    }
-
     struct Step {
         i64 token;
         u64 first;     // pack of the row
         u32 position;  // in a slot
     };
+
+    // Warps of the block take turns at the sources' steps: `each(source, step)`.
+    template <class Each>
+    __device__ void share(const i64* tokens, Each each) const {
+        const u32 size = u32(shuffle.team.size), turns = jobs(most_of(tokens)) * size;
+        for (u32 turn = threadIdx.x / 32; turn < turns; turn += blockDim.x / 32) {
+            const u32 job = turn / size, source = turn - job * size;
+            const Step found = step(job);
+            if (found.token < tokens[source]) each(int(source), found);
+        }
+    }
+
+    // Of the rank that has most.
+    __device__ i64 most_of(const i64* tokens) const {
+        i64 most = 0;
+#pragma unroll 1
+        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
+        return most;
+    }
 
     __device__ Step step(u32 job) const {
         const u32 number = blockIdx.x + job * gridDim.x;
@@ -183,12 +191,7 @@ struct FewTokens : Steps {
     }
 
     // Do all have few? Alike in all threads and on all ranks.
-    __device__ bool all_have(const i64* tokens) const {
-        i64 most = 0;
-#pragma unroll 1
-        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
-        return are_few(most);
-    }
+    __device__ bool all_have(const i64* tokens) const { return are_few(most_of(tokens)); }
 
   private:
     // A rank's block has a place for what it sends to itself, too, which no other ever sees.

@@ -25,7 +25,7 @@ ROW_TYPES = {
     "bfloat16": ("bfloat16", FLOAT8),
 }
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
-FEW_TOKENS = 64  # up to here half the blocks do
+SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter
 
 
 class Rows(NamedTuple):
@@ -148,8 +148,8 @@ class Memory:
 
 
 def default_blocks(max_tokens: int, most: int) -> int:
-    """Half the blocks for few tokens, which are over before the other half has begun."""
-    return most if max_tokens > FEW_TOKENS else max(1, most // 2)
+    """All blocks, but for one token or some, which are over before all have begun."""
+    return max(1, most // 4) if max_tokens == 1 else max(1, most // 2) if max_tokens <= SOME_TOKENS else most
 
 
 def array_type(name: str) -> Any:
