@@ -73,17 +73,21 @@ __device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i)
     return args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i] : static_cast<const int*>(args.experts)[i];
 }
 
-// The bucket of choice `i`, and the place of its expert; -1: none. Long divisions take 100 ns; there are less than 2^31.
-__device__ int bucket_of_choice(const DispatchArgs& args, u32 i, i64 expert, u32& place) {
+// The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31.
+__device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert) {
     const Shuffle& shuffle = args.shuffle;
-    if (expert == -1) return -1;
+    if (expert == -1) return kNoPlace;
     const u32 token = i / u32(shuffle.k), replicas = u32(shuffle.replicas);
     if (expert < 0 || expert >= shuffle.experts) {
         record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
-        return -1;
+        return kNoPlace;
     }
-    place = shuffle.places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas];
-    return bucket_of(shuffle, place);
+    return int(shuffle.places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
+}
+
+// The bucket of a place; -1: none.
+__device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, int place) {
+    return place == kNoPlace ? -1 : bucket_of(shuffle, u32(place));
 }
 
 // Numbers the choices of this block's tokens within their buckets: what `routes` holds until finish_routes.
@@ -92,10 +96,10 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
     for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) table.count[b] = 0;
     for (i64 begin = range.begin * k; begin < range.end * k; begin += kSegment) {
         const int choices = int(smaller(u64(range.end * k - begin), kSegment));
-        u32 place = 0;
         for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            table.many.segment[i] = bucket_of_choice(args, u32(begin + i), expert_of_choice(args, u32(begin + i)), place);
-            args.routes[begin + i] = table.many.segment[i] < 0 ? kNoRow : make_route(0, place);
+            const int place = place_of_choice(args, u32(begin + i), expert_of_choice(args, u32(begin + i)));
+            table.many.segment[i] = bucket_of_place(args.shuffle, place);
+            args.routes[begin + i] = place == kNoPlace ? kNoRow : make_route(0, u32(place));
         }
         __syncthreads();
         for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
@@ -127,8 +131,7 @@ __device__ void count_alone(const DispatchArgs& args, Table& table, const Range&
         table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
     __syncthreads();
     for (u32 i = threadIdx.x; i < u32(args.token_count * shuffle.k); i += blockDim.x) {
-        u32 place = 0;
-        const int bucket = bucket_of_choice(args, i, expert_of_choice(args, i), place);
+        const int bucket = bucket_of_place(shuffle, place_of_choice(args, i, expert_of_choice(args, i)));
         if (bucket < 0) continue;
         atomicAdd(&table.many.own[bucket], 1);
         if (i < u32(range.begin * shuffle.k)) atomicAdd(&table.many.base[bucket], 1);

@@ -207,8 +207,9 @@ template <class From, class To>
 __device__ bool begin(
     const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To>& early, bool& all_few) {
     const bool sends = args.phases & kSend, hurries = sends && !args.reuse && few.are_few(args.token_count);
+    if (hurries) early.look_up(args);
     few.find_slots();
-    clear_counts(args.shuffle, table);
+    if (!args.reuse) clear_counts(args.shuffle, table);
     if (!args.reuse && sends) few.tell_count(args.token_count);
     if (!hurries) __syncthreads();  // else the next barrier is soon enough
     all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);

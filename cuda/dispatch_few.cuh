@@ -28,6 +28,7 @@ __device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps&
 template <class From, class To>
 struct Early {
     i64 expert = -1;  // of the choice with the thread's number
+    int place = kNoPlace;
     float weight = 1.0f;
     Source<From, To> source;  // of the warp's first step
     Pack pack;                // what becomes of it
@@ -41,6 +42,9 @@ struct Early {
         load_step(args, steps, threadIdx.x / 32, source);
     }
 
+    // Once the expert is there.
+    __device__ void look_up(const DispatchArgs& args) { place = place_of_choice(args, threadIdx.x, expert); }
+
     __device__ void round() { pack = Cast<From, To>::round(source, scale); }
 };
 
@@ -50,9 +54,8 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
     const u32 choices = u32(args.token_count * args.shuffle.k);
     const OwnChoices own(table);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
-        u32 place = 0;
-        own.bucket[i] = bucket_of_choice(args, i, i < blockDim.x ? early.expert : expert_of_choice(args, i), place);
-        own.place[i] = own.bucket[i] < 0 ? kNoPlace : int(place);
+        own.place[i] = i < blockDim.x ? early.place : place_of_choice(args, i, expert_of_choice(args, i));
+        own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
     }
     early.round();
     __syncthreads();
