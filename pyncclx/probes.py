@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -137,3 +139,18 @@ class Probes(Base):
         received = found.recv(status)
         sending.wait()
         return received
+
+
+def _of_any(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ours that may be given a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
+
+    @functools.wraps(method)
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
+        return own(self, *args, **kwargs)
+
+    return either
+
+
+for _name in [name for name in vars(Probes) if not name.startswith("_")]:
+    setattr(Probes, _name, _of_any(vars(Probes)[_name]))

@@ -11,7 +11,7 @@ from arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from everywhere import raises_everywhere
 from pyncclx import NotSupported, PeerTimeout, Request
 from pyncclx.messages import postbox
-from pyncclx.messages.envelope import ENVELOPE_NBYTES
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from reference import comparing
 from tellers import EAGER, LARGE, acquaint, introduce, neighbours, told
 
@@ -236,7 +236,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     introduce(own, known, monkeypatch)
     right, left = neighbours(own)
     nbytes = count * 8
-    recv, received, status = Output(count, "i8"), bytearray(nbytes + ENVELOPE_NBYTES), MPI.Status()
+    recv, received, status = Output(count, "i8"), bytearray(inline_nbytes(nbytes)), MPI.Status()
     requests = [own.Isend(put(told(own.rank, 1, 0, count)), right, 1)]
     own.Recv(received, left, 1, status)
     requests.append(own.Isend(bytearray(told(own.rank, 2, 0, count).tobytes()), right, 2))
@@ -246,7 +246,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     Request.Waitall(requests)
     assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
     for wait in (lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])):
-        received = bytearray(nbytes + ENVELOPE_NBYTES)
+        received = bytearray(inline_nbytes(nbytes))
         request = own.Irecv(received, left, 3)
         sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
         wait(request)

@@ -115,6 +115,20 @@ def test_order(comm, ring):
     pyncclx.Request.Waitall(requests)
 
 
+def test_called_on_the_class(ring, comm):
+    """As mpi4py's pkl5 does, with communicators of its own, too."""
+    above, below = ring
+    for any_comm in (comm, MPI.Intracomm(comm)):
+        sending = any_comm.isend("text", above)
+        assert pyncclx.Comm.Probe(any_comm, below)
+        assert pyncclx.Comm.iprobe(any_comm, below)
+        message = pyncclx.Comm.Improbe(any_comm, below)
+        data = bytearray(100)
+        message.Recv([data, MPI.BYTE])
+        assert MPI.pickle.loads(data) == "text"
+        sending.wait()
+
+
 def test_host_arrays_receive_what_was_found(comm, ring):
     above, below = ring
     sending = comm.Isend(put(labels(comm.rank, 30)), above)
