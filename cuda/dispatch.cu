@@ -94,7 +94,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 
 template <class From, class To>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
-    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 7;
+    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
