@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 from overlap import Matrix, device_of, rounded
-from tensor_parallel_step import WAYS, Step, draw, line
+from overlap_report import WAYS, draw, line
+from tensor_parallel_step import Step
 from token_shuffle import read_options
 
 import pyncclx

@@ -1,17 +1,14 @@
-"""A step of tensor parallelism: its matrices, windows and pieces, whether it is right, and how its times are shown."""
+"""A step of tensor parallelism: its matrices, windows and pieces, and whether it is right."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from solvers import figure
 
 import pyncclx
 
 Shape = tuple[int, int]
-WAYS = ("product", "collective", "serial", "overlapped")
 FULL = 1 << 22  # numbers of a product that keeps a large GPU busy: a tile of 128 by 256 for each multiprocessor
 SAMPLES = 8  # of the tokens of each rank, for NumPy
 
@@ -73,24 +70,3 @@ class Step:
         """Give the window back; its memory goes with the communicator."""
         self.win.Unlock_all()
         self.win.Free()
-
-
-def line(title: str, tokens: int, product: float, collective: float, serial: float, overlapped: float) -> str:
-    """What is printed of one size."""
-    share, hidden = 1 - product / serial, (serial - overlapped) / (serial - product)
-    return (
-        f"{title}, {tokens:5} tokens: {product:7.1f} µs + {collective:6.1f} = {serial:7.1f} serial, {overlapped:7.1f} "
-        f"overlapped, {serial / overlapped:.2f}x; communication {share:.0%}, {hidden:.0%} of it hidden"
-    )
-
-
-def draw(path: Path, points: dict[str, list[list[float]]]) -> None:
-    """For each step and hidden size the times over the tokens."""
-    drawing, panels = figure(-(-len(points) // 2), 2)
-    for panel, (title, rows) in zip(panels.flat, points.items(), strict=False):
-        tokens, *times = zip(*rows, strict=True)
-        for name, style, each in zip(WAYS, ("k--", "k:", "o-", "o-"), times, strict=True):
-            panel.loglog(tokens, each, style, base=2, label=name)
-        panel.set(title=title, xlabel="tokens", ylabel="µs")
-    panels.flat[0].legend()
-    drawing.savefig(path, dpi=100)
