@@ -5,8 +5,8 @@
 // sends it; the token's rank adds what comes, in rank order, in single precision, and rounds once more. So a token's
 // results travel once from each rank, as its data did: as packets, if all ranks have few tokens (few_tokens.cuh), else
 // to their places, while half of the warps add up what has come.
-#include "cast.cuh"
 #include "few_tokens.cuh"
+#include "row_transform.cuh"
 
 struct CombineArgs {
     Shuffle shuffle;
@@ -18,6 +18,7 @@ struct CombineArgs {
     char* out;  // [token_count] rows
     i64 token_count;
     i64 weighted;  // 0: a plain sum
+    TransformArgs transform;  // of results
     i64 phases;
 };
 
@@ -28,14 +29,19 @@ template <class T, int kPacks>
 struct Sums {
     float sums[kPacks][Elements<T>::kCount] = {};
 
-    // `row(s)` is where row s begins, at a multiple of 16 if `aligned`; packs from `end` on are left alone.
-    template <class Row, class Weight>
-    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, bool aligned, Row row, Weight weight) {
+    // `row(s)` is where row s begins, at a multiple of 16 if `aligned`; packs from `end` on are left alone. `made(s, i, pack)`
+    // is what becomes of pack i.
+    template <class Row, class Made, class Weight>
+    __device__ __forceinline__ void add(
+        int rows, u32 i, u32 stride, u32 end, bool aligned, Row row, Made made, Weight weight) {
 #pragma unroll 1
         for (int s = 0; !aligned && s < rows; ++s)
 #pragma unroll
             for (int p = 0; p < kPacks; ++p)
-                if (i + p * stride < end) add(p, load_bytes(row(s) + (i + p * stride) * kPackNbytes, kPackNbytes), weight(s));
+                if (i + p * stride < end) {
+                    const Pack pack = load_bytes(row(s) + (i + p * stride) * kPackNbytes, kPackNbytes);
+                    add(p, made(s, i + p * stride, pack), weight(s));
+                }
 #pragma unroll 1
         for (int begin = 0; aligned && begin < rows; begin += kRowsAtOnce) {
             Pack packs[kRowsAtOnce][kPacks];
@@ -52,7 +58,8 @@ struct Sums {
                 if (begin + s < rows) {
                     const float factor = weight(begin + s);
 #pragma unroll
-                    for (int p = 0; p < kPacks; ++p) add(p, packs[s][p], factor);
+                    for (int p = 0; p < kPacks; ++p)
+                        add(p, made(begin + s, i + p * stride, packs[s][p]), factor);
                 }
         }
     }
@@ -102,20 +109,24 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
 }
 
 // Packs i, i + stride … of the sum over a token's rows here.
-template <class T, int kPacks>
+template <class T, int kPacks, class Transform>
 __device__ __forceinline__ Sums<T, kPacks> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
     Sums<T, kPacks> sums;
     sums.add(
         count, i, stride, packs, is_aligned(args.results),
         [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
+        [&](int s, u32 i, Pack pack) {
+            const i64 row = lists.rows[warp].row[s], column = i64(i) * Elements<T>::kCount;
+            return i < packs ? Transform::template pack<T>(args.transform, pack, row, column) : pack;
+        },
         [&](int s) { return lists.weights[warp][s]; });
     return sums;
 }
 
 // Few tokens
 
-template <class T>
+template <class T, class Transform>
 __device__ void send_steps(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
     const u32 lane = threadIdx.x % 32;
     few.share(tokens, [&](int source, u32 job) {
@@ -123,7 +134,7 @@ __device__ void send_steps(const CombineArgs& args, const FewTokens& few, const 
         const u64 i = step.first + lane;
         const int count = list_rows(args, source, step.token, lists);
         if (count == 0 || i >= few.row_packs) return;
-        few.send(source, step.position + 2 * lane, folded<T, 1>(args, lists, count, u32(i), 0).rounded(0));
+        few.send(source, step.position + 2 * lane, folded<T, 1, Transform>(args, lists, count, u32(i), 0).rounded(0));
     });
 }
 
@@ -156,7 +167,7 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
 // Many tokens
 
 // Sends what this block's rows add up to where their tokens came from.
-template <class T>
+template <class T, class Transform>
 __device__ void send_stages(
     const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, CombineLists& lists) {
     const Shuffle& shuffle = args.shuffle;
@@ -175,7 +186,7 @@ __device__ void send_stages(
             const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
             for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-                const auto sums = folded<T, kPacksAtOnce>(args, lists, count, i, crew.members);
+                const auto sums = folded<T, kPacksAtOnce, Transform>(args, lists, count, i, crew.members);
 #pragma unroll
                 for (int p = 0; p < kPacksAtOnce; ++p)
                     if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
@@ -204,7 +215,8 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
     for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
         Sums<T, kPacksAtOnce> sums;
         sums.add(
-            __popc(present), i, crew.members, packs, true, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
+            __popc(present), i, crew.members, packs, true, [&](int s) { return parts[s]; },
+            [](int, u32, Pack pack) { return pack; }, [](int) { return 1.0f; });
 #pragma unroll
         for (int p = 0; p < kPacksAtOnce; ++p)
             if (i + p * crew.members < packs)
@@ -226,23 +238,23 @@ __device__ void receive_stages(const CombineArgs& args, const Gang& gang, const 
 }
 
 // What there is to do in this launch, after the first half has begun.
-template <class T, class Out>
+template <class T, class Out, class Transform>
 __device__ void move(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
-        if (args.phases & kSend) send_steps<T>(args, few, tokens, lists);
+        if (args.phases & kSend) send_steps<T, Transform>(args, few, tokens, lists);
         __syncthreads();  // a block reads what it has sent to itself
         if (args.phases & kReceive) receive_steps<T, Out>(args, few);
         return;
     }
     const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
     const Signals signals{args.shuffle.team, few.epoch};
-    if ((args.phases & kSend) && senders.has_me()) send_stages<T>(args, senders, signals, tokens, lists);
+    if ((args.phases & kSend) && senders.has_me()) send_stages<T, Transform>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())
         receive_stages<T, Out>(args, receivers, signals, lists.parts[warp]);
 }
 
-template <class T, class Out>
+template <class T, class Out, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
     __shared__ CombineLists lists;
     __shared__ i64 tokens[kMaxRanks];
@@ -254,6 +266,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     __syncthreads();
     // As packets once their slots are free; else once nobody adds what came last time.
     const bool all_few = few.all_have(tokens), ok = !sends || channel.await_entered(all_few ? 1 : 0);
-    if (ok) move<T, Out>(args, few, tokens, lists);
+    if (ok) move<T, Out, Transform>(args, few, tokens, lists);
     channel.leave(ok && sends && !all_few);
 }

@@ -58,7 +58,7 @@ __device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs
 }
 
 // Stores a token's data in its leaders' rows.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
     constexpr u32 kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
@@ -72,6 +72,10 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
             if (!aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, false);
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u)
+            if (first + u * crew.members + lane < packs)
+                sources[u].template transform<Transform>(args.transform, token, first + u * crew.members + lane);
         Pack moved[kUnroll];
         float scales[kUnroll] = {};
 #pragma unroll
@@ -89,7 +93,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
     }
 }
 
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
@@ -100,7 +104,7 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const u64* routes = args.routes + (begin + job) * shuffle.k;
             const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
-            store_token<From, To>(args, crew, begin + job, leaders, count);
+            store_token<From, To, Transform>(args, crew, begin + job, leaders, count);
             if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
@@ -172,13 +176,13 @@ __device__ void deliver_stages(
     }
 }
 
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
     const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())
-        store_stages<From, To>(args, senders, signals, lists[warp].leaders);
+        store_stages<From, To, Transform>(args, senders, signals, lists[warp].leaders);
     if ((args.phases & kReceive) && receivers.has_me())
         deliver_stages<To>(args, receivers, signals, table.tokens, lists[warp].rows);
 }
@@ -194,7 +198,7 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 // Both
 
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& table, bool& all_few) {
     const int rank = int(threadIdx.x);
     if (args.reuse && rank < args.shuffle.team.size) table.tokens[rank] = args.token_counts[rank];
@@ -203,9 +207,9 @@ __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& tab
     all_few = args.reuse ? few.all_have(table.tokens) : args.token_count <= args.shuffle.few_tokens;
     if (all_few && (args.phases & kSend)) {
         Source<From, To> source;
-        load_step(args, few, threadIdx.x / 32, source);  // on its way, while this rank finds out where to
+        load_step<From, To, Transform>(args, few, threadIdx.x / 32, source);  // on its way, while this rank finds out where to
         args.reuse ? recall_choices(args, table) : send_choices(args, few, table);
-        send_steps<From, To>(args, few, table, source);
+        send_steps<From, To, Transform>(args, few, table, source);
     }
     if (args.reuse || !all_few) return true;
     const bool ok = few.learn_counts(table.tokens);
@@ -214,7 +218,7 @@ __device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& tab
 }
 
 // Whatever else there is to do in this launch. False: leave.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
@@ -223,13 +227,13 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
         if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-        move_many<From, To>(args, few.epoch, table, lists);
+        move_many<From, To, Transform>(args, few.epoch, table, lists);
     } else if ((args.phases & kReceive) && !receive_few<To>(args, few, table, lists)) return false;
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
 }
 
-template <class From, class To>
+template <class From, class To, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
     __shared__ DispatchList lists[kMaxWarps];
@@ -238,11 +242,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     Channel channel(shuffle.team, sends);
     const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle.hidden)};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin<From, To>(args, few, table, all_few);
+    if (ok) ok = begin<From, To, Transform>(args, few, table, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
-    if (ok) ok = move<From, To>(args, few, table, lists, all_few);
+    if (ok) ok = move<From, To, Transform>(args, few, table, lists, all_few);
     channel.leave(ok && sends && !(all_few && args.reuse));
 }

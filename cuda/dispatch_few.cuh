@@ -1,7 +1,6 @@
 // A dispatch of few tokens: choices and tokens leave together as packets, and the receiver finds out where rows belong.
 #pragma once
 #include "buckets.cuh"
-#include "cast.cuh"
 
 struct Leader {  // where a token's data goes
     Pack* row;
@@ -44,23 +43,25 @@ __device__ void recall_choices(const DispatchArgs& args, Table& table) {
 }
 
 // What a lane of a warp sends of one of the block's steps, `job`.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ __forceinline__ void load_step(const DispatchArgs& args, const FewTokens& few, u32 job, Source<From, To>& source) {
     if (job >= few.jobs(args.token_count)) return;
     const FewTokens::Step step = few.step(job);
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
-    if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    if (i >= few.row_packs) return;
+    source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    source.template transform<Transform>(args.transform, step.token, i);
 }
 
 // Sends the steps of this block; each warp's first one has been loaded.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Source<From, To> source) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        if (job >= blockDim.x / 32) load_step(args, few, job, source);
+        if (job >= blockDim.x / 32) load_step<From, To, Transform>(args, few, job, source);
         u32 ranks = 0;
 #pragma unroll 1
         for (int c = 0; c < shuffle.k; ++c) {

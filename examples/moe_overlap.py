@@ -12,9 +12,9 @@ each with a token shuffle of its own, and communication has a stream of its own:
 There the kernels of communication take few blocks, and the products leave them these multiprocessors. Parts have enough
 tokens for products that are efficient; where there are too few for two parts, they are not divided.
 
-Both ways are compared, bit by bit, and some tokens with NumPy. On GPUs, where PyTorch multiplies, they are replayed from
-CUDA graphs, timed, and drawn beside experts and communication alone. With PYNCCLX_DEVICE=host it runs without a GPU, for
-small sizes.
+Both ways are compared, bit by bit, and some tokens with NumPy. On GPUs, where PyTorch multiplies, they are replayed
+from CUDA graphs, timed, and drawn beside experts and communication alone. With PYNCCLX_DEVICE=host it runs without a
+GPU, for small sizes.
 """
 
 from __future__ import annotations
@@ -198,7 +198,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--experts", type=int, default=16 if on_host else 32, metavar="N", help="of all ranks")
     parser.add_argument("--k", type=int, default=4 if on_host else 8, metavar="N", help="experts for each token")
     parser.add_argument("--parts", type=int, default=4, metavar="N", help="parts that the tokens go in, at most")
-    parser.add_argument("--rows", type=int, default=8 if on_host else 128, metavar="N", help="rows for an expert, at least")
+    parser.add_argument(
+        "--rows", type=int, default=8 if on_host else 128, metavar="N", help="rows for an expert, at least"
+    )
     parser.add_argument("--blocks", type=int, default=24, metavar="N", help="multiprocessors for communication")
     parser.add_argument("--output", type=Path, default=Path("moe_overlap.png"), metavar="FILE", help="picture")
     return parser.parse_args()

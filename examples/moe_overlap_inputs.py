@@ -24,7 +24,9 @@ class Inputs:
         Of tokens and parameters.
     """
 
-    def __init__(self, rank: int, size: int, count: int, hidden: int, options: argparse.Namespace, largest: int) -> None:
+    def __init__(
+        self, rank: int, size: int, count: int, hidden: int, options: argparse.Namespace, largest: int
+    ) -> None:
         self.size, self.options = size, options
         experts, inner = options.experts, options.inner
         mine, common = np.random.default_rng([rank, count]), np.random.default_rng(hidden)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import datatypes, devices, kernels
+from . import datatypes, devices, kernels, row_transform
+from .arrays import in_c_order
 from .base import IntraBase
 from .buffers import Buffer, resolve
 from .collectives.launch import compare, stream_for
@@ -44,6 +45,7 @@ class Move(NamedTuple):
     arguments: bytes
     buffers: tuple[Buffer, ...]
     result: Any
+    transform: str = ""  # its name
 
 
 class TokenShuffle:
@@ -151,7 +153,13 @@ class TokenShuffle:
     # Operations
 
     def dispatch(
-        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
     ) -> tuple[Rows, Handle]:
         """Send every token to the ranks of its experts. Collective, also for a rank without tokens.
 
@@ -166,6 +174,8 @@ class TokenShuffle:
         handle : Handle, optional
             Of an earlier dispatch, in place of `topk_ids` and `topk_weights`: the tokens go the same ways as then, and
             nothing needs to be counted. All ranks give one, or none does.
+        transform : pyncclx.Transform, optional
+            Applied to the tokens as they are sent, and rounded to their dtype: as by a kernel before.
 
         Returns
         -------
@@ -173,19 +183,28 @@ class TokenShuffle:
         handle : Handle
             For `combine`, and for dispatches with the same routing.
         """
-        return self._whole(self._dispatch(tokens, topk_ids, topk_weights, handle))  # type: ignore[no-any-return]
+        move = self._dispatch(tokens, topk_ids, topk_weights, handle, transform)
+        return self._whole(move)  # type: ignore[no-any-return]
 
     def dispatch_begin(
-        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
     ) -> None:
         """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
-        self._begin(self._dispatch(tokens, topk_ids, topk_weights, handle))
+        self._begin(self._dispatch(tokens, topk_ids, topk_weights, handle, transform))
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
         """End a dispatch: what `dispatch` gives."""
         return self._end("Dispatch")  # type: ignore[no-any-return]
 
-    def combine(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> Any:
+    def combine(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> Any:
         """Send the rows' results back, and add up those of each token. Collective.
 
         The sum has the same bits in every run and with every layout: a rank adds weight * result over the token's
@@ -202,17 +221,21 @@ class TokenShuffle:
             A new array of the shuffle's dtype if left out.
         weighted : bool
             False: a plain sum.
+        transform : pyncclx.Transform, optional
+            Applied to the results before they are added, and rounded to their dtype: as by a kernel before.
 
         Returns
         -------
         array, shape (tokens, hidden)
             `out`. Zero for a token without rows.
         """
-        return self._whole(self._combine(expert_out, handle, out, weighted))
+        return self._whole(self._combine(expert_out, handle, out, weighted, transform))
 
-    def combine_begin(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> None:
+    def combine_begin(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> None:
         """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
-        self._begin(self._combine(expert_out, handle, out, weighted))
+        self._begin(self._combine(expert_out, handle, out, weighted, transform))
 
     def combine_end(self) -> Any:
         """End a combine: what `combine` gives."""
@@ -237,7 +260,7 @@ class TokenShuffle:
 
     # Calls
 
-    def _dispatch(self, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None) -> Move:
+    def _dispatch(self, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any) -> Move:
         if (handle is None) == (topk_ids is None) or (handle is not None and topk_weights is not None):
             raise TypeError("dispatch takes topk_ids (and topk_weights), or else the handle of an earlier dispatch")
         sent = self._read(tokens, "dispatch: tokens", (None, self.hidden), (self.dtype,))
@@ -251,6 +274,7 @@ class TokenShuffle:
             ids = self._read(topk_ids, "dispatch: topk_ids", (count, self.k), ("int32", "int64"))
         if topk_weights is not None:
             weights = self._read(topk_weights, "dispatch: topk_weights", (count, self.k), ("float32",))
+        applied = self._applied(transform, "dispatch", (self.dtype, self.rows_dtype))
         reuse, handle = handle is not None, handle or self._held().new_handle(count)
         rows = handle.rows
         outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
@@ -258,11 +282,12 @@ class TokenShuffle:
             *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
             *map(address_of, (*outputs, rows.experts, rows.weights)),
             *(count, ids.datatype.itemsize if ids else 0, reuse),
+            *applied.addresses,
         )
-        buffers = tuple(buffer for buffer in (sent, ids, weights) if buffer)
-        return Move("Dispatch", (self.dtype, self.rows_dtype), arguments, buffers, (rows, handle))
+        buffers = tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer)
+        return Move("Dispatch", applied.template, arguments, buffers, (rows, handle), applied.name)
 
-    def _combine(self, expert_out: Any, handle: Handle, out: Any, weighted: bool) -> Move:
+    def _combine(self, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
         count = len(handle.routes)
         if out is None:
             out = self._held().xp.empty((count, self.hidden), array_type(self.dtype))
@@ -270,8 +295,9 @@ class TokenShuffle:
         sent = self._read(expert_out, "combine: expert_out", (self.capacity, self.hidden), (self.dtype,))
         summed = self._read(out, "combine: out", (count, self.hidden), types, writable=True)
         addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
-        arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
-        return Move("Combine", (self.dtype, summed.datatype.name), arguments, (sent, summed), out)
+        applied = self._applied(transform, "combine", (self.dtype, summed.datatype.name))
+        arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted), *applied.addresses)
+        return Move("Combine", applied.template, arguments, (sent, *applied.buffers, summed), out, applied.name)
 
     def _collect(self, values: Any, handle: Handle, out: Any) -> Move:
         count = len(handle.routes)
@@ -282,6 +308,13 @@ class TokenShuffle:
         addresses = map(address_of, (handle.ways, handle.token_counts, handle.routes))
         arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
         return Move("Collect", (), arguments, (sent, collected), out)
+
+    def _applied(self, transform: Any, operation: str, types: tuple[str, str]) -> row_transform.Applied:
+        """A transform of elements of the shuffle's dtype, for kernels with these types; or none."""
+        names, element = (CXX[types[0]], CXX[types[1]]), datatypes.of(self.dtype)
+        if transform is None:
+            return row_transform.NONE._replace(template=names)
+        return row_transform.apply(transform, operation, names, element, element)
 
     def _read(
         self, array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
@@ -294,7 +327,7 @@ class TokenShuffle:
             raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
         if buffer.datatype.name not in types:
             raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
-        if not _in_c_order(array):
+        if not in_c_order(array):
             raise ValueError(f"{name} is in Fortran order; pass an array in C order")
         return buffer
 
@@ -330,10 +363,9 @@ class TokenShuffle:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{operation.lower()} after {begun}_begin: call {begun}_end before")
         if comm.checking:
-            compare(comm, operation, (move.template, phases))
+            compare(comm, operation, (move.template[:2], move.transform, phases))
         team, memory = comm.team, self._held()
-        template = tuple(CXX[name] for name in move.template)
-        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *template)
+        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *move.template)
         stream = stream_for(team.device, move.buffers)
         parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
         team.enqueue(function, memory.blocks, team.threads, parameters, stream)
@@ -382,13 +414,3 @@ def _type_name(dtype: Any) -> str:
     """The name of a type of rows, from a string, a dtype of NumPy or of PyTorch."""
     text = str(dtype)
     return FLOAT8 if FLOAT8 in text else datatypes.of(dtype).name
-
-
-def _in_c_order(array: Any) -> bool:
-    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
-    if hasattr(array, "is_contiguous"):  # PyTorch's
-        return bool(array.is_contiguous())
-    try:
-        return bool(array.flags["C_CONTIGUOUS"])
-    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
-        return True

@@ -135,9 +135,9 @@ class Kernel:
         self._library = library
         self._operator: Any = None
 
-    def set_operator(self, operator: Any) -> None:
-        """Let the kernels of this library call an operator, and keep it alive."""
-        ctypes.c_void_p.in_dll(self._library, numba_code.SYMBOL).value = operator.address
+    def set_operator(self, symbol: str, operator: Any) -> None:
+        """Let the kernels of this library call an operator by that name, and keep it alive."""
+        ctypes.c_void_p.in_dll(self._library, symbol).value = operator.address
         self._operator = operator
 
 
@@ -260,7 +260,7 @@ class Device:
             kernels = self.load(os.fsencode(copy.name))
         operator = numba_code.for_host(fn, dtype)
         for kernel in kernels.values():
-            kernel.set_operator(operator)
+            kernel.set_operator(numba_code.symbol_of(dtype), operator)
         return kernels
 
     def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
