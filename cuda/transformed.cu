@@ -22,39 +22,39 @@ struct alignas(kCount * sizeof(T) < kPackNbytes ? kCount * sizeof(T) : kPackNbyt
 
 template <class From, class To, class Transform>
 struct TransformedPacks {
+    using Whole = Run<From, Elements<To>::kCount>;
     const TransformedArgs& args;
 
     // Pack `i` of the span that begins at byte `address` of what is sent.
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
-        constexpr int kCount = Elements<To>::kCount;
+        constexpr u64 kCount = Elements<To>::kCount;
         const u64 first = u64(address) / sizeof(To) + i * kCount, left = (nbytes - i * kPackNbytes) / sizeof(To);
         const u64 columns = u64(args.columns);
-        u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a long division is slow
-        u64 column = first - row * columns;
-        const Run<From, kCount> run = load<kCount>(reinterpret_cast<const From*>(args.send) + first, left);
-        Elements<To> made = {};
+        const u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a long one is slow
+        const u64 column = first - row * columns;
+        const From* from = reinterpret_cast<const From*>(args.send) + first;
+        if (left < kCount || column + kCount > columns || u64(from) % alignof(Whole) != 0)
+            return one_by_one(args, from, smaller(left, kCount), row, column);
+        const Whole whole = *reinterpret_cast<const Whole*>(from);
+        Elements<To> made;
 #pragma unroll
-        for (int e = 0; e < kCount; ++e) {
-            if (u64(e) >= left) break;
-            made.values[e] = Transform::template element<From, To>(args.transform, run.values[e], i64(row), i64(column));
-            if (++column == columns) {
-                column = 0;
-                ++row;
-            }
-        }
+        for (u64 e = 0; e < kCount; ++e)
+            made.values[e] = Transform::template element<From, To>(args.transform, whole.values[e], i64(row), i64(column + e));
         return pack_of(made);
     }
 
   private:
-    template <int kCount>
-    static __device__ __forceinline__ Run<From, kCount> load(const From* from, u64 left) {
-        Run<From, kCount> run = {};
-        if (left >= kCount && u64(from) % alignof(Run<From, kCount>) == 0)
-            return *reinterpret_cast<const Run<From, kCount>*>(from);
-#pragma unroll
-        for (int e = 0; e < kCount; ++e)
-            if (u64(e) < left) run.values[e] = from[e];
-        return run;
+    // The rare way, kept out of the loops: a pack of several rows, a message's last, an address that is not aligned.
+    static __device__ __noinline__ Pack one_by_one(const TransformedArgs& args, const From* from, u64 count, u64 row, u64 column) {
+        Elements<To> made = {};
+#pragma unroll 1
+        for (u64 e = 0; e < count; ++e) {
+            made.values[e] = Transform::template element<From, To>(args.transform, from[e], i64(row), i64(column));
+            if (++column < u64(args.columns)) continue;
+            column = 0;
+            ++row;
+        }
+        return pack_of(made);
     }
 };
 

@@ -155,19 +155,20 @@ class Layer:
         if len(self.parts) == 1:
             return self.serial()
         device, done = self.device, []
-        device.order(device.main, device.copies)
+        beside = device.copies[0]
+        device.order(device.main, beside)
         for part in self.parts:
-            with device.on(device.copies):
+            with device.on(beside):
                 part.dispatch()
-            device.order(device.copies, device.main)
+            device.order(beside, device.main)
             with device.leaving(self.options.blocks):
                 part.compute()
             done.append(device.mark(device.main))
         for part, mark in zip(self.parts, done, strict=True):
-            device.wait(device.copies, mark)
-            with device.on(device.copies):
+            device.wait(beside, mark)
+            with device.on(beside):
                 part.combine()
-        device.order(device.copies, device.main)
+        device.order(beside, device.main)
         return None
 
     def is_right(self) -> bool:

@@ -39,8 +39,8 @@ class Transform:
     fn : callable
         ``fn(x, row, column, *arrays)`` returns what becomes of an element. `x` has the array's type; float16 and
         bfloat16 come as float32. `row` is its index in the first dimension of the array that is sent, `column` its
-        place in the row, whatever the other dimensions are; in a vector every row has one column. What it returns is
-        converted to the type of what arrives: rounded to a float, as C converts to an integer.
+        place in the row, whatever the other dimensions are; a vector is one row. What it returns is converted to the
+        type of what arrives: rounded to a float, as C converts to an integer.
 
     What needs a whole row, as the root of its mean square or its largest magnitude, is computed before, as an array
     with a number for each row: the kernel sees one element at a time.

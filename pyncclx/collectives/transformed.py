@@ -56,7 +56,7 @@ def transformed(
         raise ValueError(f"{operation}: sendbuf is in Fortran order; a transform takes an array in C order")
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
-    nbytes, columns = recv.nbytes, math.prod(send.shape[1:])
+    nbytes, columns = recv.nbytes, math.prod(send.shape[1:] or send.shape)  # a vector is a row
     return Call(
         operation,
         choose,

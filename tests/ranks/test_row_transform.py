@@ -47,10 +47,10 @@ class Rows:
         computed = np.dtype("f4") if self.types[0] == BFLOAT16 else self.types[0]
         random = [np.random.default_rng([rank, *shape]) for rank in range(comm.size)]
         self.values = [each.integers(-9, 10, shape).astype(self.types[0]) for each in random]
-        self.scales = [each.integers(1, 5, shape[0]).astype(computed) for each in random]
-        columns = int(np.prod(shape[1:]))
+        count, columns = (shape[0], int(np.prod(shape[1:]))) if len(shape) > 1 else (1, shape[0])
+        self.scales = [each.integers(1, 5, count).astype(computed) for each in random]
         self.bias = np.arange(columns).astype(computed) % 7
-        flat = [values.reshape(shape[0], columns).astype(computed) for values in self.values]
+        flat = [values.reshape(count, columns).astype(computed) for values in self.values]
         made = [rows * scale[:, None] + self.bias for rows, scale in zip(flat, self.scales, strict=True)]
         self.made = np.array([each.reshape(-1) for each in made]).astype(self.types[1])
 
