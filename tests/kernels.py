@@ -18,6 +18,7 @@ import operators
 TRANSFORMS = [  # of tests/ranks/test_row_transform.py
     *(("transformed.cu", "float", "float"), ("transformed.cu", "float", "Bfloat16")),
     *(("transformed.cu", "Bfloat16", "signed char"), ("transformed.cu", "double", "float")),
+    ("transformed.cu", "Half", "double"),
     *(("dispatch.cu", "Bfloat16", "Bfloat16"), ("dispatch.cu", "Bfloat16", "Float8")),
     ("combine.cu", "Bfloat16", "Bfloat16"),
 ]

@@ -19,7 +19,7 @@ from test_token_shuffle import Case, generator
 
 pytest.importorskip("numba", reason="transforms are compiled by Numba")
 BFLOAT16 = ml_dtypes.bfloat16
-TYPES = [("f4", "f4"), ("f4", BFLOAT16), (BFLOAT16, "i1"), ("f8", "f4")]
+TYPES = [("f4", "f4"), ("f4", BFLOAT16), (BFLOAT16, "i1"), ("f8", "f4"), ("f2", "f8")]
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
 operations = pytest.mark.parametrize("operation", ["Allgather", "Alltoall"])
 
@@ -44,7 +44,7 @@ class Rows:
 
     def __init__(self, comm, shape, types):
         self.comm, self.types = comm, tuple(map(np.dtype, types))
-        computed = np.dtype("f4") if self.types[0] == BFLOAT16 else self.types[0]
+        computed = np.dtype("f8" if self.types[0] == "f8" else "f4")
         random = [np.random.default_rng([rank, *shape]) for rank in range(comm.size)]
         self.values = [each.integers(-9, 10, shape).astype(self.types[0]) for each in random]
         count, columns = (shape[0], int(np.prod(shape[1:]))) if len(shape) > 1 else (1, shape[0])
@@ -72,10 +72,17 @@ def shapes(comm, operation, itemsize):
     return [(blocks * n, *rest) for n, *rest in ((1,), (37,), (3, 7), (5, 2, 8), (2, 129), (rows, 33))]
 
 
+def spare_compilers(comm, special):
+    """On the host device each rank compiles a transform for itself; with many ranks on few processors one will do."""
+    if special and comm.size > 4:
+        pytest.skip("up to 4 ranks show it")
+
+
 @operations
 @pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(np.dtype(t).name for t in types))
 def test_what_arrives(comm, operation, types):
     """Packets and chunks, whole and partial packs, aligned and not; types that grow and shrink."""
+    spare_compilers(comm, types != TYPES[0])
     with comparing() as compare:
         for shape in shapes(comm, operation, np.dtype(types[1]).itemsize):
             for offset in (0, 1):
@@ -115,6 +122,7 @@ def test_windows_and_all_forms(comm, operation):
 @pytest.mark.parametrize("rows_dtype", ["bfloat16", "float8_e4m3"])
 def test_token_shuffle(comm, monkeypatch, few, rows_dtype):
     """Tokens and results are what a kernel before would have made of them: in one rank's rows, then rounded."""
+    spare_compilers(comm, rows_dtype != "bfloat16")
     if not few:
         monkeypatch.setattr(token_layout, "FEW_NBYTES", 0)
     case = Case(comm, generator(comm, 7), hidden=144, dtype="bfloat16", rows_dtype=rows_dtype).draw()
