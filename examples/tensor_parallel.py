@@ -12,7 +12,8 @@ each a collective and a product, which need not wait for each other:
               tokens is put there as soon as it is done, while the next one is computed. Each rank adds what it got, in
               the order of the ranks.
 
-Large blocks of tokens go in pieces, which are still large enough for the product of each to fill the GPU.
+Large blocks of tokens go in pieces, which are still large enough for the product of each to fill the GPU. Where the
+products are so short that they would hide less than the pieces cost, nothing is divided: `overlapped` is `serial` then.
 
 Both are compared with the same by `Allgather` and `Reduce_scatter_block`, bit by bit, and with NumPy. On GPUs, where
 PyTorch multiplies, all is replayed from CUDA graphs, timed, and drawn beside product and collective alone. With
@@ -114,7 +115,7 @@ class Gather(Putting):
         self.collective()
         self.product()
 
-    def overlapped(self) -> None:
+    def pipelined(self) -> None:
         self.begin()
         for first in self.pieces():
             for peer in self.peers(1):
@@ -156,7 +157,7 @@ class Scatter(Putting):
         self.product()
         self.collective()
 
-    def overlapped(self) -> None:
+    def pipelined(self) -> None:
         device = self.device
         self.begin()
         for first in self.pieces():

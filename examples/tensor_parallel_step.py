@@ -10,6 +10,7 @@ import pyncclx
 
 Shape = tuple[int, int]
 FULL = 1 << 22  # numbers of a product that keeps a large GPU busy: a tile of 128 by 256 for each multiprocessor
+WORTH = 1 << 32  # multiplications in the product of one rank's block: what they take is what pieces cost
 SAMPLES = 8  # of the tokens of each rank, for NumPy
 
 
@@ -28,6 +29,7 @@ class Step:
 
     def __init__(self, comm: Any, device: Any, tokens: int, x: Shape, w: Shape, inbox: Shape, out: Shape) -> None:
         self.comm, self.device, self.block = comm, device, tokens // comm.size
+        self.is_worth = self.block * w[1] >= FULL // 4 and self.block * w[0] * w[1] >= WORTH
         self.piece = max(self.block // max(1, self.block * w[1] // FULL), 1)
         random = np.random.default_rng([comm.rank, tokens, *w])
         self.values = [random.integers(-100, 101, shape, "i1") for shape in (x, w)]
@@ -38,6 +40,10 @@ class Step:
         self.win.Lock_all()
         self.nothing = memory[:0]
         self.inbox, self.out = device.matrix(memory), device.matrix(comm.Alloc(out, "i2"))
+
+    def overlapped(self) -> None:
+        """The faster of both ways."""
+        self.pipelined() if self.is_worth else self.serial()
 
     def pieces(self) -> range:
         """The first token of each piece of a rank's block; a piece has `self.piece` tokens."""
@@ -58,7 +64,7 @@ class Step:
     def is_right(self) -> bool:
         """Whether both versions give the same, and what NumPy gives for some tokens of each rank. Collective."""
         results = []
-        for version in (self.serial, self.overlapped, self.overlapped):
+        for version in (self.serial, self.pipelined, self.pipelined):
             with self.device.on(self.device.main):
                 self.inbox[...] = self.out[...] = 0
                 version()
