@@ -1,7 +1,8 @@
 // Allgather and Alltoall of what a row transform makes of the elements, which may be of another type.
 //
-// The messages are those that arrive. A span's address is where it begins in them, and its packs are made when they
-// leave, so that packets, chunks and windows (exchange.cuh) are as in allgather.cu and alltoall.cu.
+// The messages are those that arrive. Allgather makes its own block where it belongs in recv, and sends it from there: to
+// make it for every rank again would take longer than to read it. Alltoall makes packs when they leave: a span's address
+// is where it begins in what is sent. So packets, chunks and windows are as in exchange.cuh.
 #include "exchange.cuh"
 #include "row_transform.cuh"
 
@@ -60,10 +61,16 @@ struct TransformedPacks {
 
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __grid_constant__ TransformedArgs args) {
+    const TransformedPacks<From, To, Transform> packs{args};
+    char* own = args.recv + args.team.rank * args.nbytes;
+    const Span from = part_of(nullptr, args.nbytes), to = part_of(own, args.nbytes);
+    move_packs(
+        threadIdx.x, packs_in(to.nbytes), blockDim.x, [&](u64 i) { return packs(from.address, i, from.nbytes); },
+        [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
+    __syncthreads();
     exchange_all(
-        args.team, [&](int) { return part_of(nullptr, args.nbytes); },
-        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); },
-        TransformedPacks<From, To, Transform>{args});
+        args.team, [&](int) { return to; },
+        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
 }
 
 template <class From, class To, class Transform>

@@ -1,16 +1,18 @@
-"""A layer of experts on all ranks whose dispatch and combine hide behind its matrix products.
+"""A layer of experts on all ranks whose communication hides behind its matrix products.
 
     mpiexec -n 4 python examples/moe_overlap.py [--hidden 4096 8192] [--tokens 1024 4096 16384]
 
 Every rank has a part of the tokens and of the experts. One after the other, `dispatch` brings all tokens to their k
-experts, these compute max(x @ up, 0) @ down, and `combine` brings the sums back. With overlap the tokens go in parts,
-each with a token shuffle of its own, and communication has a stream of its own:
+experts, these compute max(x @ up, 0) @ down, and `combine` brings the sums back. Where k is larger than the number of
+ranks, nearly every token goes to every rank, so with overlap the copy engines bring them, part by part:
 
-    communication   dispatch 0 | dispatch 1 | dispatch 2 | ........ | combine 0 | combine 1 | combine 2 |
-    products                   | experts 0 ....... | experts 1 ....... | experts 2 ........ |
+    copies      tokens 0 | tokens 1 | tokens 2 | ........ | sums 0 | ....... | sums 1 | ....... | sums 2 |
+    products               experts 0 ........ | experts 1 ........ | experts 2 ........ |
 
-There the kernels of communication take few blocks, and the products leave them these multiprocessors. Parts have enough
-tokens for products that are efficient; where there are too few for two parts, they are not divided.
+No multiprocessor communicates but for signals, and a `dispatch` of rows of nothing: it tells every rank which rows its
+experts get of a part. A kernel spreads the tokens that have come to these rows. Another one adds up the results of each
+token here, and what the ranks have of it comes back and is added in their order, as by `combine`. Parts have as many
+tokens as keep the GPU busy with their products; where there are too few for two parts, nothing is divided.
 
 Both ways are compared, bit by bit, and some tokens with NumPy. On GPUs, where PyTorch multiplies, they are replayed
 from CUDA graphs, timed, and drawn beside experts and communication alone. With PYNCCLX_DEVICE=host it runs without a
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from moe_overlap_inputs import Inputs
+from moe_overlap_rows import Inbox, Rows
 from mpi4py import MPI
 from overlap import device_of
 from overlap_report import WAYS, draw, line
@@ -36,6 +39,8 @@ from token_shuffle import read_options
 import pyncclx
 
 REPLAYED = 10  # calls in a graph
+LATER = 3  # parts whose products begin before the sums of one are awaited
+NOTHING = 16  # numbers of a row that nobody reads: the least that a shuffle has
 
 
 def main() -> int:
@@ -64,44 +69,6 @@ def main() -> int:
     return int(wrong > 0)
 
 
-class Part:
-    """Some of a rank's tokens, with a shuffle of their own.
-
-    Parameters
-    ----------
-    layer : Layer
-    tokens : slice
-    blocks : int or None
-        Of the shuffle's kernels; None: as many as are fastest.
-    """
-
-    def __init__(self, layer: Layer, tokens: slice, blocks: int | None) -> None:
-        self.layer, self.tokens, comm, options = layer, tokens, layer.comm, layer.options
-        ids = layer.inputs.ids[tokens]
-        loads = comm.allreduce(np.bincount(ids.ravel() * comm.size // options.experts, minlength=comm.size))
-        self.shuffle = comm.Create_token_shuffle(
-            *(options.experts, max(loads), layer.hidden),
-            k=options.k,
-            max_tokens=len(ids),
-            blocks=blocks,
-        )
-
-    def dispatch(self) -> None:
-        """Bring the tokens to their experts."""
-        layer, own = self.layer, self.tokens
-        self.rows, self.handle = self.shuffle.dispatch(layer.x[own], layer.ids[own], layer.weights[own])
-        layer.kept.append(self.handle)
-
-    def compute(self) -> None:
-        """What this rank's experts make of the rows that have come."""
-        layer = self.layer
-        self.results = layer.device.experts(self.rows.data, self.rows.offsets, layer.up, layer.down)
-
-    def combine(self) -> None:
-        """Bring the results back, and add them up."""
-        self.shuffle.combine(self.results, self.handle, out=self.layer.out[self.tokens])
-
-
 class Layer:
     """One rank's tokens and experts, and both ways to bring them together.
 
@@ -117,64 +84,114 @@ class Layer:
     def __init__(self, comm: Any, device: Any, tokens: int, hidden: int, options: argparse.Namespace) -> None:
         self.comm, self.device, self.hidden, self.options = comm, device, hidden, options
         self.count = tokens // comm.size
+        self.arrivals, self.returns = (Inbox(comm, device, self.count, hidden) for _ in range(2))
         self.kept: list[Any] = []  # handles, as long as graphs
         self.fill(1)
         parts = max(1, min(options.parts, tokens * options.k // options.experts // options.rows))
         cuts = [self.count * part // parts for part in range(parts + 1)]
-        self.whole = Part(self, slice(0, self.count), None)
-        self.parts = [Part(self, slice(*cut), options.blocks) for cut in itertools.pairwise(cuts)]
+        self.parts = [slice(*cut) for cut in itertools.pairwise(cuts)]
+        self.whole = self.shuffle([slice(0, self.count)], hidden, "bfloat16", None)
+        self.routes = self.shuffle(self.parts, NOTHING, "float32", options.blocks)
+        self.nothing = device.upload(np.zeros((self.count, NOTHING), "f4"))
+        self.rows = Rows(comm, device, self.routes, self.count, hidden)
+
+    def shuffle(self, parts: list[slice], hidden: int, dtype: str, blocks: int | None) -> Any:
+        """A token shuffle with room for each of some parts of the tokens."""
+        comm, options = self.comm, self.options
+        ranks = [self.inputs.ids[part].ravel() * comm.size // options.experts for part in parts]
+        loads = comm.allreduce(np.array([np.bincount(each, minlength=comm.size) for each in ranks]))
+        most = max(part.stop - part.start for part in parts)
+        return comm.Create_token_shuffle(
+            options.experts, int(loads.max()), hidden, dtype, k=options.k, max_tokens=most, blocks=blocks
+        )
 
     def fill(self, largest: int) -> None:
         """New tokens and parameters. Up to 1, results are exact in whatever order a product adds."""
         device, (rank, size) = self.device, (self.comm.rank, self.comm.size)
-        self.inputs = Inputs(rank, size, self.count, self.hidden, self.options, largest)
-        self.ids, self.weights = device.upload(self.inputs.ids), device.upload(self.inputs.weights)
-        self.x, self.out = device.put(self.inputs.x), device.put(np.zeros_like(self.inputs.x))
-        up, down = map(device.put, (self.inputs.up, self.inputs.down))
+        self.inputs = inputs = Inputs(rank, size, self.count, self.hidden, self.options, largest)
         local = [e for e in range(self.options.experts) if e * size // self.options.experts == rank]
-        self.up = device.stack([self.inputs.up_of(e, up) for e in local])
-        self.down = device.stack([self.inputs.down_of(e, down) for e in local])
+        self.ids, self.weights = device.upload(inputs.ids), device.upload(inputs.weights)
+        self.x, self.out = self.arrivals.own, device.put(np.zeros_like(inputs.x))
+        with device.on(device.main):
+            self.x[...] = device.put(inputs.x)
+            up, down = device.put(inputs.up), device.put(inputs.down)
+            self.up = device.stack([inputs.up_of(e, up) for e in local])
+            self.down = device.stack([inputs.down_of(e, down) for e in local])
 
     def product(self) -> None:
         """The experts alone, with what the last dispatch has brought."""
-        self.whole.compute()
+        rows = self.handle.rows
+        self.results = self.device.experts(rows.data, rows.offsets, self.up, self.down)
 
     def collective(self) -> None:
         """Communication alone."""
-        self.whole.dispatch()
-        self.whole.combine()
+        self.dispatch()
+        self.combine()
 
     def serial(self) -> None:
         """One after the other."""
-        self.whole.dispatch()
-        self.whole.compute()
-        self.whole.combine()
+        self.dispatch()
+        self.product()
+        self.combine()
+
+    def dispatch(self) -> None:
+        """Bring all tokens to their experts."""
+        _, self.handle = self.whole.dispatch(self.x, self.ids, self.weights)
+        self.kept.append(self.handle)
+
+    def combine(self) -> None:
+        """Bring all results back, and add them up."""
+        self.whole.combine(self.results, self.handle, out=self.out)
 
     def overlapped(self) -> None:
-        """Communication waits for products only where it needs their results, and products only for their rows."""
-        if len(self.parts) == 1:
-            return self.serial()
-        device, done = self.device, []
-        beside = device.copies[0]
-        device.order(device.main, beside)
-        for part in self.parts:
-            with device.on(beside):
-                part.dispatch()
-            device.order(beside, device.main)
+        """The faster of both ways."""
+        self.serial() if len(self.parts) == 1 else self.pipelined()
+
+    def pipelined(self) -> None:
+        """Products wait for their tokens, sums for their products; the stream of copies has no other work."""
+        device = self.device
+        device.order(device.main, device.copies)
+        with device.on(device.copies):
+            self.comm.Barrier(device=True)  # nobody needs any more what was put before
+        for number, part in enumerate(self.parts):
+            self.arrivals.send(number, part, [self.x[part]] * self.comm.size)
+        for number, (handle, routed) in enumerate(self.route()):
+            device.wait(device.main, routed)
+            self.arrivals.wait(number)
+            rows = self.rows.spread(handle, self.parts[number], self.arrivals)
             with device.leaving(self.options.blocks):
-                part.compute()
-            done.append(device.mark(device.main))
-        for part, mark in zip(self.parts, done, strict=True):
-            device.wait(beside, mark)
-            with device.on(beside):
-                part.combine()
-        device.order(beside, device.main)
-        return None
+                results = device.experts(rows, handle.rows.offsets, self.up, self.down)
+            sums = self.rows.fold(handle, self.parts[number], results, self.returns)
+            device.order(device.main, device.copies)
+            self.returns.send(number, self.parts[number], sums)
+            if number >= LATER:
+                self.add(number - LATER)
+        for number in range(max(0, len(self.parts) - LATER), len(self.parts)):
+            self.add(number)
+        for stream in (device.copies, device.signals):
+            device.order(stream, device.main)
+
+    def add(self, number: int) -> None:
+        """Add up what the ranks have of a part's tokens, once it is here."""
+        part = self.parts[number]
+        self.returns.wait(number)
+        self.device.add(self.comm.size, self.returns.memory[part.start :], self.count, self.out[part])
+
+    def route(self) -> list[tuple[Any, Any]]:
+        """For each part the handle of a dispatch, and when it has been."""
+        device, found = self.device, []
+        device.order(device.main, device.sums)
+        with device.on(device.sums):
+            for part in self.parts:
+                _, handle = self.routes.dispatch(self.nothing[part], self.ids[part], self.weights[part])
+                found.append((handle, device.mark(device.sums)))
+        self.kept += found
+        return found
 
     def is_right(self) -> bool:
         """Whether both ways give the same, and what NumPy gives for some tokens of each rank. Collective."""
         found = []
-        for way in (self.serial, self.overlapped, self.overlapped):
+        for way in (self.serial, self.pipelined, self.pipelined):
             with self.device.on(self.device.main):
                 self.out[...] = -1
                 way()
@@ -183,9 +200,9 @@ class Layer:
         return all(self.comm.allgather(right))
 
     def free(self) -> None:
-        """Give the shuffles' memory back."""
-        for part in (self.whole, *self.parts):
-            part.shuffle.Free()
+        """Give memory back; that of the windows goes with the communicator."""
+        for each in (self.whole, self.routes, self.arrivals, self.returns):
+            each.Free()
 
 
 def parse() -> argparse.Namespace:
@@ -198,11 +215,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--inner", type=int, default=16 if on_host else 1024, metavar="N", help="width of an expert")
     parser.add_argument("--experts", type=int, default=16 if on_host else 32, metavar="N", help="of all ranks")
     parser.add_argument("--k", type=int, default=4 if on_host else 8, metavar="N", help="experts for each token")
-    parser.add_argument("--parts", type=int, default=4, metavar="N", help="parts that the tokens go in, at most")
+    parser.add_argument("--parts", type=int, default=8, metavar="N", help="parts that the tokens go in, at most")
     parser.add_argument(
-        "--rows", type=int, default=8 if on_host else 128, metavar="N", help="rows for an expert, at least"
+        "--rows", type=int, default=8 if on_host else 512, metavar="N", help="rows for an expert, at least"
     )
-    parser.add_argument("--blocks", type=int, default=24, metavar="N", help="multiprocessors for communication")
+    parser.add_argument("--blocks", type=int, default=4, metavar="N", help="multiprocessors for communication")
     parser.add_argument("--output", type=Path, default=Path("moe_overlap.png"), metavar="FILE", help="picture")
     return parser.parse_args()
 

@@ -21,7 +21,6 @@ import pyncclx.device as d
 Matrix = Any  # of NumPy or PyTorch
 Work = Callable[[], None]
 REPLAYS = 7  # of a graph
-COPIES = 2  # copies at the same time: while one begins, the other moves
 
 SOURCE = """
 struct alignas(16) Eight { unsigned short bits[8]; };  // numbers of type bfloat16
@@ -73,8 +72,8 @@ class Gpu(Device):
         self._cupy, self._torch = importlib.import_module("cupy"), importlib.import_module("torch")
         self._torch.cuda.set_device(self._cupy.cuda.Device().id)
         self._torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # sums are exact
-        streams = [self._cupy.cuda.Stream(non_blocking=True) for _ in range(3 + COPIES)]
-        self.main, self.signals, self.sums, *self.copies = streams
+        streams = (self._cupy.cuda.Stream(non_blocking=True) for _ in range(4))
+        self.main, self.copies, self.signals, self.sums = streams
 
     def matrix(self, array: Any) -> Matrix:
         """A matrix over the memory of a CuPy array of 16-bit integers."""
@@ -162,8 +161,7 @@ class Cpu(Device):
     """The same without a GPU: nothing is beside anything."""
 
     grid = (2, 32)
-    main = signals = sums = None
-    copies = (None,)
+    main = copies = signals = sums = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ PYNCCLX_DEVICE=host it runs without a GPU, for small sizes.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -71,27 +70,22 @@ class Putting(Step):
 
     def begin(self) -> None:
         """Let the copies wait until all ranks are here: nobody needs any more what was put before."""
-        first, *others = self.device.copies
-        self.device.order(self.device.main, first)
-        with self.device.on(first):
+        self.device.order(self.device.main, self.device.copies)
+        with self.device.on(self.device.copies):
             self.comm.Barrier(device=True)
-        for other in others:
-            self.device.order(first, other)
-        self.streams = itertools.cycle(self.device.copies)
 
     def end(self) -> None:
         """Let the main stream wait until all has left: what was sent may be overwritten."""
-        for copies in self.device.copies:
-            self.device.order(copies, self.device.signals)
+        self.device.order(self.device.copies, self.device.signals)
         self.device.order(self.device.signals, self.device.main)
 
     def send(self, part: Matrix, peer: int, first: int) -> None:
         """Put a piece into this rank's place in another rank's window and tell it, beside what the main stream does."""
-        device, copies = self.device, next(self.streams)
-        device.order(device.main, copies)
-        with device.on(copies):
+        device = self.device
+        device.order(device.main, device.copies)
+        with device.on(device.copies):
             self.win.Put(part, peer, self.rows(self.comm.rank, first).start * self.inbox.shape[1])
-        device.order(copies, device.signals)
+        device.order(device.copies, device.signals)
         with device.on(device.signals):  # the next copy need not wait for this
             self.win.Put_signal(self.nothing, peer, signal=self.comm.rank)
 
