@@ -17,8 +17,8 @@ struct alignas(16) Eight { unsigned short bits[8]; };  // numbers of type bfloat
 union Number { unsigned bits; float value; };
 const unsigned kNoRow = ~0u;
 
-// Tokens `first` and following of each of `size` ranks. `ways` are the rows here of a token's k choices, from the handle
-// of a dispatch. A row has `length` Eights.
+// Tokens `first` and following of each of `size` ranks. The rows here of a token's k choices are its `ways`, which the
+// handle of a dispatch has. A row has `length` Eights.
 struct Tokens {
     long long most;               // tokens of a rank that ways has room for
     long long count, first, all;  // in this part; where they begin among a rank's; all of a rank's

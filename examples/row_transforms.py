@@ -4,12 +4,13 @@
 
 Four operations, each with a Python function of an element, its row and its column. What arrives is compared, bit by
 bit, with what NumPy makes of the rows, sent as it is. On GPUs both ways are timed in a CUDA graph: the operation with
-the transform, and CuPy's kernel with the operation behind it. With PYNCCLX_DEVICE=host it runs without a GPU.
+the transform, and a kernel in C++ with the operation behind it. With PYNCCLX_DEVICE=host it runs without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mpi4py import MPI
 from token_shuffle import array_module, read_options, to_host
 
 import pyncclx
+import pyncclx.device as d
 from pyncclx.bench import timing
 
 Array = Any  # of NumPy or CuPy
@@ -41,6 +43,46 @@ def biased(x, row, column, bias):
     return x + bias[column]
 
 
+SOURCE = """
+struct Bfloat16 {
+    unsigned short bits;
+    __device__ operator float() const { return __uint_as_float(unsigned(bits) << 16); }
+    __device__ void operator=(float value) {
+        const unsigned word = __float_as_uint(value);
+        bits = (word + 0x7fff + (word >> 16 & 1)) >> 16;
+    }
+};
+struct Normalise {
+    static __device__ float of(float x, const float* a, const float* b, long long row, long long column) {
+        return x * a[row] * b[column];
+    }
+};
+struct Quantise {
+    static __device__ float of(float x, const float* a, const float*, long long row, long long) {
+        return max(-127.0f, min(127.0f, rintf(x * a[row])));
+    }
+};
+struct Bias {
+    static __device__ float of(float x, const float* a, const float*, long long, long long column) {
+        return x + a[column];
+    }
+};
+template <class T>
+struct alignas(8 * sizeof(T) < 16 ? 8 * sizeof(T) : 16) Eight { T values[8]; };
+
+template <class Function, class From, class To>
+__global__ void made(const From* x, const float* a, const float* b, To* y, long long rows, long long columns) {
+    for (long long row = blockIdx.x; row < rows; row += gridDim.x)
+        for (long long column = 8 * threadIdx.x; column < columns; column += 8 * blockDim.x) {
+            const auto from = *reinterpret_cast<const Eight<From>*>(x + row * columns + column);
+            Eight<To> to;
+            for (int e = 0; e < 8; ++e) to.values[e] = Function::of(from.values[e], a, b, row, column + e);
+            *reinterpret_cast<Eight<To>*>(y + row * columns + column) = to;
+        }
+}
+"""
+
+
 class Case(NamedTuple):
     """An operation with a transform, and the same without it."""
 
@@ -50,29 +92,29 @@ class Case(NamedTuple):
     types: tuple[str, str]  # what is sent, what arrives
     arrays: tuple[str, ...]  # what the function reads
     reference: Callable[..., Array]  # NumPy's
-    kernel: str  # CuPy's, for the element y from x
+    kernel: str  # of SOURCE
 
 
 CASES = (
     Case(
-        *("RMS-norm, float32 to float16", "Allgather", normalised, ("float32", "float16"), ("inverse_rms", "weight")),
+        *("RMS-norm, float32 to bfloat16", "Allgather", normalised, ("float32", "bfloat16"), ("inverse_rms", "weight")),
         lambda x, inverse_rms, weight: x * inverse_rms[:, None] * weight,
-        "y = float(x) * a[i / columns] * b[i % columns]",
+        "made<Normalise, float, Bfloat16>",
     ),
     Case(
-        *("quantise, float16 to int8", "Alltoall", quantised, ("float16", "int8"), ("inverse_scale",)),
+        *("quantise, bfloat16 to int8", "Alltoall", quantised, ("bfloat16", "int8"), ("inverse_scale",)),
         lambda x, inverse_scale: np.round(x * inverse_scale[:, None]).clip(-127, 127),
-        "y = max(-127.0f, min(127.0f, rintf(float(x) * a[i / columns])))",
+        "made<Quantise, Bfloat16, signed char>",
     ),
     Case(
-        *("RMS-norm, float16", "dispatch", normalised, ("float16", "float16"), ("inverse_rms", "weight")),
+        *("RMS-norm, bfloat16", "dispatch", normalised, ("bfloat16", "bfloat16"), ("inverse_rms", "weight")),
         lambda x, inverse_rms, weight: x * inverse_rms[:, None] * weight,
-        "y = float(x) * a[i / columns] * b[i % columns]",
+        "made<Normalise, Bfloat16, Bfloat16>",
     ),
     Case(
-        *("add a bias, float16", "combine", biased, ("float16", "float16"), ("bias",)),
+        *("add a bias, bfloat16", "combine", biased, ("bfloat16", "bfloat16"), ("bias",)),
         lambda x, bias: x + bias,
-        "y = float(x) + a[i % columns]",
+        "made<Bias, Bfloat16, Bfloat16>",
     ),
 )
 
@@ -82,6 +124,7 @@ def main() -> int:
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "float32")
+    importlib.import_module("ml_dtypes")  # which tells NumPy of bfloat16
     wrong = 0
     for case in CASES:
         example = Example(comm, xp, case, options.rows // comm.size * comm.size, options.columns)
@@ -109,25 +152,26 @@ class Example:
     """
 
     def __init__(self, comm: Any, xp: Any, case: Case, rows: int, columns: int) -> None:
-        self.comm, self.xp, self.case = comm, xp, case
+        self.comm, self.xp, self.case, self.handle = comm, xp, case, None
+        self.types = [np.dtype(name) for name in case.types]
         random = np.random.default_rng(comm.rank)
         if case.operation in ("dispatch", "combine"):
             tokens, capacity = rows // CHOSEN, 2 * rows + 64
             self.ids = xp.asarray(np.argsort(random.random((tokens, EXPERTS)), axis=1)[:, :CHOSEN].copy())
             self.shuffle = comm.Create_token_shuffle(
-                EXPERTS, capacity, columns, case.types[0], k=CHOSEN, max_tokens=tokens
+                EXPERTS, capacity, columns, "bfloat16", k=CHOSEN, max_tokens=tokens
             )
             rows = tokens if case.operation == "dispatch" else capacity
-            self.out = xp.empty((tokens, columns), case.types[1])
-            _, self.handle = self.shuffle.dispatch(xp.ones((tokens, columns), case.types[0]), self.ids)
-        self.x = random.standard_normal((rows, columns), "f4").astype(case.types[0])
+            self.out = xp.empty((tokens, columns), self.types[1])
+            _, self.handle = self.shuffle.dispatch(xp.ones((tokens, columns), self.types[0]), self.ids)
+        self.x = random.standard_normal((rows, columns), "f4").astype(self.types[0])
         self.arrays = [made_of(self.x.astype("f4"), name) for name in case.arrays]
         self.send, self.on_device = xp.asarray(self.x), [xp.asarray(each) for each in self.arrays]
         self.transform = case.transform(*self.on_device)
-        self.count = None  # of the rows that arrive
-        if case.operation == "dispatch":
-            self.count = int(to_host(self.handle.rows.total)[0])
-        self.received = xp.empty((comm.size if case.operation == "Allgather" else 1, rows, columns), case.types[1])
+        total = int(to_host(self.handle.rows.total)[0]) if self.handle else rows
+        self.arriving = total if case.operation == "dispatch" else None  # what follows is undefined
+        self.needed = total if case.operation == "combine" else rows  # what follows is not read
+        self.received = xp.empty((comm.size if case.operation == "Allgather" else 1, rows, columns), self.types[1])
 
     def move(self, array: Array, **options: Any) -> Array:
         """The operation; what has arrived."""
@@ -142,19 +186,18 @@ class Example:
     def is_right(self) -> bool:
         """Whether the transform gives what arrives if NumPy makes the rows."""
         results = []
-        made = self.case.reference(self.x.astype("f4"), *self.arrays).astype(self.case.types[1])
+        made = self.case.reference(self.x.astype("f4"), *self.arrays).astype(self.types[1])
         for array, options in ((self.send, {"transform": self.transform}), (self.xp.asarray(made), {})):
-            results.append(to_host(self.move(array, **options))[: self.count].copy())
+            results.append(to_host(self.move(array, **options))[: self.arriving].copy())
         return results[0].tobytes() == results[1].tobytes()
 
     def times(self) -> str:
         """Microseconds with the transform, and by a kernel and the operation behind it."""
-        names = ", ".join(f"raw float32 {name}" for name in "ab"[: len(self.arrays)])
-        kernel = self.xp.ElementwiseKernel(f"T x, {names}, int64 columns", "R y", self.case.kernel)
-        made, queue = self.xp.empty(self.x.shape, self.case.types[1]), timing.queue_of(self.comm)
+        kernel, queue = d.kernel(SOURCE, self.case.kernel), timing.queue_of(self.comm)
+        made, columns = self.xp.empty(self.x.shape, self.types[1]), self.x.shape[1]
 
         def one_after_the_other() -> None:
-            kernel(self.send, *self.on_device, self.x.shape[1], made)
+            kernel(1024, 256, [self.send, self.on_device[0], self.on_device[-1], made, self.needed, columns])
             self.move(made)
 
         ways = (lambda: self.move(self.send, transform=self.transform), one_after_the_other, lambda: self.move(made))
