@@ -26,6 +26,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "alltoall.cu": ("alltoall",),
     "transformed.cu": ("allgather_transformed", "alltoall_transformed"),
     "alltoallv.cu": ("alltoallv",),
+    "alltoallv_segments.cu": ("list_segments", "move_segments"),
     "gather.cu": ("gather",),
     "gatherv.cu": ("gatherv",),
     "scatter.cu": ("scatter",),
