@@ -16,6 +16,7 @@ from .messages.request import Request
 from .ops import AVG
 from .paths import include_path
 from .persistent import Prequest
+from .row_transform import Transform
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
 from .user_op import Op
@@ -43,6 +44,7 @@ __all__ = [
     "Rows",
     "TokenShuffle",
     "Topocomm",
+    "Transform",
     "Win",
     "include_path",
 ]

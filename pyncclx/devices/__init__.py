@@ -138,7 +138,7 @@ class Device(Protocol):
         """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
 
     def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
-        """The same for kernels with `UserOp`: a Python function for elements of a NumPy dtype."""
+        """The same for kernels with a Python function in them; `dtype` are its numba_code.Types."""
 
     def load_linked(self, image: bytes, fn: Any, dtype: Any) -> Mapping[str, Function]:
         """Load what `compile_linked` returned."""

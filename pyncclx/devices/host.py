@@ -145,7 +145,7 @@ class Device:
             kernels = self.load(os.fsencode(copy.name))
         operator = numba_code.for_host(fn, dtype)
         for kernel in kernels.values():
-            kernel.set_operator(operator)
+            kernel.set_operator(numba_code.symbol_of(dtype), operator)
         return kernels
 
     def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
