@@ -16,6 +16,7 @@ from .messages.request import Request
 from .ops import AVG
 from .paths import include_path
 from .persistent import Prequest
+from .registration import Registration
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
 from .user_op import Op
@@ -39,6 +40,7 @@ __all__ = [
     "Op",
     "PeerTimeout",
     "Prequest",
+    "Registration",
     "Request",
     "Rows",
     "TokenShuffle",

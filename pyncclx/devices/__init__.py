@@ -185,6 +185,9 @@ class Device(Protocol):
     def allocate_exported(self, nbytes: int) -> Exported:
         """Allocate zeroed memory that any process can open, for the life of this process."""
 
+    def allocation(self, address: int) -> Exported | None:
+        """Return the allocation that an address is in, for other processes to open; None if they cannot."""
+
     def export(self, address: int, nbytes: int) -> Exported | None:
         """Let other processes open the memory at an address; None if that memory cannot be opened."""
 

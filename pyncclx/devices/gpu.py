@@ -235,6 +235,10 @@ class Device:
         return Exported(address, nbytes, ipc_handle(address))
 
     def export(self, address: int, nbytes: int) -> Exported | None:
+        """Let other processes open the memory at an address: the whole allocation that it is in."""
+        return self.allocation(address)
+
+    def allocation(self, address: int) -> Exported | None:
         """Let other processes open the allocation that an address is in; None unless it came from cudaMalloc."""
         capable = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         if not checked(driver.cuPointerGetAttribute(capable, address)):
