@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scan_two_shot(const __grid_con
     } else if (ok) {
         Chunks chunks(channel);
         const int receiver = receives(team.rank) ? kToAll : kToNone;  // whether this rank collects
-        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver, false};
+        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver};
         ok = run_once(shots, args.exclusive);
     }
     channel.leave(ok);

@@ -68,7 +68,8 @@ MUTATIONS = {
     ),
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
-    "folded too early": Mutation("reduce.cuh", "folders = in_order ?", "folders = in_order && !{} ?", "tsan"),
+    # A result comes where something has yet to be sent from.
+    "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
         "point_to_point.cu",
