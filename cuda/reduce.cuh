@@ -137,9 +137,10 @@ struct TwoShot {
         }
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
-        fence_sys();
         chunks.signal_read(0, peer, tile);
-        if (receives(peer)) chunks.signal_stored(1, peer, tile);
+        if (!receives(peer)) return true;
+        fence_sys();
+        chunks.signal_stored(1, peer, tile);
         return true;
     }
 

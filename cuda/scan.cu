@@ -97,9 +97,10 @@ __device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew,
             });
     crew.everyone(true);
     if (!is_peer) return true;
-    fence_sys();
     chunks.signal_read(0, peer, tile);
-    if (has_prefix) chunks.signal_stored(1, peer, tile);
+    if (!has_prefix) return true;
+    fence_sys();
+    chunks.signal_stored(1, peer, tile);
     return true;
 }
 

@@ -41,9 +41,12 @@ MUTATIONS = {
         "if (!{}) fence_sys();\n            signal_stored",
         "tsan",
     ),
-    # A place is given free, and the reads of it may come later.
+    # A place is given free, and its reads may come later.
     "read without release": Mutation(
-        "chunk.cuh", "fence_sys();\n            signal_read", "if (!{}) fence_sys();\n            signal_read", "tsan"
+        "chunk.cuh",
+        "st_after_loads_sys(",
+        "{} ? st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1)) : st_after_loads_sys(",
+        "tsan",
     ),
     "folded without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # What went straight to its place is announced, and may come later.
