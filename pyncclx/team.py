@@ -200,16 +200,17 @@ class Team:
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
         if stream is not self._stream:
-            self._follow(stream)
+            self.follow(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
         """The same with a launch that was made ready."""
         if stream is not self._stream:
-            self._follow(stream)
+            self.follow(stream)
         repeated.launch(stream)
 
-    def _follow(self, stream: Any) -> None:
+    def follow(self, stream: Any) -> None:
+        """What is enqueued on `stream` next comes after the last launch on this communicator."""
         if self._stream is not None and self._stream != stream:
             self.device.order(self._stream, stream)
         self._stream = stream

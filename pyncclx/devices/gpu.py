@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import pickle
 import sys
@@ -18,7 +17,7 @@ from cuda.bindings import driver
 from ..errors import NotSupported
 from . import numba_code, nvrtc
 from .exported import Exported
-from .gpu_launch import Graph, Launcher, checked
+from .gpu_launch import Launcher, Step, checked
 from .gpu_memory import (
     POSIX_FD,
     LegacyPeerMemory,
@@ -179,8 +178,11 @@ class Device:
 
     def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
         """A launch to be made again and again."""
-        graph = Graph(function, grid, block, parameters, None if event is None else event.event)
-        return Repeated(functools.partial(self.launch, function, grid, block, parameters), graph, event)
+        return Repeated(self.launch, [Step(function, grid, block, parameters, event)])
+
+    def together(self, several: Sequence[Repeated]) -> Repeated:
+        """What several launch, one after the other, by one launch."""
+        return Repeated(self.launch, [step for repeated in several for step in repeated.steps])
 
     def most_blocks(self, function: Any, block: int) -> int:
         """How many blocks of so many threads this GPU runs at once, if it does nothing else."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
 from cuda.bindings import driver
 
-from .gpu_launch import Graph, checked
+from .gpu_launch import Graph, Step, checked
 
 _ACTIVE = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
 _handles: dict[int, Any] = {}
@@ -81,29 +81,33 @@ class Event:
 
 
 class Repeated:
-    """A kernel to be launched again and again, and the event that says when the last launch has ended, if wanted.
+    """Kernels to be launched again and again, with the events that say when each last one has ended.
 
     Parameters
     ----------
-    launch
-        Launches it on a stream, by itself.
-    graph
-        Launches it and records the event.
-    event
-        The event of the graph.
+    launcher
+        Launches one by itself, where a stream is being captured.
+    steps
+        One after the other, each with its `Event`, or None.
     """
 
-    def __init__(self, launch: Callable[[Any], None], graph: Graph, event: Event | None) -> None:
-        self._launch, self._graph, self._event = launch, graph, event
+    def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
+        self._launcher, self.steps = launcher, steps
+        self._events = [step.event for step in steps if step.event is not None]
+        self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps])
 
     def launch(self, stream: Any) -> None:
-        """Enqueue it: as a graph of its own, or in the one that is being captured."""
+        """Enqueue them: as a graph of their own, or in the one that is being captured."""
         pointer = stream.ptr
         if pointer and stream.is_capturing():  # 0, the legacy default stream, cannot be
-            self._launch(stream)
-            if self._event is not None:
-                self._event.record(stream)
+            self._launch_each(stream)
             return
         self._graph.launch(pointer)
-        if self._event is not None:
-            self._event.recorded(pointer)
+        for event in self._events:
+            event.recorded(pointer)
+
+    def _launch_each(self, stream: Any) -> None:
+        for step in self.steps:
+            self._launcher(step.function, step.grid, step.block, step.parameters, stream)
+            if step.event is not None:
+                step.event.record(stream)

@@ -182,6 +182,15 @@ class Device:
         """Return a launch to be made again and again."""
         return Repeated(functools.partial(self.launch, function, grid, block, parameters))
 
+    def together(self, several: Sequence[Repeated]) -> Repeated:
+        """Return what makes the launches of several."""
+
+        def launch(stream: object) -> None:
+            for repeated in several:
+                repeated.launch(stream)
+
+        return Repeated(launch)
+
     def most_blocks(self, function: Kernel, block: int) -> int:
         """All blocks of a launch are alive at once, whatever their number."""
         return sys.maxsize
