@@ -62,6 +62,7 @@ class Device:
         self.kind: str = properties["name"].decode()
         self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        self.most_channels: int = properties["multiProcessorCount"]
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._handles: dict[int, tuple[int, bytes]] = {}  # of allocations: address -> identity, CUDA IPC handle

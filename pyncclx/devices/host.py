@@ -45,6 +45,7 @@ class Device:
     ordinal = 0
     architecture = "host"
     max_channels = 2
+    most_channels = 64
     threads = 64
     compiles_whole_files = True
 
