@@ -74,7 +74,7 @@ def channels(device: Device) -> int:
         return device.max_channels
     if not text.isdecimal() or not 1 <= int(text) <= device.most_channels:
         raise ValueError(
-            f"{CHANNELS}={text!r}: give the most blocks of an operation, from 1 to {device.most_channels} on this device"
+            f"{CHANNELS}={text!r}: give the most blocks of an operation, here from 1 to {device.most_channels}"
         )
     return int(text)
 
