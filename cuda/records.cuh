@@ -49,9 +49,11 @@ struct GroupTiling {
     Shard part;
     u64 shard_nbytes, stride;  // stride: of the ranks' blocks; 0: the ranks share one part
     int size;
+    bool in_place;  // as in reduce_scatter_block.cu: the result replaces this rank's block first
 
     __device__ GroupTiling(const ReduceArgs& args, u64 most, u32 group_nbytes, bool scatters)
-        : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size) {
+        : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size),
+          in_place(scatters && args.send == args.recv) {
         const u64 longest = most / group_nbytes * group_nbytes;
         const u64 share = (groups_in(part.nbytes, group_nbytes) + size - 1) / size * group_nbytes;
         shard_nbytes = scatters ? longest : smaller(share, longest);
@@ -60,7 +62,8 @@ struct GroupTiling {
     __device__ u64 tiles() const { return part.nbytes ? (part.nbytes + tile_nbytes() - 1) / tile_nbytes() : 0; }
     __device__ Shard shard(u64 tile, int rank) const {
         const u64 begin = smaller(tile * tile_nbytes() + (stride ? 0 : rank * shard_nbytes), part.nbytes);
-        return Shard{part.send + rank * stride + begin, part.recv + begin, smaller(shard_nbytes, part.nbytes - begin)};
+        const char* from = part.send + rank * stride + begin;
+        return Shard{from, in_place ? const_cast<char*>(from) : part.recv + begin, smaller(shard_nbytes, part.nbytes - begin)};
     }
 };
 
@@ -189,7 +192,9 @@ __device__ void records_two_shot(const ReduceArgs& args, int receiver) {
     Channel channel(args.team);
     const Chunks chunks(channel);
     const GroupTiling tiling(args, chunks.nbytes, GroupFold<T, Op>::kNbytes, receiver == kToNone);
-    const bool in_order = receiver == kToNone && args.send == args.recv;
-    RecordsTwoShot<T, Op> two_shot{{channel, chunks, tiling, receiver, in_order}};
-    channel.leave(two_shot.run_records() && tiling.tiles() > 0);
+    RecordsTwoShot<T, Op> two_shot{{channel, chunks, tiling, receiver}};
+    const bool ok = two_shot.run_records() && tiling.tiles() > 0;
+    const char* own = tiling.part.send + args.team.rank * tiling.stride;
+    if (ok && tiling.in_place) move_result(Shard{own, const_cast<char*>(own), tiling.part.nbytes}, tiling.part.recv);
+    channel.leave(ok);
 }

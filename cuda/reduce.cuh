@@ -56,20 +56,27 @@ struct Shard {
     u64 nbytes;
 };
 
+// All threads, after a barrier: a shard's result goes where it belongs, if it is not there.
+__device__ inline void move_result(const Shard& shard, char* to) {
+    if (shard.recv == to) return;
+    move_packs(
+        threadIdx.x, packs_in(shard.nbytes), blockDim.x, [&](u64 i) { return load_pack(shard.recv, i, shard.nbytes); },
+        [&](u64 i, Pack pack) { store_pack(to, i, shard.nbytes, pack); });
+}
+
 template <class T, class Op, class Tiling>
 struct TwoShot {
     Channel& channel;
     Chunks chunks;
     const Tiling tiling;
-    const int receiver;   // a rank, kToAll or kToNone
-    const bool in_order;  // a tile is folded after it has been scattered
+    const int receiver;  // a rank, kToAll or kToNone
 
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
 
-    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps, or where
-    // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
+    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps one group does
+    // all: tile t in rounds t to t + 2.
     __device__ bool run() {
         return run([&](const Crew& crew, u64 tile) { return fold(crew, tile); });
     }
@@ -78,7 +85,7 @@ struct TwoShot {
     template <class FoldTile>
     __device__ bool run(FoldTile fold_tile) {
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
-        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (1 + ways);
+        const u32 warps = blockDim.x / 32, folders = warps / (1 + ways);
         bool ok = true;
         if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1, fold_tile);
         else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
@@ -130,9 +137,10 @@ struct TwoShot {
         }
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
-        fence_sys();
         chunks.signal_read(0, peer, tile);
-        if (receives(peer)) chunks.signal_stored(1, peer, tile);
+        if (!receives(peer)) return true;
+        fence_sys();
+        chunks.signal_stored(1, peer, tile);
         return true;
     }
 

@@ -92,7 +92,7 @@ class Attached(Reach):
     def windows(self) -> list[Window]:
         """What `comm.Alloc` has given by now."""
         team = state_of(self._comm).team
-        return [] if team is None else team.windows
+        return [] if team is None else [window for window in team.windows if window.owner is not None]
 
     @property
     def in_use(self) -> bool:
@@ -156,6 +156,6 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
         window = team.window(buffer.address)
-        if window is not None:
+        if window is not None and window.owner is not None:  # not one that may be freed
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
     return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory

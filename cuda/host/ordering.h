@@ -107,6 +107,8 @@ inline void st_relaxed_sys(u64* p, u64 v) { emulator::store_relaxed(p, v); }
 inline void st_release_sys(u32* p, u32 v) { emulator::store_release(p, v); }
 inline void st_release_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
+inline void st_after_loads_sys(u64* p, u64 v) { emulator::store_release(p, v); }
+
 inline Pack ld_packet_sys(const Pack* p) {
     emulator::check_aligned(p, sizeof(Pack));
     const u64 x = emulator::load_relaxed(&p->x);
