@@ -12,7 +12,7 @@
 #include "signal.cuh"
 
 namespace pyncclx {  // but for signal.cuh's, no names of ours meet the program's
-#include "device_team.cuh"
+#include "device_meetings.cuh"
 }
 
 typedef u64 pyncclx_team;

@@ -380,10 +380,10 @@ def test_ping_pong(language):
     pair = WORLD.Split(0 if WORLD.rank < 2 else MPI.UNDEFINED)
     if pair == MPI.COMM_NULL:
         return
-    launch = ping_pong.kernel_in_cxx() if language == "C++" else ping_pong.kernel_in_python()
+    kernels = ping_pong.kernels_in_cxx() if language == "C++" else ping_pong.kernels_in_python()
     with pyncclx.Communicator(pair) as comm:
-        game = ping_pong.PingPong(comm, launch, 5000)
-        for nbytes, blocks in ((8, 1), (4999, 3), (100, 3)):
+        game = ping_pong.PingPong(comm, kernels, 5000)
+        for nbytes, blocks in ((8, 1), (4999, 3), (100, 1), (300, 3)):
             assert game.seconds(nbytes, blocks, 32, 2) > 0
 
 
