@@ -42,6 +42,19 @@ __device__ inline bool is_last_block(CounterWords* words) {
     return __syncthreads_or(last) != 0;
 }
 
+// One thread waits until all blocks of the grid have come to the counter, which has then turned. A failure says how many
+// did: a grid that is larger than what the GPU runs at once waits for blocks that cannot begin.
+__device__ inline bool wait_for_blocks(const DeviceTeam& team, CounterWords* words, u32 counter, u64 turn) {
+    Patience patience;
+    const auto what = [&] {
+        const u64 come = ld_relaxed_sys(&words->arrived);
+        return Awaited{counter, kGridBarrier, team.team.rank, blocks_of_grid(), come};
+    };
+    while (i64(ld_acquire_sys(&words->turn) - turn) < 0)
+        if (!patience.lasts(team.team, what)) return false;
+    return true;
+}
+
 // All threads of all blocks of the grid meet.
 __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     CounterWords* words = counter_words(team, counter);
@@ -50,8 +63,7 @@ __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
         if (thread_number() == 0) st_release_sys(&words->turn, turn + 1);
         return true;
     }
-    const Awaited what{counter, kGridBarrier, team.team.rank, turn + 1, 0};
-    const bool ok = thread_number() != 0 || wait_for_word(team, &words->turn, what);
+    const bool ok = thread_number() != 0 || wait_for_blocks(team, words, counter, turn + 1);
     return __syncthreads_or(!ok) == 0;
 }
 

@@ -25,6 +25,12 @@ _spec.loader.exec_module(ping_pong)
 WORLD = MPI.COMM_WORLD
 SOURCE = Path(__file__).with_name("device_api.cu")
 WHO = {"thread": 0, "warp": 1, "block": 2}
+MEET = """
+#include "pyncclx.cuh"
+extern "C" __global__ void meet(pyncclx_team team, int first) {
+    if (blockIdx.x >= first) pyncclx_grid_barrier(team, 5);
+}
+"""
 TIMEOUT = 0.5 if WORLD.size <= 4 else 1.0
 STRIDE = 8192
 
@@ -333,6 +339,18 @@ def test_a_rank_that_does_not_come_to_the_barrier(brief):
         assert (raised.value.operation, raised.value.peer) == ("pyncclx_barrier (block 0)", away)
         assert get(result).tolist() == [0]
     WORLD.Barrier()
+
+
+too_many = pytest.param(20_000, 1024, 0, r"\d+ of 20000", marks=gpu_only)
+
+
+@pytest.mark.parametrize(("grid", "block", "first", "come"), [(3, 32, 1, "2 of 3"), too_many])
+def test_a_grid_barrier_to_which_blocks_do_not_come(brief, grid, block, first, come):
+    """One has left, or the GPU cannot run all; the host has seen a number, no team, and could not refuse."""
+    team = brief.device_team()
+    d.kernel(MEET, "meet")(grid, block, [team.pointer, i4(first)])
+    with raises_everywhere(brief, PeerTimeout, match=rf"grid_barrier \(counter 5\): .* own grid, {come} had come"):
+        team.check()
 
 
 def test_abort():
