@@ -20,7 +20,7 @@ _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)
 
-HEADER = (CUDA_DIR / "pyncclx.cuh").read_text()
+HEADER = "".join((CUDA_DIR / f"pyncclx{part}.cuh").read_text() for part in ("", "_moves", "_blocks"))
 NUMBA_TYPES = {"pyncclx_team": "uint64", "pyncclx_address": "uint64", "u64": "uint64", "u32": "uint32", "int": "int32"}
 NUMBA_TYPES["void"] = "void"
 FUNCTION = re.compile(r"^PYNCCLX_API (\w+) pyncclx_(\w+)\(\s*([^)]*)\)", re.MULTILINE)
