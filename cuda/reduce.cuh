@@ -6,8 +6,8 @@
 //             however many ranks there are.
 #pragma once
 #include "chunk.cuh"
+#include "groups.cuh"
 #include "packet.cuh"
-#include "reduce_ops.cuh"
 
 // Pack `i` of `message` folded over all ranks; the peers' come as the packets of position 2 * i.
 template <class T, class Op>
@@ -44,6 +44,27 @@ __device__ Pack fold_loaded(int size, Load load) {
             if (first + s < size) fold.add(first + s, packs[s]);
     }
     return fold.result(size);
+}
+
+// Threads fold packs member, member + members … below `packs`, some at once; of elements that do not divide a pack, groups
+// of packs. Pack i of a rank is load(rank, i), of the result keep(i, pack).
+template <class T, class Op, int kFolds, class Load, class Keep>
+__device__ __forceinline__ void fold_shard(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
+    if constexpr (kGroupPacks<T> > 1) {
+        fold_groups<T, Op>(member, members, packs, size, load, keep);
+    } else {
+        const auto folded = [&](u64 i) { return fold_loaded<T, Op>(size, [&](int rank) { return load(rank, i); }); };
+#pragma unroll 1  // twice as many loads at once would not fit the registers
+        for (u64 i = member; i < packs; i += kFolds * members) {
+            Pack results[kFolds];
+#pragma unroll
+            for (int f = 0; f < kFolds; ++f)
+                if (i + f * members < packs) results[f] = folded(i + f * members);
+#pragma unroll
+            for (int f = 0; f < kFolds; ++f)
+                if (i + f * members < packs) keep(i + f * members, results[f]);
+        }
+    }
 }
 
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
@@ -120,14 +141,13 @@ struct TwoShot {
                            (chunks.wait_for_chunk(0, peer, tile) && (!receives(peer) || chunks.wait_for_place(1, peer, tile)));
         if (!crew.everyone(ready)) return false;
         const Shard shard = tiling.shard(tile, me());
-#pragma unroll 1  // twice as many loads at once would not fit the registers
-        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members) {
-            const Pack pack = folded_pack(tile, shard, i);
+        const auto load = [&](int rank, u64 i) { return contribution(tile, shard, rank, i); };
+        fold_shard<T, Op, 1>(crew.member, crew.members, packs_in(shard.nbytes), channel.team.size, load, [&](u64 i, Pack pack) {
             if (receiver == kToNone || receives(me())) store_pack(shard.recv, i, shard.nbytes, pack);
 #pragma unroll 1
             for (int j = 0; j < peers(); ++j)
                 if (receives(channel.peer(j))) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
-        }
+        });
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
         fence_sys();
@@ -136,11 +156,9 @@ struct TwoShot {
         return true;
     }
 
-    // Pack `i` of this rank's shard, folded over all ranks.
-    __device__ Pack folded_pack(u64 tile, const Shard& shard, u64 i) const {
-        return fold_loaded<T, Op>(channel.team.size, [&](int rank) {
-            return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
-        });
+    // What a rank contributes to pack `i` of this rank's shard.
+    __device__ Pack contribution(u64 tile, const Shard& shard, int rank, u64 i) const {
+        return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
     }
 };
 

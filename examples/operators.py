@@ -1,6 +1,6 @@
 """Operators written in Python: twelve reductions that MPI does not have, checked against NumPy and timed.
 
-    mpiexec -n 4 python -m mpi4py examples/operators.py [--nbytes N] [--windows] [--json FILE]
+    mpiexec -n 4 python -m mpi4py examples/operators.py [name ...] [--nbytes N] [--windows] [--json FILE]
 
 Each is a scalar function. Numba compiles it, and it is linked into the kernel that reduces, so that nothing is left
 of the call: on GPUs the last column says how the bandwidth of its Allreduce compares with that of MPI.SUM on as many
@@ -299,16 +299,19 @@ def line(row: dict[str, Any]) -> str:
 def main() -> int:
     """Run the gallery; 1 if a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name", help="of operators; all if left out")
     parser.add_argument("--nbytes", type=int, metavar="N", help="of each rank's elements (GPUs: 64 MiB)")
     parser.add_argument("--windows", action="store_true", help="arrays from comm.Alloc")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table")
     options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in CASES]:
+        raise SystemExit(f"{', '.join(unknown)}: the operators are {', '.join(CASES)}")
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     comm.select_device()
     nbytes = options.nbytes or (1 << 26 if comm.device == "gpu" else 1 << 14)
     memory = Memory(comm, nbytes, options.windows)
     rows = []
-    for name in CASES:
+    for name in options.names or CASES:
         rows.append(reduce(comm, name, memory, nbytes))
         if comm.rank == 0:
             print(line(rows[-1]), flush=True)

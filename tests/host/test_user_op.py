@@ -29,7 +29,7 @@ _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"
 # What kernels call out of their loops, and what divides.
-RARE = r"fold_records|load_bytes|store_bytes|record_failure|Patience|__cuda_sm20_\w+"
+RARE = r"load_bytes|store_bytes|record_failure|Patience|__cuda_sm20_\w+"
 
 
 def disassembler():
