@@ -1,9 +1,8 @@
-"""What all our communicators have beyond MPI's: a state on the handle, and the device side that hangs on it."""
+"""What all our communicators have beyond MPI's: settings, the device side, and memory that all ranks have mapped."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,75 +12,14 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from . import devices
-from .arrays import host_arrays
-from .collectives import MODULES, blocking_form, copy_engine, neighbors
-from .errors import MPIError, NotSupported
+from .errors import NotSupported
 from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
-from .mpi_library import is_cuda_aware
-from .staging.operations import OPERATIONS
+from .state import State, state_of
 from .team import Team
 
 _BLOCKING = ("stream", "host")
-
-
-class State:
-    """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
-
-    def __init__(self, parent: State | None = None) -> None:
-        self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
-        self.staging: bool | None = parent.staging if parent else None
-        self.sm_free: bool = parent.sm_free if parent else False
-        self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
-        self.team: Team | None = None
-        self.refusal: NotSupported | None = None
-        self.current = True  # until MPI deletes it with its communicator
-        self.endpoint: Endpoint | None = None
-
-    def close(self) -> None:
-        """Release what the communicator holds on the device."""
-        team, self.team = self.team, None
-        if team is not None:
-            team.device.synchronize()
-            team.close()
-        endpoint, self.endpoint = self.endpoint, None
-        if endpoint is not None:
-            endpoint.close()
-
-
-def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:
-    return State(state)
-
-
-def _close_state(comm: MPI.Comm, keyval: int, state: State) -> None:
-    state.close()
-    state.current = False
-
-
-# Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
-_keyval = MPI.KEYVAL_INVALID
-
-
-def state_of(comm: Base, parent: Base | None = None) -> State:
-    """The state of a communicator, made at the first use with the settings of the communicator it was made from.
-
-    MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
-    """
-    global _keyval
-    known = comm._state
-    if known is not None:
-        if not known.current:
-            raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
-        return known
-    if _keyval == MPI.KEYVAL_INVALID:
-        _keyval = MPI.Comm.Create_keyval(_copy_state, _close_state)
-    state: Any = comm.Get_attr(_keyval)
-    if state is None:
-        state = State(None if parent is None else state_of(parent))
-        comm.Set_attr(_keyval, state)
-    comm._state = cast(State, state)
-    return comm._state
 
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
@@ -247,54 +185,6 @@ class Base(_Comm):
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         team = self.team
         return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
-
-    def explain(self, operation: str, nbytes: int = 0) -> str:
-        """Say in a sentence how a method would run on device arrays. Collective at the first use.
-
-        Parameters
-        ----------
-        operation : str
-            Name of the method, such as "Allreduce".
-        nbytes : int
-            Of the message; where there is a block for each rank, of the longest.
-
-        Returns
-        -------
-        str
-            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
-            mpi4py's and nothing else) or "refused".
-        """
-        operation = blocking_form(operation)
-        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
-            return self._explain_without_kernel(operation)
-        try:
-            team = self.team
-        except NotSupported as refusal:
-            if not self.staging:
-                raise
-            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
-        choice = MODULES[operation].choose(team.layout, nbytes)
-        place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
-        how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
-        if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
-            how = f"copy engines where all that is received lies in windows, else {how}"
-        return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
-
-    def _explain_without_kernel(self, operation: str) -> str:
-        if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
-            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
-        if operation not in OPERATIONS:
-            return f"host: {operation} is mpi4py's and moves no device arrays"
-        if host_arrays():
-            return f"host: {operation} is mpi4py's, and the host device's arrays are in host memory"
-        if self.staging:
-            return f"staged: {operation} has no kernel; device arrays go through pinned host memory and MPI"
-        aware = is_cuda_aware()
-        if aware is False:
-            return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
-        return (
-            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
-        )
 
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from .base import state_of
 from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .device_team import DeviceTeams
+from .explain import Explained
 from .neighborhood import CartesianNeighbors
 from .nonblocking import Nonblocking
 from .persistent import Persistent
 from .point_to_point import PointToPoint
 from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
+from .state import state_of
 from .token_shuffle import Shuffles
 
 __all__ = [
@@ -84,7 +85,7 @@ def _told_ours(callback: Any) -> Any:
 @falls_back
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
-class Comm(PointToPoint, StagedMessages, MPI.Comm):
+class Comm(PointToPoint, StagedMessages, Explained, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from .base import IntraBase, state_of
+from .base import IntraBase
 from .buffers import Buffer
 from .collectives import blocking_form
 from .collectives.allgather import allgather
@@ -33,6 +33,7 @@ from .collectives.scatter import scatter
 from .collectives.scatterv import scatterv
 from .devices import Device
 from .messages.request import request_of
+from .state import state_of
 
 _Class = TypeVar("_Class", bound=type)
 

@@ -5,19 +5,17 @@ A Team is made at the communicator's first operation on device arrays, by all it
 
 from __future__ import annotations
 
-import os
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import device_errors, layout, tuning
+from . import device_errors, kernel_errors, layout, members
 from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
-from .errors import Aborted, CapacityExceeded, MPIError, NotSupported, PeerTimeout
+from .errors import NotSupported
 from .heap import Heap, Lease, process_heap
 from .symmetric import Window, allocate_window
 
@@ -49,27 +47,7 @@ OPERATIONS = (
     "Neighbor_alltoallv",
     "Neighbor_alltoallw",
 )
-DEFAULT_TIMEOUT_S = 300.0
 NO_PLACES = bytes(layout.PLACES.size)
-TIMED_OUT, ABORTED = 1, 2  # Watch::failure
-BAD_COUNTS, TRUNCATED, BAD_EXPERT = 2, 3, 4  # Watch::overflow; 1: cut
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What the ranks tell each other before they make a Team."""
-
-    hostname: str
-    device: str  # Device.identity
-    architecture: str
-    max_channels: int
-    threads: int
-    uid: bytes  # of the heap
-    ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
-    heap_nbytes: int
-    offer: int
-    timeout_s: float
-    limits: tuning.Limits  # rank 0's count
 
 
 class Plan(NamedTuple):
@@ -102,7 +80,7 @@ class Team:
         self.device = device
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, lambda: process_heap(device))
-        self.members = self._meet(comm)
+        self.members = members.meet(comm, device, self.heap)
         self.threads = min(member.threads for member in self.members)
         self.layout, self.lease = self._take_lease(comm)
         offsets = comm.allgather(self.lease.offset)
@@ -121,37 +99,6 @@ class Team:
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
         self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None
-
-    def _meet(self, comm: MPI.Intracomm) -> list[Member]:
-        """Tell each other who we are; map the heaps that this process has not mapped yet."""
-        device, heap = self.device, self.heap
-        timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
-        mine = tuning.limits if comm.rank == 0 else lambda *_: ()
-        limits = mpi_bootstrap.agree(comm, lambda: mine(device.kind, comm.size))
-        members: list[Member] = comm.allgather(
-            Member(
-                MPI.Get_processor_name(),
-                device.identity,
-                device.architecture,
-                device.max_channels,
-                device.threads,
-                heap.uid,
-                heap.memory.ipc_handle,
-                heap.memory.nbytes,
-                heap.offer(),
-                timeout_s,
-                limits,
-            )
-        )
-        _check_members(members, device, warn=comm.rank == 0)
-        wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
-        if heap.memory.ipc_handle:
-            handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
-        else:
-            handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
-        peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
-        mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
-        return members
 
     def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
         nbytes = min(member.offer for member in self.members)
@@ -233,16 +180,17 @@ class Team:
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
         if stream is not self._stream:
-            self._follow(stream)
+            self.follow(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
         """The same with a launch that was made ready."""
         if stream is not self._stream:
-            self._follow(stream)
+            self.follow(stream)
         repeated.launch(stream)
 
-    def _follow(self, stream: Any) -> None:
+    def follow(self, stream: Any) -> None:
+        """What is enqueued on `stream` next comes after the last launch on this communicator."""
         if self._stream is not None and self._stream != stream:
             self.device.order(self._stream, stream)
         self._stream = stream
@@ -269,43 +217,16 @@ class Team:
             Once; the communicator goes on.
         """
         if self._words[layout.FAILURE]:
-            raise self._failure()
+            raise kernel_errors.failure(self._record("u8"), OPERATIONS, self.rank)
         if self._words[layout.OVERFLOW]:
-            error = self._overflow()
+            error = kernel_errors.overflow(self._record("i8"), OPERATIONS, self.rank)
             self._words[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
             for claim in self.claims:
                 self.device.fill_zero(claim, 4)
             raise error
 
-    def _failure(self) -> Exception:
-        record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
-        operation, epoch, peer = OPERATIONS[record["operation"]], record["epoch"], record["peer"]
-        if operation == device_errors.OPERATION:
-            return device_errors.failure(record, self.rank, record["failure"] == ABORTED)
-        if record["failure"] == ABORTED:
-            return Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {peer} (epoch {epoch})")
-        return PeerTimeout(operation, epoch, self.rank, peer, record["expected"], record["seen"])
-
-    def _overflow(self) -> Exception:
-        record = dict(zip(layout.WATCH, self.watch.array.view("int64").tolist(), strict=True))
-        operation, source = OPERATIONS[record["operation"]], record["source"]
-        wanted, capacity = record["wanted"], record["capacity"]
-        if operation == device_errors.OPERATION:
-            return device_errors.misuse(record)
-        if record["overflow"] == BAD_COUNTS:
-            return ValueError(
-                f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
-                f"of sendbuf; nothing was sent to it. An earlier call was given these counts on the device"
-            )
-        if record["overflow"] == BAD_EXPERT:
-            return ValueError(
-                f"{operation}: token {source} of rank {self.rank} chose expert {wanted}; there are {capacity}, and -1 "
-                "chooses none. An earlier call was given this number on the device, and left the choice out"
-            )
-        if record["overflow"] == TRUNCATED:
-            text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {self.rank} is {capacity}"
-            return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-        return CapacityExceeded(self.rank, source, wanted, capacity)
+    def _record(self, dtype: str) -> dict[str, int]:
+        return dict(zip(layout.WATCH, self.watch.array.view(dtype).tolist(), strict=True))
 
     def abort(self) -> None:
         """Make every kernel of this communicator on this rank leave its waits."""
@@ -323,30 +244,3 @@ class Team:
         self.windows.clear()
         self._spans.clear()
         self._scratch.clear()
-
-
-def _check_members(members: list[Member], device: Device, *, warn: bool) -> None:
-    """Can these ranks form a team? Every rank comes to the same answer."""
-    if len(members) > layout.MAX_RANKS:
-        raise NotSupported(
-            f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
-            "arrays; Split it by node"
-        )
-    nodes = sorted({member.hostname for member in members})
-    if len(nodes) > 1:
-        where = ", ".join(nodes)
-        raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
-    architectures = sorted({member.architecture for member in members})
-    if len(architectures) > 1:
-        raise NotSupported(
-            f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
-            "alike on all ranks"
-        )
-    shared = {m.device for m in members if sum(other.device == m.device for other in members) > 1}
-    if shared and warn:
-        warnings.warn(
-            f"several ranks share a GPU ({', '.join(sorted(shared))}): correct, but slow. Call comm.select_device() "
-            "before the first array is made, or make GPU `local rank` current",
-            RuntimeWarning,
-            stacklevel=2,
-        )

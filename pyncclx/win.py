@@ -16,11 +16,12 @@ from mpi4py import MPI
 from . import rma
 from .accesses import Accesses
 from .arrays import host_arrays
-from .base import Base, state_of
+from .base import Base
 from .buffers import resolve, where
 from .errors import NotSupported
 from .mpi_library import is_cuda_aware
 from .staging.requests import LikeMpi4py
+from .state import state_of
 
 KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the device:
 DEVICE = "device"

@@ -6,12 +6,15 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import NotSupported
+from ..messages.request import Request
+from ..persistent import Prequest
 from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import Ordinary, Windows
@@ -20,6 +23,7 @@ from .timing import queue_of, repeat
 
 NBYTES = 1024
 CALLS = 10_000
+TOGETHER = 8  # persistent requests
 BATCH = 100  # calls until the device is waited for, so that no call waits for a place in its queue
 DEFAULT = ("allreduce",)
 
@@ -37,8 +41,8 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
     results = []
     for operation in arguments.operation:
         case = CASES[operation](comm, NBYTES, options, memory)
-        for name, call, finish, where in calls(case, peers):
-            results.append({"call": name} | measure(comm, where, call, finish))
+        for timed in calls(case, peers):
+            results.append({"call": timed.name} | measure(comm, timed))
             if comm.rank == 0:
                 print(line(results[-1]), flush=True)
     for peer in peers.values():
@@ -56,23 +60,36 @@ def has_torch() -> bool:
     return True
 
 
-def calls(case: Case, peers: dict[str, Peer]) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any], Any]]:
-    """What is timed: a name, the call, what completes it untimed, and the queue it runs in."""
+class Timed(NamedTuple):
+    """What is timed: a call, or several by one."""
+
+    name: str
+    call: Callable[[], Any]
+    finish: Callable[[], Any]  # completes it, untimed
+    queue: Any  # it runs in
+    calls: int = 1
+
+
+def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
+    """All that is timed of an operation, ours and the peers'."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
-    yield case.method, case.call(in_place), _nothing, queue
+    yield Timed(case.method, case.call(in_place), _nothing, queue)
     persistent = f"{case.method}_init"
     if is_ours(case.comm, persistent):
         with suppress(NotSupported):  # what has no kernel may be staged, if the program wants that
-            request = getattr(case.comm, persistent)(*case.arguments(in_place))
-            yield f"{persistent} … Start", request.Start, request.Wait, queue
-            request.Free()
+            requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
+            start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
+            yield Timed(f"{persistent} … Start", requests[0].Start, requests[0].Wait, queue)
+            yield Timed(f"{persistent} … Startall of {TOGETHER}, each", start, wait, queue, TOGETHER)
+            for request in requests:
+                request.Free()
     for name, peer in peers.items():
         theirs = peer.adopt(case)
         form = next((form for form in case.forms if peer.call(theirs, form)), None)
         call = None if form is None else peer.call(theirs, form)
         if call:
-            yield f"{case.method}, {name}", call, _nothing, peer.queue
+            yield Timed(f"{case.method}, {name}", call, _nothing, peer.queue)
 
 
 def is_ours(comm: Any, name: str) -> bool:
@@ -96,9 +113,10 @@ def _nothing() -> None:
     pass
 
 
-def measure(comm: Any, queue: Any, call: Callable[[], Any], finish: Callable[[], Any]) -> dict[str, float]:
+def measure(comm: Any, timed: Timed) -> dict[str, float]:
     """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
     times = np.empty(CALLS)
+    _, call, finish, queue, calls_at_once = timed
     comm.team.device.synchronize()
     with queue:
         repeat(lambda: (call(), finish()), BATCH)
@@ -111,5 +129,5 @@ def measure(comm: Any, queue: Any, call: Callable[[], Any], finish: Callable[[],
             times[i] = time.perf_counter() - begin
             finish()
         queue.synchronize()
-    slowest = np.max(MPI.Comm.allgather(comm, np.percentile(times, (50, 99))), axis=0) * 1e6
+    slowest = np.max(MPI.Comm.allgather(comm, np.percentile(times, (50, 99))), axis=0) * 1e6 / calls_at_once
     return {"median_us": float(slowest[0]), "p99_us": float(slowest[1])}

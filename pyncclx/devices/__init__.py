@@ -160,6 +160,9 @@ class Device(Protocol):
     def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
         """Return what `launch` is told but for the stream, made ready; each launch records the event, if given."""
 
+    def together(self, several: Sequence[Any]) -> Repeated:
+        """Return what makes the launches of several that `repeated` returned, one after the other."""
+
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 
@@ -75,27 +76,43 @@ class Launcher:
         _checked_status(_launch_kernel(self._place, function, pointers, None))
 
 
-class Graph:
-    """A kernel, and behind it an event if one is given, to be launched again and again: half the price of a launch."""
+class Step(NamedTuple):
+    """A kernel to launch, and an event to record behind it if there is one."""
 
-    def __init__(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, event: Any) -> None:
-        room = Parameters(len(parameters))
-        room.view[:] = parameters
-        node = driver.CUDA_KERNEL_NODE_PARAMS()
-        node.func, node.kernelParams = driver.CUfunction(function.value), room.pointers.value
-        node.gridDimX, node.gridDimY, node.gridDimZ = grid, 1, 1
-        node.blockDimX, node.blockDimY, node.blockDimZ = block, 1, 1
+    function: ctypes.c_void_p
+    grid: int
+    block: int
+    parameters: bytes
+    event: Any
+
+
+class Graph:
+    """Kernels one after the other, to be launched again and again: of one, half the price of a launch."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
         graph = checked(driver.cuGraphCreate(0))
-        kernel = checked(driver.cuGraphAddKernelNode(graph, None, 0, node))  # takes a copy of the parameters
-        if event is not None:
-            checked(driver.cuGraphAddEventRecordNode(graph, [kernel], 1, event))
+        before: list[Any] = []
+        for step in steps:
+            before = [_add_kernel(graph, before, step)]
+            if step.event is not None:
+                checked(driver.cuGraphAddEventRecordNode(graph, before, 1, step.event))
         executable = _instantiate(graph)
         weakref.finalize(self, driver.cuGraphExecDestroy, executable)  # of one that runs: when it has ended
         self._graph = ctypes.c_void_p(int(executable))
 
     def launch(self, stream: int) -> None:
-        """Launch it on a stream that is not being captured."""
+        """Launch them on a stream that is not being captured."""
         _checked_status(_launch_graph(self._graph, ctypes.c_void_p(stream)))
+
+
+def _add_kernel(graph: Any, before: list[Any], step: Step) -> Any:
+    room = Parameters(len(step.parameters))
+    room.view[:] = step.parameters
+    node = driver.CUDA_KERNEL_NODE_PARAMS()
+    node.func, node.kernelParams = driver.CUfunction(step.function.value), room.pointers.value
+    node.gridDimX, node.gridDimY, node.gridDimZ = step.grid, 1, 1
+    node.blockDimX, node.blockDimY, node.blockDimZ = step.block, 1, 1
+    return checked(driver.cuGraphAddKernelNode(graph, before or None, len(before), node))  # copies the parameters
 
 
 def _instantiate(graph: Any) -> Any:

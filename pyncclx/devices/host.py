@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
-import mmap
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,121 +22,8 @@ from .. import paths
 from ..errors import NotSupported
 from . import gxx, numba_code
 from .exported import Exported
-
-
-class Memory:
-    """A piece of memory that several processes can map, as this one has it."""
-
-    ipc_handle = b""
-
-    def __init__(self, fd: int, nbytes: int, *, owns_fd: bool = False) -> None:
-        self.fd = fd
-        self.nbytes = nbytes
-        self._owns_fd = owns_fd
-        self._map = mmap.mmap(fd, nbytes)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """It as an array, which keeps the mapping."""
-        count = math.prod(shape)
-        return np.frombuffer(self._map, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
-
-    def close_fd(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._owns_fd:
-            os.close(self.fd)
-            self._owns_fd = False
-
-    def close(self) -> None:
-        """Unmap it; a second call does nothing."""
-        self._map.close()
-        self.close_fd()
-
-
-class Upload:
-    """Bytes that kernels read."""
-
-    def __init__(self, data: bytes) -> None:
-        self._array = np.frombuffer(data, np.uint8)
-        self.address = self._array.ctypes.data
-
-
-class Temporary:
-    """Memory for one operation."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._array = np.empty(nbytes, np.uint8)
-        self.address = self._array.ctypes.data
-
-
-class Watch:
-    """Memory that the host and kernels see at once."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.array = np.zeros((nbytes + 7) // 8, np.uint64)
-        self.address = self.array.ctypes.data
-
-    def close(self) -> None:
-        """Drop it."""
-        del self.array
-
-
-class Event:
-    """A place in the order of launches, which return when they are done: always over."""
-
-    def record(self, stream: object) -> None:
-        """Do nothing."""
-
-    def is_over(self) -> bool:
-        """Return True."""
-        return True
-
-    def order(self, then: object) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Do nothing."""
-
-
-class Repeated:
-    """A launch to be made again and again."""
-
-    def __init__(self, launch: Callable[[object], None]) -> None:
-        self.launch = launch
-
-
-class Launch(ctypes.Structure):
-    """`Launch` of ``cuda/host/emulator.h``."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint),
-        ("block", ctypes.c_uint),
-        ("shared_nbytes", ctypes.c_uint),
-        ("hostile", ctypes.c_uint),
-        ("seed", ctypes.c_ulonglong),
-        ("watchdog_s", ctypes.c_double),
-    ]
-
-
-class Kernel:
-    """A kernel in a loaded library."""
-
-    def __init__(self, library: ctypes.CDLL, symbol: str, name: str) -> None:
-        self.name = name
-        describe = library[f"{symbol}_parameters"]
-        describe.restype = ctypes.c_char_p
-        self.parameters = [int(nbytes) for nbytes in describe().split()]  # the size of each
-        self.run = library[symbol]
-        self.run.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(ctypes.c_char_p)]
-        self.error = library.emulator_error
-        self.error.restype = ctypes.c_char_p
-        self._library = library
-        self._operator: Any = None
-
-    def set_operator(self, operator: Any) -> None:
-        """Let the kernels of this library call an operator, and keep it alive."""
-        ctypes.c_void_p.in_dll(self._library, numba_code.SYMBOL).value = operator.address
-        self._operator = operator
+from .host_kernels import Kernel, Launch
+from .host_memory import Event, Memory, Repeated, Temporary, Upload, Watch
 
 
 class Device:
@@ -295,6 +180,15 @@ class Device:
     ) -> Repeated:
         """Return a launch to be made again and again."""
         return Repeated(functools.partial(self.launch, function, grid, block, parameters))
+
+    def together(self, several: Sequence[Repeated]) -> Repeated:
+        """Return what makes the launches of several."""
+
+        def launch(stream: object) -> None:
+            for repeated in several:
+                repeated.launch(stream)
+
+        return Repeated(launch)
 
     def most_blocks(self, function: Kernel, block: int) -> int:
         """All blocks of a launch are alive at once, whatever their number."""

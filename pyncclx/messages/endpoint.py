@@ -12,7 +12,9 @@ from mpi4py import MPI
 from .. import layout
 from ..devices import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
-from ..team import ABORTED, DEFAULT_TIMEOUT_S, NO_PLACES, Team
+from ..kernel_errors import ABORTED
+from ..members import DEFAULT_TIMEOUT_S
+from ..team import NO_PLACES, Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.

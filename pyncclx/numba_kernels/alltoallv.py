@@ -20,8 +20,8 @@ from numba import cuda
 import pyncclx.device as d
 from pyncclx.collectives.alltoallv import PLACED, SENDER, SLOTS
 from pyncclx.devices import numba_code
+from pyncclx.kernel_errors import BAD_COUNTS
 from pyncclx.layout import MAX_RANKS
-from pyncclx.team import BAD_COUNTS
 
 from .exchange import (
     after,

@@ -110,9 +110,7 @@ class Prequest(MPI.Prequest, Request):
         for request in requests:
             if isinstance(request, StagedPrequest):
                 request.prepare()
-            elif isinstance(request, persistent.Prequest):
-                request.Start()
-        super().Startall([request for request in requests if not isinstance(request, persistent.Prequest)])
+        persistent.Prequest.Startall(requests)
 
 
 class Grequest(MPI.Grequest, Request):

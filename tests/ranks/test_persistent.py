@@ -1,14 +1,16 @@
 """Persistent collectives: started again and again with other data, what the blocking form gives each time."""
 
+import contextlib
 import gc
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import pyncclx
-from arrays import Output, gpu_only, put, xp
+from arrays import HOST, POISON, Output, get, gpu_only, put, xp
 from everywhere import raises_everywhere
 from forms import COUNT, NAMES, arguments, spec, total
 from pyncclx import ops
@@ -106,6 +108,47 @@ def test_lists(comm, prequest, requests):
         request.Free()
 
 
+@pytest.mark.parametrize("captured", [False, pytest.param(True, marks=gpu_only)])
+def test_several_by_one_launch(comm, captured):
+    """Each works on what the one before it gives, on two communicators, with some that have nothing to do."""
+    other = comm.Dup()
+    send, between, recv, last = put(np.zeros(COUNT, "f4")), *(Output(COUNT, "f4") for _ in range(3))
+    nothing = comm.Allreduce_init(put(np.zeros(0, "f4")), Output(0, "f4").array)
+    chain = [
+        comm.Allreduce_init(send, between.array),
+        other.Bcast_init(between.array, root=comm.size - 1),
+        comm.Scan_init(between.array, recv.array),
+        other.Allreduce_init(recv.array, last.array, MPI.MAX),
+    ]
+    orders = [chain, [*chain[:2], nothing, *chain[2:]], chain]
+    stream = None if HOST else xp.cuda.Stream(non_blocking=True)
+    with comparing() as compare, contextlib.nullcontext() if HOST else stream:
+        for call, requests in enumerate(orders):
+            vectors = [labels(rank, COUNT, call).astype("f4") for rank in range(comm.size)]
+            send[...] = xp.array(vectors[comm.rank])
+            if captured:
+                stream.begin_capture()
+            pyncclx.Prequest.Startall(requests)
+            assert all(request.is_active for request in requests)
+            pyncclx.Request.Waitall(requests)
+            if captured:
+                graph = stream.end_capture()
+                last.poison()
+                graph.launch()
+            compare(last, fold(ops.SUM, [fold(ops.SUM, vectors)] * comm.size), f"start {call}")
+    last.poison()
+    with raises_everywhere(comm, MPI.Exception, match="is there twice"):
+        pyncclx.Prequest.Startall([chain[0], chain[3], chain[0]])
+    chain[3].Start()
+    with raises_everywhere(comm, MPI.Exception, match="has been started"):
+        pyncclx.Prequest.Startall(chain)
+    assert not any(request.is_active for request in chain[:3])
+    chain[3].Wait()
+    for request in (*chain, nothing):
+        request.Free()
+    other.Free()
+
+
 def test_inactive_ones_are_passed_over(comm):
     sends = [put(np.ones(COUNT, "f4")) for _ in range(2)]
     first, second = (comm.Allreduce_init(send, Output(COUNT, "f4").array) for send in sends)
@@ -135,6 +178,29 @@ def test_arrays_live_as_long_as_the_request(comm):
     assert gone() is None
     with comparing() as compare:
         compare(recv, fold(ops.SUM, vectors), "recv")
+
+
+def test_array_with_other_memory(comm):
+    """The kernel would write where nothing of the program's is any more."""
+    if HOST:
+        send = np.ones(COUNT, "f4")
+        move = partial(send.resize, 1 << 22, refcheck=False)
+    else:
+        torch = pytest.importorskip("torch")
+        send = torch.ones(COUNT, device="cuda")
+        move = partial(send.set_, torch.ones(1 << 22, device="cuda"))
+    recv = Output(COUNT, "f4")
+    request = comm.Allreduce_init([send, COUNT], recv.array)
+    request.Start()
+    request.Wait()
+    move()
+    recv.poison()
+    with raises_everywhere(comm, MPI.Exception, match="an array has other memory") as raised:
+        request.Start()
+    assert raised.value.Get_error_class() == MPI.ERR_BUFFER
+    assert not request.is_active
+    assert (get(recv.array.view(np.uint8)) == POISON).all()
+    request.Free()
 
 
 def test_freed_communicator(comm):

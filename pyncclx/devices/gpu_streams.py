@@ -1,0 +1,113 @@
+"""Streams of the GPU: their handles and captures, events, and launches to be repeated on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+from cuda.bindings import driver
+
+from .gpu_launch import Graph, Step, checked
+
+_ACTIVE = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+_handles: dict[int, Any] = {}
+
+
+class Foreign:
+    """A stream of another library in the form that CuPy takes."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+def handle_of(stream: Any) -> Any:
+    """The driver's handle of a CuPy stream."""
+    try:
+        return _handles[stream.ptr]
+    except KeyError:
+        return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
+
+
+def capture_of(handle: Any) -> int:
+    """The capture a stream takes part in; 0: none."""
+    status, *values = driver.cuStreamGetCaptureInfo(handle)
+    if status != driver.CUresult.CUDA_SUCCESS or values[0] != _ACTIVE:
+        return 0
+    return int(values[1])
+
+
+class Event:
+    """A place in the order of a stream."""
+
+    def __init__(self) -> None:
+        self._owner = cupy.cuda.Event(disable_timing=True)
+        self.event = driver.CUevent(self._owner.ptr)
+        self._on = self._capture = 0  # the stream and the capture it was recorded in
+
+    def record(self, stream: Any) -> None:
+        """Be where the stream's work ends by now."""
+        handle = handle_of(stream)
+        self._on, self._capture = stream.ptr, capture_of(handle)
+        checked(driver.cuEventRecord(self.event, handle))
+
+    def recorded(self, pointer: int) -> None:
+        """A graph has been launched, on the stream of this handle, that does what `record` does."""
+        self._on, self._capture = pointer, 0
+
+    def is_over(self) -> bool:
+        """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
+        if self._capture:
+            return True
+        result = driver.cuEventQuery(self.event)
+        if result[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        checked(result)
+        return True
+
+    def order(self, then: Any) -> None:
+        """What is enqueued on `then` from now on waits; not across the border of a capture, as `Device.order`."""
+        handle = handle_of(then)
+        if then.ptr != self._on and capture_of(handle) == self._capture:
+            checked(driver.cuStreamWaitEvent(handle, self.event, 0))
+
+    def synchronize(self) -> None:
+        """Wait on the host; not for one in a capture."""
+        if not self._capture:
+            self._owner.synchronize()
+
+
+class Repeated:
+    """Kernels to be launched again and again, with the events that say when each last one has ended.
+
+    Parameters
+    ----------
+    launcher
+        Launches one by itself, where a stream is being captured.
+    steps
+        One after the other, each with its `Event`, or None.
+    """
+
+    def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
+        self._launcher, self.steps = launcher, steps
+        self._events = [step.event for step in steps if step.event is not None]
+        self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps])
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue them: as a graph of their own, or in the one that is being captured."""
+        pointer = stream.ptr
+        if pointer and stream.is_capturing():  # 0, the legacy default stream, cannot be
+            self._launch_each(stream)
+            return
+        self._graph.launch(pointer)
+        for event in self._events:
+            event.recorded(pointer)
+
+    def _launch_each(self, stream: Any) -> None:
+        for step in self.steps:
+            self._launcher(step.function, step.grid, step.block, step.parameters, stream)
+            if step.event is not None:
+                step.event.record(stream)

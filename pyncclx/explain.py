@@ -1,0 +1,64 @@
+"""`comm.explain`: how a method would run on device arrays, and why."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from .arrays import host_arrays
+from .base import Base
+from .collectives import MODULES, blocking_form, copy_engine, neighbors
+from .errors import NotSupported
+from .mpi_library import is_cuda_aware
+from .staging.operations import OPERATIONS
+
+
+class Explained(Base):
+    """The method that explains the others."""
+
+    def explain(self, operation: str, nbytes: int = 0) -> str:
+        """Say in a sentence how a method would run on device arrays. Collective at the first use.
+
+        Parameters
+        ----------
+        operation : str
+            Name of the method, such as "Allreduce".
+        nbytes : int
+            Of the message; where there is a block for each rank, of the longest.
+
+        Returns
+        -------
+        str
+            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
+            mpi4py's and nothing else) or "refused".
+        """
+        operation = blocking_form(operation)
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
+            return self._explain_without_kernel(operation)
+        try:
+            team = self.team
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+        choice = MODULES[operation].choose(team.layout, nbytes)
+        place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
+        how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
+        if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
+            how = f"copy engines where all that is received lies in windows, else {how}"
+        return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_without_kernel(self, operation: str) -> str:
+        if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
+            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
+        if operation not in OPERATIONS:
+            return f"host: {operation} is mpi4py's and moves no device arrays"
+        if host_arrays():
+            return f"host: {operation} is mpi4py's, and the host device's arrays are in host memory"
+        if self.staging:
+            return f"staged: {operation} has no kernel; device arrays go through pinned host memory and MPI"
+        aware = is_cuda_aware()
+        if aware is False:
+            return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
+        return (
+            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
+        )

@@ -1,0 +1,93 @@
+"""The ranks of a communicator before they have a Team: who they are, whether they can work together, their heaps."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from . import layout, tuning
+from .devices import Device
+from .errors import NotSupported
+from .heap import Heap
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the ranks tell each other before they make a Team."""
+
+    hostname: str
+    device: str  # Device.identity
+    architecture: str
+    max_channels: int
+    threads: int
+    uid: bytes  # of the heap
+    ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
+    heap_nbytes: int
+    offer: int
+    timeout_s: float
+    limits: tuning.Limits  # rank 0's count
+
+
+def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
+    """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
+    timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
+    mine = tuning.limits if comm.rank == 0 else lambda *_: ()
+    limits = mpi_bootstrap.agree(comm, lambda: mine(device.kind, comm.size))
+    members: list[Member] = comm.allgather(
+        Member(
+            MPI.Get_processor_name(),
+            device.identity,
+            device.architecture,
+            device.max_channels,
+            device.threads,
+            heap.uid,
+            heap.memory.ipc_handle,
+            heap.memory.nbytes,
+            heap.offer(),
+            timeout_s,
+            limits,
+        )
+    )
+    _check(members, device, warn=comm.rank == 0)
+    wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
+    if heap.memory.ipc_handle:
+        handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
+    else:
+        handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
+    peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
+    mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+    return members
+
+
+def _check(members: list[Member], device: Device, *, warn: bool) -> None:
+    """Can these ranks form a team? Every rank comes to the same answer."""
+    if len(members) > layout.MAX_RANKS:
+        raise NotSupported(
+            f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
+            "arrays; Split it by node"
+        )
+    nodes = sorted({member.hostname for member in members})
+    if len(nodes) > 1:
+        where = ", ".join(nodes)
+        raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
+    architectures = sorted({member.architecture for member in members})
+    if len(architectures) > 1:
+        raise NotSupported(
+            f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
+            "alike on all ranks"
+        )
+    shared = {m.device for m in members if sum(other.device == m.device for other in members) > 1}
+    if shared and warn:
+        warnings.warn(
+            f"several ranks share a GPU ({', '.join(sorted(shared))}): correct, but slow. Call comm.select_device() "
+            "before the first array is made, or make GPU `local rank` current",
+            RuntimeWarning,
+            stacklevel=2,
+        )
