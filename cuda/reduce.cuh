@@ -92,18 +92,21 @@ struct TwoShot {
     // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps, or where
     // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
     __device__ bool run() {
-        return run([&](const Crew& crew, u64 tile) { return fold(crew, tile); });
-    }
-
-    // The same with another way to fold a tile.
-    template <class FoldTile>
-    __device__ bool run(FoldTile fold_tile) {
+        const auto fold_tile = [&](const Crew& crew, u64 tile) { return fold(crew, tile); };
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
-        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (1 + ways);
+        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (Op::kCostly ? 2 : 1 + ways);
+        const bool all = folders == 0 || folders == warps, folds = threadIdx.x / 32 < folders;
         bool ok = true;
-        if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1, fold_tile);
-        else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
-        else ok = work(Crew(transfers, folders, warps, 2), 1, transfers, fold_tile);
+        if constexpr (kGroupPacks<T> > 1) {  // too much code to have it three times
+            const Crew crew = all ? Crew(1) : folds ? Crew(1, 0, folders, 1) : Crew(transfers, folders, warps, 2);
+            ok = work(crew, all || folds ? 0 : 1, all ? transfers + 1 : folds ? 1 : transfers, fold_tile);
+        } else if (all) {
+            ok = work(Crew(1), 0, transfers + 1, fold_tile);
+        } else if (folds) {
+            ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
+        } else {
+            ok = work(Crew(transfers, folders, warps, 2), 1, transfers, fold_tile);
+        }
         return channel.everyone(ok);
     }
 

@@ -1,6 +1,6 @@
 """Ping-pong between kernels of two ranks, written in Python and in CUDA C++: latency and bandwidth of one way.
 
-    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx]
+    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx] [--blocks N] [--nbytes N]
 
 A kernel on each rank stores a message in the other's memory, and waits for it to come back. No host takes part. A short
 message goes as packets, which say by themselves that they are there: one thread sends it. Of a long one each block
@@ -173,7 +173,8 @@ class PingPong:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cxx", action="store_true", help="the kernel in C++")
-    parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the large message's kernel")
+    parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the long message's kernel")
+    parser.add_argument("--nbytes", type=int, metavar="N", help="of the long message (GPUs: 64 MiB)")
     options = parser.parse_args()
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     if comm.size != 2:
@@ -182,6 +183,7 @@ def main() -> None:
     on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
     in_python = not options.cxx and not on_host and importlib.util.find_spec("numba_cuda") is not None
     large, threads, rounds = (1 << 16, 64, (1, 3)) if on_host else (64 << 20, 512, (10_000, 50))
+    large = max(options.nbytes or large, SHORT + 1)
     game = PingPong(comm, kernels_in_python() if in_python else kernels_in_cxx(), large)
     latency = game.seconds(8, 1, 32, rounds[0])
     bandwidth = large / game.seconds(large, options.blocks, threads, rounds[1])

@@ -78,7 +78,7 @@ class DeviceTeam:
         return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
 
     def check(self) -> None:
-        """Raise what kernels with this team have recorded; wait for the kernels before.
+        """Raise what kernels with this team have recorded; of those that have not ended, nothing yet.
 
         Raises
         ------

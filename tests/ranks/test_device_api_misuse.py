@@ -136,6 +136,7 @@ def test_a_grid_barrier_to_which_blocks_do_not_come(brief, grid, block, first, c
     """One has left, or the GPU cannot run all; the host has seen a number, no team, and could not refuse."""
     team = brief.device_team()
     d.kernel(MEET, "meet")(grid, block, [team.pointer, i4(first)])
+    synchronize()
     with raises_everywhere(brief, PeerTimeout, match=rf"grid_barrier \(counter 5\): .* own grid, {come} had come"):
         team.check()
 
