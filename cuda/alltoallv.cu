@@ -15,10 +15,7 @@
 // In place holds for kFixed with equal counts on both sides, as MPI asks for. The contract follows
 // AllToAllvDynamic of NCCLX (arXiv 2510.20171) with the capacity enforced and the results on the device.
 #include "exchange.cuh"
-
-struct Row {  // what a rank sends to, or gets from, another; in rows
-    i64 count, displ, kept;
-};
+#include "rows.cuh"
 
 struct Asked {  // what the caller wants sent, in shared memory
     i64 counts[kMaxRanks], displs[kMaxRanks];
@@ -48,49 +45,12 @@ __device__ u64 announced(const AlltoallvArgs& args, const Row& row) {
     return u64(row.count) | (args.placement == kSender ? u64(row.displ) << 32 : 0);
 }
 
-// So many of `count` rows that begin at `displ` lie before `end`.
-__device__ i64 fitting(i64 count, i64 displ, i64 end) {
-    return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
-}
-
-// Where the rows belong that `rank` has announced by `received[rank]`.
-__device__ Row row_from(const AlltoallvArgs& args, const i64* received, int rank) {
-    if (args.placement == kSender) {
-        const i64 count = received[rank] & 0xffffffff, displ = received[rank] >> 32 & 0xffffffff;
-        return Row{count, rank * args.slot_rows + displ, fitting(count, displ, args.capacity)};
-    }
-    const i64 count = received[rank];
-    if (args.placement == kPlaced)
-        return Row{count, args.recv_displs[rank], fitting(count, args.recv_displs[rank], args.capacity)};
-    if (args.placement == kFixed)
-        return Row{count, args.fixed[3][rank], i64(smaller(count, args.fixed[2][rank]))};
-    if (args.placement == kSlots) return Row{count, rank * args.slot_rows, i64(smaller(count, args.capacity))};
-    i64 displ = 0;
-    for (int before = 0; before < rank; ++before) displ += smaller(received[before], args.capacity - displ);
-    return Row{count, displ, i64(smaller(count, args.capacity - displ))};
-}
-
 // This block's part of the rows.
 __device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row& row) {
     Span span = part_of(buffer + row.displ * args.row_nbytes, row.count * args.row_nbytes);
     const u64 begin = span.address - (buffer + row.displ * args.row_nbytes), room = row.kept * args.row_nbytes;
     span.kept = begin < room ? smaller(span.nbytes, room - begin) : 0;
     return span;
-}
-
-// What the caller is told of `source`. `kept`: rows stored, of each source.
-__device__ void write_outputs(const AlltoallvArgs& args, const i64* received, const i64* kept, int source) {
-    const Row row = row_from(args, received, source);
-    if (args.recv_counts) args.recv_counts[source] = row.kept;
-    if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;
-    if (args.status) args.status[source] = row.count - row.kept;
-    if (row.kept < row.count && !args.drop)
-        record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
-    if (args.total && source == 0) {
-        i64 total = 0;
-        for (int rank = 0; rank < args.team.size; ++rank) total += kept[rank];
-        *args.total = total;
-    }
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
@@ -129,6 +89,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     }
     exchange.share_spans();
     const int source = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first have packets to take
-    if (ok && blockIdx.x == 0 && source < team.size) write_outputs(args, received, kept, source);
+    if (ok && blockIdx.x == 0 && source < team.size) write_outputs(args, row_from(args, received, source), kept, source);
     channel.leave(ok && exchange.receive());
 }

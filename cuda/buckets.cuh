@@ -50,6 +50,16 @@ struct Table {  // in shared memory; most by bucket
     i64 tokens[kMaxRanks];  // of every rank
 };
 
+// What this rank chooses, if that is little: lies where counts by bucket are, once the tokens have left.
+struct OwnChoices {
+    int* const bucket;
+    int* const place;  // kNoPlace: none
+
+    __device__ explicit OwnChoices(Table& table) : bucket(table.count), place(table.sum) {
+        static_assert(kMostFewChoices <= kMaxBuckets, "they have room");
+    }
+};
+
 // The block that writes what all blocks know: the last one, which has the fewest tokens.
 __device__ __forceinline__ bool is_scribe() { return blockIdx.x == gridDim.x - 1; }
 
@@ -58,19 +68,26 @@ __device__ __forceinline__ int bucket_of(const Shuffle& shuffle, u32 place) {
     return shuffle.by_source ? rank : int(shuffle.first[rank]) + int(place_local(place));
 }
 
-// The bucket of choice `i` of all, and the place of its expert; -1: none.
-__device__ int bucket_of_choice(const DispatchArgs& args, i64 i, u32& place) {
+// The expert of choice `i` of all, as given.
+__device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i) {
+    return args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i] : static_cast<const int*>(args.experts)[i];
+}
+
+// The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31.
+__device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert) {
     const Shuffle& shuffle = args.shuffle;
-    const i64 expert = args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i]
-                                               : i64(static_cast<const int*>(args.experts)[i]);
-    if (expert == -1) return -1;
-    const i64 token = i / shuffle.k;
+    if (expert == -1) return kNoPlace;
+    const u32 token = i / u32(shuffle.k), replicas = u32(shuffle.replicas);
     if (expert < 0 || expert >= shuffle.experts) {
         record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
-        return -1;
+        return kNoPlace;
     }
-    place = shuffle.places[expert * shuffle.replicas + (shuffle.team.rank + token) % shuffle.replicas];
-    return bucket_of(shuffle, place);
+    return int(shuffle.places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
+}
+
+// The bucket of a place; -1: none.
+__device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, int place) {
+    return place == kNoPlace ? -1 : bucket_of(shuffle, u32(place));
 }
 
 // Numbers the choices of this block's tokens within their buckets: what `routes` holds until finish_routes.
@@ -79,10 +96,10 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
     for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) table.count[b] = 0;
     for (i64 begin = range.begin * k; begin < range.end * k; begin += kSegment) {
         const int choices = int(smaller(u64(range.end * k - begin), kSegment));
-        u32 place = 0;
         for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            table.many.segment[i] = bucket_of_choice(args, begin + i, place);
-            args.routes[begin + i] = table.many.segment[i] < 0 ? kNoRow : make_route(0, place);
+            const int place = place_of_choice(args, u32(begin + i), expert_of_choice(args, u32(begin + i)));
+            table.many.segment[i] = bucket_of_place(args.shuffle, place);
+            args.routes[begin + i] = place == kNoPlace ? kNoRow : make_route(0, u32(place));
         }
         __syncthreads();
         for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
@@ -104,6 +121,21 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Range
     __syncthreads();
     int* histogram = args.shuffle.histograms + blockIdx.x * args.shuffle.buckets;
     for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) histogram[b] = table.count[b];
+    __syncthreads();
+}
+
+// Of so few choices that each block counts all of the rank, instead of waiting for the other blocks.
+__device__ void count_alone(const DispatchArgs& args, Table& table, const Range& range) {
+    const Shuffle& shuffle = args.shuffle;
+    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x))
+        table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < u32(args.token_count * shuffle.k); i += blockDim.x) {
+        const int bucket = bucket_of_place(shuffle, place_of_choice(args, i, expert_of_choice(args, i)));
+        if (bucket < 0) continue;
+        atomicAdd(&table.many.own[bucket], 1);
+        if (i < u32(range.begin * shuffle.k)) atomicAdd(&table.many.base[bucket], 1);
+    }
     __syncthreads();
 }
 
@@ -167,20 +199,31 @@ __device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& p
 // Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts share its capacity alike.
 __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
     const bool shared = shuffle.drops && !shuffle.by_source;
-    return int(shared ? shuffle.capacity / (shuffle.first[rank + 1] - shuffle.first[rank]) : shuffle.capacity);
+    const u32 capacity = u32(shuffle.capacity);
+    return int(shared ? capacity / u32(shuffle.first[rank + 1] - shuffle.first[rank]) : capacity);
 }
 
-// Where every bucket begins on its rank, and where the room ends.
-__device__ void place_buckets(const Shuffle& shuffle, Table& table) {
-    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
-        int rank = 0;
-        while (shuffle.first[rank + 1] <= b) ++rank;
-        const int room = room_of(shuffle, rank);
-        int begin = 0;
-#pragma unroll 8
-        for (int other = int(shuffle.first[rank]); other < b; ++other) begin += min(table.sum[other], room);
-        table.count[b] = begin;
-        table.limit[b] = min(begin + min(table.sum[b], room), int(shuffle.capacity));
+// Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for
+// each rank adds up its buckets.
+template <class Sum>
+__device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
+    const int lane = int(threadIdx.x % 32);
+    for (int rank = int(threadIdx.x / 32); rank < shuffle.team.size; rank += int(blockDim.x / 32)) {
+        const int first = int(shuffle.first[rank]), end = int(shuffle.first[rank + 1]), room = room_of(shuffle, rank);
+        int used = 0;
+        for (int b = first + lane; b - lane < end; b += 32) {
+            const int rows = b < end ? min(sum_of(b), room) : 0;
+            int up_to = rows;
+            for (int delta = 1; delta < 32; delta *= 2) {
+                const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
+                if (lane >= delta) up_to += before;
+            }
+            if (b < end) {
+                table.count[b] = used + up_to - rows;
+                table.limit[b] = min(used + up_to, int(shuffle.capacity));
+            }
+            used += __shfl_sync(0xffffffffu, up_to, 31);
+        }
     }
     __syncthreads();
 }

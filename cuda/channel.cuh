@@ -23,7 +23,8 @@ struct Channel {
     const u32 heard;
 
     // Every thread of the block calls it, and `leave` at the end. An operation in two launches is begun by the first.
-    __device__ explicit Channel(const Team& team, bool begins = true)
+    // One that does not announce at once, for a release takes its time, calls `announce` later.
+    __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
         : team(team),
           index(int(blockIdx.x)),
           mine(channel_control(team, team.rank, index)),
@@ -31,6 +32,11 @@ struct Channel {
           heard(mine->heard) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
+        if (announces || epoch == 2) announce();  // after 0xffffffff peers wait for this one, since no epoch is 1 then
+    }
+
+    // Says to all peers that this rank has begun the operation.
+    __device__ void announce() const {
         const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
         if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
     }

@@ -21,39 +21,49 @@ struct CombineArgs {
     i64 phases;
 };
 
-constexpr int kPacksAtOnce = 3, kRowsAtOnce = 2;  // that a thread has on their way
+// Packs that a thread has on their way: kPacks of each of kRows rows. A rank has two rows of most tokens, and parts of
+// a token's sum come from most ranks.
+template <int packs, int rows>
+struct AtOnce {
+    static constexpr int kPacks = packs, kRows = rows;
+};
+using Folding = AtOnce<4, 2>;
+using Adding = AtOnce<2, 4>;
+using One = AtOnce<1, 2>;
+
+struct Aligned {  // rows that begin at multiples of 16
+    static __device__ __forceinline__ Pack load(const char* from) { return get_pack(reinterpret_cast<const Pack*>(from)); }
+};
+struct Unaligned {
+    static __device__ __forceinline__ Pack load(const char* from) { return load_bytes(from, kPackNbytes); }
+};
 
 // Adds packs of some rows, with weights, in their order: in each row pack i, i + stride …
-template <class T, int kPacks>
+template <class T, class Shape>
 struct Sums {
-    float sums[kPacks][Elements<T>::kCount] = {};
+    float sums[Shape::kPacks][Elements<T>::kCount] = {};
 
-    // `row(s)` is where row s begins, at a multiple of 16 if `aligned`; packs from `end` on are left alone.
-    template <class Row, class Weight>
-    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, bool aligned, Row row, Weight weight) {
+    // `row(s)` is where row s begins; packs from `end` on are left alone.
+    template <class Address, class Row, class Weight>
+    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, Row row, Weight weight) {
 #pragma unroll 1
-        for (int s = 0; !aligned && s < rows; ++s)
+        for (int begin = 0; begin < rows; begin += Shape::kRows) {
+            Pack packs[Shape::kRows][Shape::kPacks];
+            float factors[Shape::kRows];
 #pragma unroll
-            for (int p = 0; p < kPacks; ++p)
-                if (i + p * stride < end) add(p, load_bytes(row(s) + (i + p * stride) * kPackNbytes, kPackNbytes), weight(s));
-#pragma unroll 1
-        for (int begin = 0; aligned && begin < rows; begin += kRowsAtOnce) {
-            Pack packs[kRowsAtOnce][kPacks];
-#pragma unroll
-            for (int s = 0; s < kRowsAtOnce; ++s) {
+            for (int s = 0; s < Shape::kRows; ++s) {
                 const char* from = row(begin + s < rows ? begin + s : begin);
+                factors[s] = weight(begin + s < rows ? begin + s : begin);
 #pragma unroll
-                for (int p = 0; p < kPacks; ++p)
+                for (int p = 0; p < Shape::kPacks; ++p)
                     if (begin + s < rows && i + p * stride < end)
-                        packs[s][p] = get_pack(reinterpret_cast<const Pack*>(from) + i + p * stride);
+                        packs[s][p] = Address::load(from + (i + p * stride) * kPackNbytes);
             }
 #pragma unroll
-            for (int s = 0; s < kRowsAtOnce; ++s)
-                if (begin + s < rows) {
-                    const float factor = weight(begin + s);
+            for (int s = 0; s < Shape::kRows; ++s)
+                if (begin + s < rows)
 #pragma unroll
-                    for (int p = 0; p < kPacks; ++p) add(p, packs[s][p], factor);
-                }
+                    for (int p = 0; p < Shape::kPacks; ++p) add(p, packs[s][p], factors[s]);
         }
     }
 
@@ -66,7 +76,7 @@ struct Sums {
     __device__ __forceinline__ Pack rounded(int p) const {
         Elements<T> elements;
 #pragma unroll
-        for (int e = 0; e < Elements<T>::kCount; ++e) elements.values[e] = T(sums[p][e]);
+        for (int e = 0; e < Elements<T>::kCount; e += 2) round_pair(sums[p][e], sums[p][e + 1], elements.values + e);
         return pack_of(elements);
     }
 
@@ -78,10 +88,17 @@ struct Sums {
         for (int o = 0; o < kOut; ++o) {
             Elements<Out> elements;
 #pragma unroll
-            for (int e = 0; e < kEach; ++e) elements.values[e] = Out(sums[p][o * kEach + e]);
+            for (int e = 0; e < kEach; e += 2)
+                round_pair(sums[p][o * kEach + e], sums[p][o * kEach + e + 1], elements.values + e);
             store_pack(out, i * kOut + o, nbytes, pack_of(elements));
         }
     }
+};
+
+struct Known {  // what is read of few tokens before any is sent; [size][few_tokens * k]: of the choices of all ranks
+    u32 ways[kMostFewChoices];
+    float weights[kMostFewChoices];
+    u32 ranks[kMostFewChoices];  // that have rows of a token of this rank, as bits
 };
 
 struct CombineLists {  // of each warp, in shared memory
@@ -90,24 +107,24 @@ struct CombineLists {  // of each warp, in shared memory
     const char* parts[kMaxWarps][kMaxRanks];  // what comes back of a token
 };
 
+__device__ __forceinline__ float weight_of(const CombineArgs& args, u32 row) { return args.weighted ? args.row_weights[row] : 1.0f; }
+
 // The rows of a token of `source` here, and their weights.
 __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     const u32* ways = args.ways + (source * args.shuffle.max_tokens + token) * args.shuffle.k;
-    const int count = lists.rows[warp].list(int(args.shuffle.k), [&](int c) { return ways[c]; });
-    for (int s = int(threadIdx.x % 32); s < count; s += 32)
-        lists.weights[warp][s] = args.weighted ? args.row_weights[lists.rows[warp].row[s]] : 1.0f;
-    __syncwarp();
-    return count;
+    return lists.rows[warp].list(
+        int(args.shuffle.k), [&](int c) { return ways[c]; },
+        [&](int number, int, u32 row) { lists.weights[warp][number] = weight_of(args, row); });
 }
 
 // Packs i, i + stride … of the sum over a token's rows here.
-template <class T, int kPacks>
-__device__ __forceinline__ Sums<T, kPacks> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
+template <class T, class Shape, class Address>
+__device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
-    Sums<T, kPacks> sums;
-    sums.add(
-        count, i, stride, packs, is_aligned(args.results),
+    Sums<T, Shape> sums;
+    sums.template add<Address>(
+        count, i, stride, packs,
         [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
         [&](int s) { return lists.weights[warp][s]; });
     return sums;
@@ -115,33 +132,66 @@ __device__ __forceinline__ Sums<T, kPacks> folded(const CombineArgs& args, const
 
 // Few tokens
 
+// Where choice `j` of those that few tokens have on all ranks is here; what there is of no token may be anything.
+__device__ __forceinline__ u32 few_way(const CombineArgs& args, u32 j) {
+    const u32 each = u32(args.shuffle.few_tokens * args.shuffle.k), source = j / each;
+    return args.ways[source * args.shuffle.max_tokens * args.shuffle.k + (j - source * each)];
+}
+
+__device__ __forceinline__ u32 few_choices(const Shuffle& shuffle) {
+    return u32(shuffle.team.size) * u32(shuffle.few_tokens) * u32(shuffle.k);
+}
+
+// Ways and weights of few tokens, by all threads at once; `early` is the way of the choice with the thread's number.
+__device__ void know_rows(const CombineArgs& args, u32 early, Known& known) {
+    for (u32 j = threadIdx.x; j < few_choices(args.shuffle); j += blockDim.x) {
+        const u32 way = j < blockDim.x ? early : few_way(args, j);
+        known.ways[j] = way;
+        known.weights[j] = way < args.shuffle.capacity ? weight_of(args, way) : 0.0f;
+    }
+}
+
+// From which ranks results of this rank's tokens come.
+__device__ void know_ranks(const CombineArgs& args, Known& known) {
+    for (u32 token = threadIdx.x; token < u32(args.token_count); token += blockDim.x) {
+        u32 ranks = 0;
+        for (u32 c = 0; c < u32(args.shuffle.k); ++c) {
+            const u64 route = args.routes[token * u32(args.shuffle.k) + c];
+            if (route != kNoRow) ranks |= 1u << route_rank(route);
+        }
+        known.ranks[token] = ranks;
+    }
+}
+
 template <class T>
-__device__ void send_steps(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
-    const u32 lane = threadIdx.x % 32;
-    few.share(tokens, [&](int source, u32 job) {
-        const FewTokens::Step step = few.step(job);
+__device__ void send_steps(
+    const CombineArgs& args, const FewTokens& few, const i64* tokens, const Known& known, CombineLists& lists) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
+    few.share(tokens, [&](int source, const FewTokens::Step& step) {
+        const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + u32(step.token)) * k;
         const u64 i = step.first + lane;
-        const int count = list_rows(args, source, step.token, lists);
+        const int count = lists.rows[warp].list(
+            int(k), [&](int c) { return known.ways[first + c]; },
+            [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
         if (count == 0 || i >= few.row_packs) return;
-        few.send(source, step.position + 2 * lane, folded<T, 1>(args, lists, count, u32(i), 0).rounded(0));
+        const Pack sum = is_aligned(args.results) ? folded<T, One, Aligned>(args, lists, count, u32(i), 0).rounded(0)
+                                                  : folded<T, One, Unaligned>(args, lists, count, u32(i), 0).rounded(0);
+        few.send(source, step.position + 2 * lane, sum);
     });
 }
 
 // Adds up the steps that come back for this rank's tokens.
 template <class T, class Out>
-__device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
+__device__ void receive_steps(const CombineArgs& args, const FewTokens& few, const Known& known) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
     const u64 nbytes = u64(shuffle.hidden) * sizeof(Out);
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        const u64* routes = args.routes + step.token * shuffle.k;
-        Sums<T, 1> sums;
+        const u32 ranks = known.ranks[step.token];
+        Sums<T, One> sums;
         bool ok = i < few.row_packs;
-        u32 ranks = 0;
-        for (int c = 0; c < shuffle.k; ++c)
-            if (routes[c] != kNoRow) ranks |= 1u << route_rank(routes[c]);
         for (int rank = 0; ok && rank < shuffle.team.size; rank += kSourcesAtOnce) {
             Pack packs[kSourcesAtOnce];
             ok = few.receive_each(ranks, rank, step.position + 2 * lane, packs);
@@ -155,13 +205,25 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few) {
 
 // Many tokens
 
+// Sends what a token's rows here add up to.
+template <class T, class Shape, class Address>
+__device__ __forceinline__ void send_sum(const CombineArgs& args, const Crew& crew, const CombineLists& lists, int count, Pack* to) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
+    for (u32 i = crew.member; i < packs; i += Shape::kPacks * crew.members) {
+        const auto sums = folded<T, Shape, Address>(args, lists, count, i, crew.members);
+#pragma unroll
+        for (int p = 0; p < Shape::kPacks; ++p)
+            if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
+    }
+}
+
 // Sends what this block's rows add up to where their tokens came from.
 template <class T>
 __device__ void send_stages(
     const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, CombineLists& lists) {
     const Shuffle& shuffle = args.shuffle;
     const int size = shuffle.team.size, me = shuffle.team.rank;
-    const u32 packs = u32(packs_of<T>(shuffle.hidden));
+    const u64 packs = packs_of<T>(shuffle.hidden);
     for (i64 number = 0; number < most_stages(tokens, size); ++number) {
         const Stage stage{me + 1, size, tokens, number};
         const u32 jobs = stage.jobs();
@@ -174,12 +236,8 @@ __device__ void send_stages(
             if (count == 0) continue;
             const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
-            for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-                const auto sums = folded<T, kPacksAtOnce>(args, lists, count, i, crew.members);
-#pragma unroll
-                for (int p = 0; p < kPacksAtOnce; ++p)
-                    if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
-            }
+            if (is_aligned(args.results)) send_sum<T, Folding, Aligned>(args, crew, lists, count, to);
+            else send_sum<T, One, Unaligned>(args, crew, lists, count, to);
         }
         gang.everyone(true);
         signals.say_stored(gang, number + 1);
@@ -201,12 +259,12 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
         parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
     }
     __syncwarp();
-    for (u32 i = crew.member; i < packs; i += kPacksAtOnce * crew.members) {
-        Sums<T, kPacksAtOnce> sums;
-        sums.add(
-            __popc(present), i, crew.members, packs, true, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
+    for (u32 i = crew.member; i < packs; i += Adding::kPacks * crew.members) {
+        Sums<T, Adding> sums;
+        sums.template add<Aligned>(
+            __popc(present), i, crew.members, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
 #pragma unroll
-        for (int p = 0; p < kPacksAtOnce; ++p)
+        for (int p = 0; p < Adding::kPacks; ++p)
             if (i + p * crew.members < packs)
                 sums.template store<Out>(p, args.out + token * nbytes, i + p * crew.members, nbytes);
     }
@@ -227,15 +285,19 @@ __device__ void receive_stages(const CombineArgs& args, const Gang& gang, const 
 
 // What there is to do in this launch, after the first half has begun.
 template <class T, class Out>
-__device__ void move(const CombineArgs& args, const FewTokens& few, const i64* tokens, CombineLists& lists) {
+__device__ void move(
+    const CombineArgs& args, const FewTokens& few, const Channel& channel, const i64* tokens, Known& known, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
-        if (args.phases & kSend) send_steps<T>(args, few, tokens, lists);
+        if (args.phases & kSend) send_steps<T>(args, few, tokens, known, lists);
+        if (args.phases & kSend) channel.announce();
+        know_ranks(args, known);
         __syncthreads();  // a block reads what it has sent to itself
-        if (args.phases & kReceive) receive_steps<T, Out>(args, few);
+        if (args.phases & kReceive) receive_steps<T, Out>(args, few, known);
         return;
     }
-    const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
+    const i64 stages = most_stages(tokens, args.shuffle.team.size);
+    const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
     const Signals signals{args.shuffle.team, few.epoch};
     if ((args.phases & kSend) && senders.has_me()) send_stages<T>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())
@@ -245,15 +307,23 @@ __device__ void move(const CombineArgs& args, const FewTokens& few, const i64* t
 template <class T, class Out>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
     __shared__ CombineLists lists;
+    __shared__ Known known;
+    __shared__ Slots slots;
     __shared__ i64 tokens[kMaxRanks];
     const Shuffle& shuffle = args.shuffle;
-    const bool sends = args.phases & kSend;
-    Channel channel(shuffle.team, sends);
-    const FewTokens few{shuffle, channel.epoch, packs_of<T>(shuffle.hidden)};
+    const Steps steps{shuffle, packs_of<T>(shuffle.hidden)};
+    const bool sends = args.phases & kSend, hurries = sends && steps.are_few(args.token_count);
+    const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
+    Channel channel(shuffle.team, sends, false);
+    const FewTokens few{steps, channel.epoch, slots};
+    few.find_slots();
+    if (hurries) know_rows(args, early, known);
     __syncthreads();
+    const bool all_few = few.all_have(tokens);
+    if (sends && !all_few) channel.announce();
     // As packets once their slots are free; else once nobody adds what came last time.
-    const bool all_few = few.all_have(tokens), ok = !sends || channel.await_entered(all_few ? 1 : 0);
-    if (ok) move<T, Out>(args, few, tokens, lists);
+    const bool ok = !sends || channel.await_entered(all_few ? 1 : 0);
+    if (ok) move<T, Out>(args, few, channel, tokens, known, lists);
     channel.leave(ok && sends && !all_few);
 }

@@ -15,13 +15,17 @@ __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& chann
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     index_tokens(args, table, range);
-    const Signals signals{shuffle.team, channel.epoch};
-    signals.say_counted();
-    if (!signals.await_counted()) return false;
-    add_blocks(shuffle, table);
+    if (args.token_count * shuffle.k <= shuffle.alone_choices) {
+        count_alone(args, table, range);
+    } else {
+        const Signals signals{shuffle.team, channel.epoch};
+        signals.say_counted();
+        if (!signals.await_counted()) return false;
+        add_blocks(shuffle, table);
+    }
     Packets packets(channel);
     if (!exchange_counts(shuffle, table, packets)) return false;
-    place_buckets(shuffle, table);
+    place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });
     finish_routes(args, table, range);
     return true;
 }
@@ -57,10 +61,9 @@ __device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs
     return __popc(present);
 }
 
-// Stores a token's data in its leaders' rows.
-template <class From, class To>
+// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
+template <u32 kUnroll, class From, class To>
 __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
-    constexpr u32 kUnroll = Source<From, To>::kPacks > 2 ? 2 : 4;
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
@@ -91,16 +94,19 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 
 template <class From, class To>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
+    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 7;
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
         const i64 begin = range.begin + stage * kStageTokens;
         const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
         const Crew crew = gang.crew(jobs);
+        const bool many = packs_of<To>(shuffle.hidden) > 2 * crew.members;  // else short code is there sooner
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const u64* routes = args.routes + (begin + job) * shuffle.k;
             const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
-            store_token<From, To>(args, crew, begin + job, leaders, count);
+            if (many) store_token<kAtOnce, From, To>(args, crew, begin + job, leaders, count);
+            else store_token<1, From, To>(args, crew, begin + job, leaders, count);
             if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
@@ -108,13 +114,12 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
     }
 }
 
-// Copies what a leader has to the token's other rows here.
-template <class To>
+// Copies what a leader has to the token's other rows here, kUnroll packs of a thread at a time.
+template <int kUnroll, class To>
 __device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* rows, int count) {
     const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
     Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
-    constexpr int kUnroll = 4;
     for (u64 first = crew.member; first < packs; first += kUnroll * crew.members) {
         Pack moved[kUnroll];
 #pragma unroll
@@ -142,16 +147,19 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
     const int k = int(shuffle.k), me = shuffle.team.rank;
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
     const u32* told = shuffle.ways_of(me, source, token);
-    const int count = list.list(k, [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); });
-    if (count > 1) copy_on<To>(shuffle, crew, list.row, count);
+    const auto way = [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); };
+    const int count = list.list(k, way, [](int, int, u32) {});
     for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
-        const u32 row = ld_relaxed_sys(told + c);
+        const u32 row = way(c);
         known[c] = row;
         if (row == kNoWay) continue;
         const u64 note = ld_relaxed_sys(reinterpret_cast<const u64*>(shuffle.notes[me]) + row);
         args.row_experts[row] = int(note_local(note));
         args.row_weights[row] = note_weight(note);
     }
+    if (count < 2) return;
+    if (packs_of<To>(shuffle.hidden) > 2 * crew.members) copy_on<8, To>(shuffle, crew, list.row, count);
+    else copy_on<2, To>(shuffle, crew, list.row, count);
 }
 
 template <class To>
@@ -174,7 +182,8 @@ __device__ void deliver_stages(
 
 template <class From, class To>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
-    const Gang senders(args.phases, kSend), receivers(args.phases, kReceive);
+    const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
+    const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())
@@ -195,20 +204,22 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
 template <class From, class To>
-__device__ bool begin(const DispatchArgs& args, const FewTokens& few, Table& table, bool& all_few) {
-    const int rank = int(threadIdx.x);
-    if (args.reuse && rank < args.shuffle.team.size) table.tokens[rank] = args.token_counts[rank];
-    __syncthreads();
-    if (!args.reuse && (args.phases & kSend)) few.tell_count(args.token_count);
-    all_few = args.reuse ? few.all_have(table.tokens) : args.token_count <= args.shuffle.few_tokens;
-    if (all_few && (args.phases & kSend)) {
-        Source<From, To> source;
-        load_step(args, few, threadIdx.x / 32, source);  // on its way, while this rank finds out where to
-        args.reuse ? recall_choices(args, table) : send_choices(args, few, table);
-        send_steps<From, To>(args, few, table, source);
+__device__ bool begin(
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To>& early, bool& all_few) {
+    const bool sends = args.phases & kSend, hurries = sends && !args.reuse && few.are_few(args.token_count);
+    if (hurries) early.look_up(args);
+    few.find_slots();
+    if (!args.reuse) clear_counts(args.shuffle, table);
+    if (!args.reuse && sends) few.tell_count(args.token_count);
+    if (!hurries) __syncthreads();  // else the next barrier is soon enough
+    all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);
+    if (all_few && sends) {
+        args.reuse ? recall_choices(args, table, early) : send_choices(args, few, table, early);
+        send_steps<From, To>(args, few, OwnChoices(table).place, early);
     }
+    if (sends) channel.announce();
     if (args.reuse || !all_few) return true;
-    const bool ok = few.learn_counts(table.tokens);
+    const bool ok = receive_choices(args.shuffle, few, table);
     all_few = few.all_have(table.tokens);
     return ok;
 }
@@ -219,12 +230,12 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
     if (!all_few) {
-        const bool learnt = args.reuse || args.token_count <= shuffle.few_tokens;  // by `begin`
+        const bool learnt = args.reuse || few.are_few(args.token_count);  // by `begin`
         if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
         move_many<From, To>(args, few.epoch, table, lists);
-    } else if ((args.phases & kReceive) && !receive_few<To>(args, few, table, lists)) return false;
+    } else if (args.phases & kReceive) receive_few<To>(args, few, table, lists);
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
 }
@@ -233,12 +244,17 @@ template <class From, class To>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
     __shared__ DispatchList lists[kMaxWarps];
+    __shared__ Slots slots;
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
-    Channel channel(shuffle.team, sends);
-    const FewTokens few{shuffle, channel.epoch, packs_of<To>(shuffle.hidden)};
+    const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
+    Early<From, To> early;
+    if (sends && steps.are_few(args.token_count)) early.load(args, steps);
+    if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
+    Channel channel(shuffle.team, sends, false);
+    const FewTokens few{steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin<From, To>(args, few, table, all_few);
+    if (ok) ok = begin<From, To>(args, few, table, channel, early, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not

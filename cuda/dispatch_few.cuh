@@ -15,93 +15,129 @@ union DispatchList {  // of a warp, in shared memory: it sends, or it receives
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
 
-// Numbers this rank's choices within their buckets, and tells all ranks.
-__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table) {
-    const int choices = int(args.token_count * args.shuffle.k);
-    int* buckets = table.few.matrix;
-    for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-        u32 place = 0;
-        buckets[i] = bucket_of_choice(args, i, place);
-        const float weight = args.weights ? args.weights[i] : 1.0f;
-        table.few.words[i] = buckets[i] < 0 ? kNoRow : choice_word(place, 0, weight);
-    }
-    __syncthreads();
-    for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-        u32 number = 0;
-        for (int j = 0; j < i; ++j) number += buckets[j] == buckets[i];
-        const u64 word = table.few.words[i];
-#pragma unroll 1
-        for (int rank = 0; rank < args.shuffle.team.size; ++rank)
-            few.send_word(rank, 1 + u32(i), is_choice(word) ? word + number : word);
-    }
-}
-
-// The same of an earlier dispatch, for this rank alone.
-__device__ void recall_choices(const DispatchArgs& args, Table& table) {
-    for (int i = int(threadIdx.x); i < int(args.token_count * args.shuffle.k); i += int(blockDim.x))
-        table.few.words[i] = args.routes[i] == kNoRow ? kNoRow : choice_word(route_place(args.routes[i]), 0, 0.0f);
-    __syncthreads();
-}
-
 // What a lane of a warp sends of one of the block's steps, `job`.
 template <class From, class To>
-__device__ __forceinline__ void load_step(const DispatchArgs& args, const FewTokens& few, u32 job, Source<From, To>& source) {
-    if (job >= few.jobs(args.token_count)) return;
-    const FewTokens::Step step = few.step(job);
+__device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, u32 job, Source<From, To>& source) {
+    if (job >= steps.jobs(args.token_count)) return;
+    const Steps::Step step = steps.step(job);
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
-    if (i < few.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    if (i < steps.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
 }
 
-// Sends the steps of this block; each warp's first one has been loaded.
+// What a thread needs first: on its way, while the block looks for its epoch.
 template <class From, class To>
-__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Source<From, To> source) {
+struct Early {
+    i64 expert = -1;  // of the choice with the thread's number
+    int place = kNoPlace;
+    float weight = 1.0f;
+    Source<From, To> source;  // of the warp's first step
+    Pack pack;                // what becomes of it
+    float scale = 0;
+
+    __device__ void load(const DispatchArgs& args, const Steps& steps) {
+        if (!args.reuse && threadIdx.x < u32(args.token_count * args.shuffle.k)) {
+            expert = expert_of_choice(args, threadIdx.x);
+            if (args.weights) weight = args.weights[threadIdx.x];
+        }
+        load_step(args, steps, threadIdx.x / 32, source);
+    }
+
+    // Once the expert is there.
+    __device__ void look_up(const DispatchArgs& args) { place = place_of_choice(args, threadIdx.x, expert); }
+
+    __device__ void round() { pack = Cast<From, To>::round(source, scale); }
+};
+
+// Numbers this rank's choices within their buckets, and tells all ranks.
+template <class From, class To>
+__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To>& early) {
+    const u32 choices = u32(args.token_count * args.shuffle.k);
+    const OwnChoices own(table);
+    for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
+        own.place[i] = i < blockDim.x ? early.place : place_of_choice(args, i, expert_of_choice(args, i));
+        own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
+    }
+    early.round();
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
+        const float weight = i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f;
+        u32 number = 0;
+#pragma unroll 4
+        for (u32 j = 0; j < i; ++j) number += own.bucket[j] == own.bucket[i];
+        const u64 word = own.bucket[i] < 0 ? kNoRow : choice_word(u32(own.place[i]), number, weight);
+#pragma unroll 1
+        for (int rank = 0; rank < args.shuffle.team.size; ++rank) few.send_word(rank, 1 + i, word);
+    }
+}
+
+// Where this rank's choices went in an earlier dispatch.
+template <class From, class To>
+__device__ void recall_choices(const DispatchArgs& args, Table& table, Early<From, To>& early) {
+    for (u32 i = threadIdx.x; i < u32(args.token_count * args.shuffle.k); i += blockDim.x)
+        OwnChoices(table).place[i] = args.routes[i] == kNoRow ? kNoPlace : int(route_place(args.routes[i]));
+    early.round();
+    __syncthreads();
+}
+
+// Sends the steps of this block; each warp's first one has been rounded.
+template <class From, class To>
+__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To>& early) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
-        if (job >= blockDim.x / 32) load_step(args, few, job, source);
-        u32 ranks = 0;
-#pragma unroll 1
-        for (int c = 0; c < shuffle.k; ++c) {
-            const u64 word = table.few.words[step.token * shuffle.k + c];
-            if (is_choice(word)) ranks |= 1u << place_rank(choice_place(word));
+        if (job >= blockDim.x / 32) {
+            load_step(args, few, job, early.source);
+            early.round();
         }
-        float scale = 0;
-        const Pack pack = Cast<From, To>::round(source, scale);
+        u32 ranks = 0;
+#pragma unroll 8
+        for (u32 c = 0; c < u32(shuffle.k); ++c) {
+            const int place = places[u32(step.token) * u32(shuffle.k) + c];
+            if (place != kNoPlace) ranks |= 1u << place_rank(u32(place));
+        }
 #pragma unroll 1
         for (int rank = 0; i < few.row_packs && rank < shuffle.team.size; ++rank) {
             if ((ranks >> rank & 1) == 0) continue;
-            few.send(rank, step.position + 2 * lane, pack);
+            few.send(rank, step.position + 2 * lane, early.pack);
             if (begins_group<To>(i))
-                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(scale));
+                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(early.scale));
         }
     }
 }
 
-// Receives all ranks' choices, counts them, and finds out where the buckets begin.
+// Nothing has been counted yet; a barrier follows.
+__device__ void clear_counts(const Shuffle& shuffle, Table& table) {
+    if (shuffle.few_tokens == 0) return;  // there may be no room
+    for (int i = int(threadIdx.x); i < shuffle.team.size * int(shuffle.buckets); i += int(blockDim.x)) table.few.matrix[i] = 0;
+}
+
+// Receives how many tokens all ranks have, and the choices of those that have few; counts these.
 __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table) {
-    const int each = int(shuffle.few_tokens * shuffle.k), buckets = int(shuffle.buckets);
-    int* matrix = table.few.matrix;
-    for (int i = int(threadIdx.x); i < shuffle.team.size * buckets; i += int(blockDim.x)) matrix[i] = 0;
-    __syncthreads();
-    bool ok = true;
-    for (int j = int(threadIdx.x); ok && j < each * shuffle.team.size; j += int(blockDim.x)) {
-        const int source = j / each, i = j % each;
-        if (i >= table.tokens[source] * shuffle.k) continue;
-        u64 word = 0;
-        ok = few.receive_word(source, 1 + u32(i), word);
-        table.few.words[j] = word;
-        if (ok && is_choice(word)) atomicAdd(&matrix[source * buckets + bucket_of(shuffle, choice_place(word))], 1);
+    const u32 size = u32(shuffle.team.size), together = blockDim.x / size;
+    const u32 source = threadIdx.x % size, each = u32(shuffle.few_tokens * shuffle.k);
+    u32 i = threadIdx.x / size;
+    u64 tokens = 0, word = 0;
+    bool ok = few.receive_choice(int(source), i, tokens, word);
+    if (i == 0) table.tokens[source] = i64(tokens);
+    for (const u32 choices = i < together ? few.choices_of(tokens) : 0; ok && i < choices;) {
+        table.few.words[source * each + i] = word;
+        if (is_choice(word))
+            atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + bucket_of(shuffle, choice_place(word))], 1);
+        i += together;
+        if (i < choices) ok = few.receive_word(int(source), 1 + i, word);
     }
-    ok = Channel::everyone(ok);
-    for (int b = int(threadIdx.x); b < buckets; b += int(blockDim.x)) {
-        table.sum[b] = 0;
-        for (int source = 0; source < shuffle.team.size; ++source) table.sum[b] += matrix[source * buckets + b];
-    }
-    __syncthreads();
-    if (ok) place_buckets(shuffle, table);
-    return ok;
+    return Channel::everyone(ok);
+}
+
+// All ranks have few: finds out where the buckets begin.
+__device__ void place_few(const Shuffle& shuffle, Table& table) {
+    place_buckets(shuffle, table, [&](int b) {
+        int sum = 0;
+        for (int source = 0; source < shuffle.team.size; ++source) sum += table.few.matrix[source * int(shuffle.buckets) + b];
+        return sum;
+    });
 }
 
 // The row that a choice of `source` becomes on its rank; kNoWay: there is no room.
@@ -131,21 +167,19 @@ __device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, co
     const u32 lane = threadIdx.x % 32;
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
-    few.share(table.tokens, [&](int source, u32 job) {
-        const FewTokens::Step step = few.step(job);
+    few.share(table.tokens, [&](int source, const FewTokens::Step& step) {
         const u64 i = step.first + lane;
-        const int count = list.list(int(shuffle.k), [&](int c) { return few_way(args, table, source, step.token, c); });
+        const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
+        const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
         if (count == 0 || i >= few.row_packs) return;
         Pack pack;
-        if (!few.receive(source, step.position + 2 * lane, pack)) return;
+        float scale = 0;
+        if (!few.receive_step(source, step.position, begins_group<To>(i), pack, scale)) return;
 #pragma unroll 1
-        for (int r = 0; r < count; ++r) rows[list.row[r] * few.row_packs + i] = pack;
-        u64 scale = 0;
-        if (!begins_group<To>(i)) return;
-        if (!few.receive_word(source, step.position + 2 * kStepPacks + lane / kGroupLanes, scale)) return;
-#pragma unroll 1
-        for (int r = 0; r < count; ++r)
-            scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = bits_as<float>(u32(scale));
+        for (int r = 0; r < count; ++r) {
+            rows[list.row[r] * few.row_packs + i] = pack;
+            if (begins_group<To>(i)) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = scale;
+        }
     });
 }
 
@@ -170,13 +204,12 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
 }
 
 template <class To>
-__device__ bool receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists) {
+__device__ void receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
-    if (!args.reuse && !receive_choices(shuffle, few, table)) return false;
+    if (!args.reuse) place_few(shuffle, table);
     receive_steps<To>(args, few, table, lists[threadIdx.x / 32].rows);
-    if (args.reuse) return true;
+    if (args.reuse) return;
     write_few(args, table);
     if (is_scribe())
         write_counts(args, table, [&](int source, int b) { return table.few.matrix[source * shuffle.buckets + b]; });
-    return true;
 }

@@ -17,6 +17,7 @@ constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
 constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
 constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
+constexpr int kNoPlace = -1;
 
 // A choice as a word: what stands in its place is in 4, 16 and 12 bits.
 __device__ __forceinline__ u64 choice_word(u32 place, u32 number, float weight) {
@@ -27,28 +28,20 @@ __device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; 
 __device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
 __device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
 
-struct FewTokens {
+// The steps of a block.
+struct Steps {
     const Shuffle& shuffle;
-    const u32 epoch;
     const u64 row_packs;  // of what travels: rows there, results back
 
     __device__ u32 steps() const { return u32((row_packs + kStepPacks - 1) / kStepPacks); }
+
+    // Without room for few tokens, not even none are.
+    __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
 
     // Steps of this block, of `tokens` tokens.
     __device__ u32 jobs(i64 tokens) const {
         const u32 all = u32(tokens) * steps();
         return all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-    }
-
-    // Warps of the block take turns at the sources' steps: `each(source, job)`.
-    template <class Each>
-    __device__ void share(const i64* tokens, Each each) const {
-        const u32 size = u32(shuffle.team.size);
-        u32 most = 0;
-#pragma unroll 1
-        for (u32 rank = 0; rank < size; ++rank) most = jobs(tokens[rank]) > most ? jobs(tokens[rank]) : most;
-        for (u32 turn = threadIdx.x / 32; turn < most * size; turn += blockDim.x / 32)
-            if (turn / size < jobs(tokens[turn % size])) each(int(turn % size), turn / size);
     }
 
     struct Step {
@@ -57,19 +50,54 @@ struct FewTokens {
         u32 position;  // in a slot
     };
 
+    // Warps of the block take turns at the sources' steps: `each(source, step)`.
+    template <class Each>
+    __device__ void share(const i64* tokens, Each each) const {
+        const u32 size = u32(shuffle.team.size), turns = jobs(most_of(tokens)) * size;
+        for (u32 turn = threadIdx.x / 32; turn < turns; turn += blockDim.x / 32) {
+            const u32 job = turn / size, source = turn - job * size;
+            const Step found = step(job);
+            if (found.token < tokens[source]) each(int(source), found);
+        }
+    }
+
+    // Of the rank that has most.
+    __device__ i64 most_of(const i64* tokens) const {
+        i64 most = 0;
+#pragma unroll 1
+        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
+        return most;
+    }
+
     __device__ Step step(u32 job) const {
         const u32 number = blockIdx.x + job * gridDim.x;
         const u32 choices = 1 + u32(shuffle.few_tokens * shuffle.k);
         const u32 token = number / steps();
         return Step{token, (number - token * steps()) * kStepPacks, choices + job * kStepPackets};
     }
+};
 
-    // What this rank sends to `holder`, and what it has from `source`.
-    __device__ Pack* outbox(int holder) const { return slot(holder, shuffle.team.rank); }
-    __device__ const Pack* inbox(int source) const { return slot(shuffle.team.rank, source); }
+struct Slots {  // in shared memory, since finding one takes its time: what this rank sends to each, and has from each
+    Pack* out[kMaxRanks];
+    Pack* in[kMaxRanks];
+};
+
+struct FewTokens : Steps {
+    const u32 epoch;
+    Slots& slots;
+
+    // Thread r: those of rank r, which other threads know after a barrier.
+    __device__ void find_slots() const {
+        const int rank = int(threadIdx.x), me = shuffle.team.rank;
+        if (rank >= shuffle.team.size) return;
+        slots.out[rank] = slot(rank, me);
+        slots.in[rank] = slot(me, rank);
+    }
+
+    __device__ const Pack* inbox(int source) const { return slots.in[source]; }
 
     __device__ void send_word(int holder, u32 position, u64 word) const {
-        st_packet_sys(outbox(holder) + position, make_packet(word, epoch));
+        st_packet_sys(slots.out[holder] + position, make_packet(word, epoch));
     }
 
     __device__ void send(int holder, u32 position, Pack pack) const {
@@ -87,14 +115,39 @@ struct FewTokens {
         }
     }
 
-    __device__ bool receive(int source, u32 position, Pack& pack) const {
-        const Pack* packets = inbox(source) + position;
+    // How many tokens `source` has; if they are few and choice `i` is one of theirs, this choice as well.
+    __device__ bool receive_choice(int source, u32 i, u64& tokens, u64& word) const {
+        const Pack* packets = inbox(source);
+        const u32 position = i < shuffle.few_tokens * shuffle.k ? 1 + i : 0;
+        Patience patience;
+        for (;;) {
+            const Pack count = ld_packet_sys(packets), choice = ld_packet_sys(packets + position);
+            tokens = payload(count);
+            word = payload(choice);
+            const bool wanted = is_new(count, epoch) && i < choices_of(tokens);
+            if (is_new(count, epoch) && (!wanted || is_new(choice, epoch))) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, wanted ? choice : count); })) return false;
+        }
+    }
+
+    // Choices that a source with so many tokens has sent.
+    __device__ u32 choices_of(u64 tokens) const {
+        return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
+    }
+
+    // A lane's pack of a step, and, where a group begins, its scale.
+    __device__ bool receive_step(int source, u32 position, bool begins_group, Pack& pack, float& scale) const {
+        const u32 lane = threadIdx.x % 32;
+        const Pack* packets = inbox(source) + position + 2 * lane;
+        const Pack* scales = inbox(source) + position + 2 * kStepPacks + lane / (kStepPacks / kStepScales);
         Patience patience;
         for (;;) {
             const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
+            const Pack third = begins_group ? ld_packet_sys(scales) : first;
             pack = Pack{payload(first), payload(second)};
-            if (is_new(first, epoch) && is_new(second, epoch)) return true;
-            const Pack& stale = is_new(first, epoch) ? second : first;
+            scale = bits_as<float>(u32(payload(third)));
+            if (is_new(first, epoch) && is_new(second, epoch) && is_new(third, epoch)) return true;
+            const Pack& stale = is_new(first, epoch) ? is_new(second, epoch) ? third : second : first;
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
         }
     }
@@ -138,12 +191,7 @@ struct FewTokens {
     }
 
     // Do all have few? Alike in all threads and on all ranks.
-    __device__ bool all_have(const i64* tokens) const {
-        i64 most = 0;
-#pragma unroll 1
-        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
-        return most <= shuffle.few_tokens;
-    }
+    __device__ bool all_have(const i64* tokens) const { return are_few(most_of(tokens)); }
 
   private:
     // A rank's block has a place for what it sends to itself, too, which no other ever sees.

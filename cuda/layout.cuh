@@ -29,7 +29,7 @@ struct Watch {
     u64 source, wanted, capacity;
 };
 enum Failure : u64 { kTimedOut = 1, kAborted = 2 };
-enum Overflow : u64 { kCut = 1, kBadCounts = 2, kTruncated = 3, kBadExpert = 4 };
+enum Overflow : u64 { kCut = 1, kBadCounts = 2, kTruncated = 3, kBadExpert = 4, kBadSegment = 5 };
 
 struct alignas(128) LeaseHeader {
     u32 failed;    // the thread that turns it from 0 to 1 writes Watch::failure; every wait looks at it

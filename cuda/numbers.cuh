@@ -90,6 +90,23 @@ __device__ __forceinline__ void round_pair(float first, float second, Float8* pa
 #endif
 }
 
+// Any two numbers.
+template <class T>
+__device__ __forceinline__ void round_pair(float first, float second, T* pair) {
+    pair[0] = T(first);
+    pair[1] = T(second);
+}
+
+__device__ __forceinline__ void round_pair(float first, float second, Bfloat16* pair) {
+#ifdef PYNCCLX_CONVERTS_TO_BFLOAT16
+    const u32 bits = to_bfloat16_pair(first, second);
+    memcpy(pair, &bits, sizeof bits);
+#else
+    pair[0] = Bfloat16(first);
+    pair[1] = Bfloat16(second);
+#endif
+}
+
 template <class Real>
 struct Complex {
     Real re, im;

@@ -40,6 +40,7 @@ struct Shuffle {
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
     i64 few_tokens;        // up to so many of each rank travel as packets
+    i64 alone_choices;     // up to so many of its rank every block counts for itself
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;
@@ -88,9 +89,10 @@ struct Rows {
     u32 row[kMaxChoices];
     int leading;  // the choice of the first
 
-    // All lanes of the warp; `way(c)` is what choice c has here. Returns how many rows there are.
-    template <class Way>
-    __device__ int list(int k, Way way) {
+    // All lanes of the warp; `way(c)` is what choice c has here, `keep(number, c, way)` is told of each row. Returns how
+    // many there are.
+    template <class Way, class Keep>
+    __device__ int list(int k, Way way, Keep keep) {
         const u32 lane = threadIdx.x % 32;
         int count = 0;
         __syncwarp();  // those of the last token have been used
@@ -100,7 +102,10 @@ struct Rows {
             const u32 mine = c < k ? way(c) : kNoWay;
             const u32 present = __ballot_sync(0xffffffffu, mine != kNoWay);
             const int before = count + __popc(present & ((1u << lane) - 1));
-            if (mine != kNoWay) row[before] = mine;
+            if (mine != kNoWay) {
+                row[before] = mine;
+                keep(before, c, mine);
+            }
             if (mine != kNoWay && before == 0) leading = c;
             count += __popc(present);
         }
@@ -161,13 +166,14 @@ __device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
     return most;
 }
 
-// The warps of a block that do one half of an operation: half of them, if both halves are in this launch.
+// The warps of a block that do one half of an operation: half of them, if both halves are in this launch, and there are
+// several stages, so that some send while others receive.
 struct Gang {
     u32 begin, end, barrier;
 
-    __device__ Gang(i64 phases, Phase phase) {
+    __device__ Gang(i64 phases, Phase phase, i64 stages) {
         const u32 warps = blockDim.x / 32, half = warps / 2;
-        const bool divided = phases == (kSend | kReceive) && half > 0;
+        const bool divided = phases == (kSend | kReceive) && half > 0 && stages > 1;
         begin = divided && phase == kReceive ? half : 0;
         end = divided && phase == kSend ? half : warps;
         barrier = u32(phase);

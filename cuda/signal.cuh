@@ -166,6 +166,16 @@ __device__ __forceinline__ unsigned short to_float8_pair(float first, float seco
 }
 #endif
 
+#if __CUDA_ARCH__ >= 800
+#define PYNCCLX_CONVERTS_TO_BFLOAT16
+// Two floats as bfloat16, the first in the low half.
+__device__ __forceinline__ u32 to_bfloat16_pair(float first, float second) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+#endif
+
 // For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
 __device__ __forceinline__ void spin_hint() {}
 

@@ -51,6 +51,8 @@ def main() -> int:
     shuffle = Shuffle(comm, xp, xp.asarray(own.astype(options.dtype)), model.to(xp), options.k, len(tokens))
     result, received, seconds = run(comm, shuffle, options.steps)
     moving = time_moving(comm, shuffle, options.steps)
+    if options.routing:
+        save_routing(comm, shuffle, options.routing)
 
     matrix = xp.zeros((comm.size, comm.size), "i8")
     comm.Allgather(received, matrix)
@@ -141,6 +143,13 @@ def time_moving(comm: Any, shuffle: Shuffle, steps: int) -> tuple[float, int]:
     return seconds, comm.allreduce(int(counts.sum() - counts[comm.rank]))
 
 
+def save_routing(comm: Any, shuffle: Shuffle, path: Path) -> None:
+    """Write which experts each word of the text chose, in the order of the words; shape (words, k)."""
+    choices = comm.gather(to_host(shuffle.route(0)[0]))
+    if comm.rank == 0:
+        np.save(path, np.concatenate(choices).astype("i4"))
+
+
 # Before and after
 
 
@@ -171,6 +180,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="shuffles there and back")
     parser.add_argument("--skew", type=float, default=0.5, metavar="X", help="preference for the first experts")
     parser.add_argument("--dtype", choices=list(EPSILON), default="float32", help="of the rows on their way")
+    parser.add_argument("--routing", type=Path, metavar="FILE", help="write the choices of the first step: .npy")
     parser.add_argument("--output", type=Path, default="token_shuffle.png", metavar="FILE", help="picture to write")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of rows, routers and experts")
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from . import device_errors
 from .errors import Aborted, CapacityExceeded, MPIError, PeerTimeout
 
 TIMED_OUT, ABORTED = 1, 2  # Watch::failure
-BAD_COUNTS, TRUNCATED, BAD_EXPERT = 2, 3, 4  # Watch::overflow; 1: cut
+BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 2, 3, 4, 5  # Watch::overflow; 1: cut
 
 Record = dict[str, int]  # by the names of `layout.WATCH`; `operation` is an index of the operations
 
@@ -40,6 +40,11 @@ def overflow(record: Record, operations: Sequence[str], rank: int) -> Exception:
         return ValueError(
             f"{operation}: token {source} of rank {rank} chose expert {wanted}; there are {capacity}, and -1 "
             "chooses none. An earlier call was given this number on the device, and left the choice out"
+        )
+    if record["overflow"] == BAD_SEGMENT:
+        return ValueError(
+            f"{operation}: entry {source} of the segments' counts, lengths or ids is {wanted}; 0 to {capacity} is "
+            "possible there. An earlier call was given this number on the device, and took it for none"
         )
     if record["overflow"] == TRUNCATED:
         text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {rank} is {capacity}"

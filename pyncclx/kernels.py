@@ -25,6 +25,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
     "alltoallv.cu": ("alltoallv",),
+    "alltoallv_segments.cu": ("list_segments", "move_segments"),
     "gather.cu": ("gather",),
     "gatherv.cu": ("gatherv",),
     "scatter.cu": ("scatter",),

@@ -20,8 +20,9 @@ ALIGNMENT = 256
 MOST_FEW_CHOICES, MOST_FEW_COUNTS = 1024, 4096  # kMostFewChoices and kMostFewCounts of cuda/few_tokens.cuh
 STEP_PACKS, STEP_PACKETS = 32, 68  # kStepPacks, kStepPackets
 FEW_NBYTES = 8 << 20  # of all packets of few tokens
+ALONE_CHOICES = 4096  # of a rank that every block counts for itself
 
-SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q11q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
+SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q12q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
 DISPATCH = struct.Struct("=12Q3q")  # DispatchArgs after its Shuffle, but for the phases
 COMBINE = struct.Struct("=6Q2q")  # CombineArgs likewise
 COLLECT = struct.Struct("=5Q1q")  # CollectArgs

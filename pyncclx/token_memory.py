@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import layout
+from . import layout, token_layout
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
 from .token_layout import GROUP, SHUFFLE, plan
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 FLOAT8 = "float8_e4m3"
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, FLOAT8: 1}
-FEW_TOKENS = 64  # up to here half the blocks do
+# Types that tokens of a type can have on their way, and their C++ names.
+ROW_TYPES = {
+    "float32": ("float32", "float16", "bfloat16", FLOAT8),
+    "float16": ("float16", FLOAT8),
+    "bfloat16": ("bfloat16", FLOAT8),
+}
+CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
+SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter
 
 
 class Rows(NamedTuple):
@@ -113,7 +120,7 @@ class Memory:
             *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
             *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots))),
             *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
-            *(shuffle.max_tokens, parts.few_tokens, self.results_of_token),
+            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, self.results_of_token),
             *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )
@@ -141,8 +148,8 @@ class Memory:
 
 
 def default_blocks(max_tokens: int, most: int) -> int:
-    """Half the blocks for few tokens, which are over before the other half has begun."""
-    return most if max_tokens > FEW_TOKENS else max(1, most // 2)
+    """All blocks, but for one token or some, which are over before all have begun."""
+    return max(1, most // 4) if max_tokens == 1 else max(1, most // 2) if max_tokens <= SOME_TOKENS else most
 
 
 def array_type(name: str) -> Any:

@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
-from . import datatypes, devices, kernels
+from . import datatypes, kernels
 from .base import IntraBase
-from .buffers import Buffer, resolve
 from .collectives.launch import compare, stream_for
 from .errors import CollectiveMismatch, NotSupported
-from .token_layout import (
-    COLLECT,
-    COMBINE,
-    DISPATCH,
-    MAX_CHOICES,
-    PHASES,
-    RECEIVE,
-    SEND,
-    check_buckets,
-    place_experts,
-    whole,
-)
-from .token_memory import FLOAT8, Handle, Memory, Rows, address_of, array_type
+from .token_calls import Move, collect_move, combine_move, dispatch_move
+from .token_layout import MAX_CHOICES, PHASES, RECEIVE, SEND, check_buckets, place_experts, whole
+from .token_memory import CXX, FLOAT8, ROW_TYPES, Handle, Memory, Rows
 
-# Types that tokens of a type can have on their way, and their C++ names.
-ROW_TYPES = {
-    "float32": ("float32", "float16", "bfloat16", FLOAT8),
-    "float16": ("float16", FLOAT8),
-    "bfloat16": ("bfloat16", FLOAT8),
-}
-CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
 LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
-
-
-class Move(NamedTuple):
-    """One dispatch or combine: what its kernel needs, and what the caller gets."""
-
-    operation: str
-    template: tuple[str, ...]
-    arguments: bytes
-    buffers: tuple[Buffer, ...]
-    result: Any
 
 
 class TokenShuffle:
@@ -141,7 +113,7 @@ class TokenShuffle:
 
     def explain(self) -> str:
         """Say in a sentence how dispatch and combine run. Collective at the first use."""
-        memory = self._held()
+        memory = self.held()
         return (
             f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
             "as packets with their choices; of more, counts go as packets, then rows straight to where they belong, "
@@ -173,13 +145,13 @@ class TokenShuffle:
         handle : Handle
             For `combine`, and for dispatches with the same routing.
         """
-        return self._whole(self._dispatch(tokens, topk_ids, topk_weights, handle))  # type: ignore[no-any-return]
+        return self._whole(dispatch_move(self, tokens, topk_ids, topk_weights, handle))  # type: ignore[no-any-return]
 
     def dispatch_begin(
         self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
     ) -> None:
         """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
-        self._begin(self._dispatch(tokens, topk_ids, topk_weights, handle))
+        self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle))
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
         """End a dispatch: what `dispatch` gives."""
@@ -208,11 +180,11 @@ class TokenShuffle:
         array, shape (tokens, hidden)
             `out`. Zero for a token without rows.
         """
-        return self._whole(self._combine(expert_out, handle, out, weighted))
+        return self._whole(combine_move(self, expert_out, handle, out, weighted))
 
     def combine_begin(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> None:
         """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
-        self._begin(self._combine(expert_out, handle, out, weighted))
+        self._begin(combine_move(self, expert_out, handle, out, weighted))
 
     def combine_end(self) -> Any:
         """End a combine: what `combine` gives."""
@@ -233,74 +205,11 @@ class TokenShuffle:
         array, shape (tokens, k), float32
             `out`. Zero for a choice without a row.
         """
-        return self._whole(self._collect(values, handle, out))
-
-    # Calls
-
-    def _dispatch(self, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None) -> Move:
-        if (handle is None) == (topk_ids is None) or (handle is not None and topk_weights is not None):
-            raise TypeError("dispatch takes topk_ids (and topk_weights), or else the handle of an earlier dispatch")
-        sent = self._read(tokens, "dispatch: tokens", (None, self.hidden), (self.dtype,))
-        count = sent.shape[0]
-        if count > self.max_tokens:
-            raise ValueError(f"dispatch: {count} tokens, but max_tokens is {self.max_tokens}; send them in parts")
-        if handle is not None and len(handle.routes) != count:
-            raise ValueError(f"dispatch: {count} tokens, but the handle is of {len(handle.routes)}; pass its tokens")
-        ids = weights = None
-        if topk_ids is not None:
-            ids = self._read(topk_ids, "dispatch: topk_ids", (count, self.k), ("int32", "int64"))
-        if topk_weights is not None:
-            weights = self._read(topk_weights, "dispatch: topk_weights", (count, self.k), ("float32",))
-        reuse, handle = handle is not None, handle or self._held().new_handle(count)
-        rows = handle.rows
-        outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
-        arguments = DISPATCH.pack(
-            *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
-            *map(address_of, (*outputs, rows.experts, rows.weights)),
-            *(count, ids.datatype.itemsize if ids else 0, reuse),
-        )
-        buffers = tuple(buffer for buffer in (sent, ids, weights) if buffer)
-        return Move("Dispatch", (self.dtype, self.rows_dtype), arguments, buffers, (rows, handle))
-
-    def _combine(self, expert_out: Any, handle: Handle, out: Any, weighted: bool) -> Move:
-        count = len(handle.routes)
-        if out is None:
-            out = self._held().xp.empty((count, self.hidden), array_type(self.dtype))
-        types = (self.dtype, "float32") if self.dtype != "float32" else ("float32",)
-        sent = self._read(expert_out, "combine: expert_out", (self.capacity, self.hidden), (self.dtype,))
-        summed = self._read(out, "combine: out", (count, self.hidden), types, writable=True)
-        addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
-        arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
-        return Move("Combine", (self.dtype, summed.datatype.name), arguments, (sent, summed), out)
-
-    def _collect(self, values: Any, handle: Handle, out: Any) -> Move:
-        count = len(handle.routes)
-        if out is None:
-            out = self._held().xp.empty((count, self.k), "f4")
-        sent = self._read(values, "collect: values", (self.capacity,), ("float32",))
-        collected = self._read(out, "collect: out", (count, self.k), ("float32",), writable=True)
-        addresses = map(address_of, (handle.ways, handle.token_counts, handle.routes))
-        arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
-        return Move("Collect", (), arguments, (sent, collected), out)
-
-    def _read(
-        self, array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
-    ) -> Buffer:
-        """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
-        buffer = resolve(array, name, writable=writable, device=devices.select())
-        wanted = ["n" if length is None else str(length) for length in shape]
-        found = buffer.shape
-        if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
-            raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
-        if buffer.datatype.name not in types:
-            raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
-        if not _in_c_order(array):
-            raise ValueError(f"{name} is in Fortran order; pass an array in C order")
-        return buffer
+        return self._whole(collect_move(self, values, handle, out))
 
     # Launching
 
-    def _held(self) -> Memory:
+    def held(self) -> Memory:
         """The memory, allocated at the first use. Collective then."""
         if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
@@ -331,7 +240,7 @@ class TokenShuffle:
             raise RuntimeError(f"{operation.lower()} after {begun}_begin: call {begun}_end before")
         if comm.checking:
             compare(comm, operation, (move.template, phases))
-        team, memory = comm.team, self._held()
+        team, memory = comm.team, self.held()
         template = tuple(CXX[name] for name in move.template)
         function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *template)
         stream = stream_for(team.device, move.buffers)
@@ -382,13 +291,3 @@ def _type_name(dtype: Any) -> str:
     """The name of a type of rows, from a string, a dtype of NumPy or of PyTorch."""
     text = str(dtype)
     return FLOAT8 if FLOAT8 in text else datatypes.of(dtype).name
-
-
-def _in_c_order(array: Any) -> bool:
-    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
-    if hasattr(array, "is_contiguous"):  # PyTorch's
-        return bool(array.is_contiguous())
-    try:
-        return bool(array.flags["C_CONTIGUOUS"])
-    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
-        return True

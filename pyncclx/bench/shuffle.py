@@ -2,7 +2,8 @@
 
 Every rank has as many tokens, each with k different experts. Times are microseconds of one operation on the slowest
 rank. GB/s are bytes that a rank receives from others, by time: a token counts once for each rank that it travels to.
-"again" is a dispatch with the handle of an earlier one. Of hidden, k, routing and blocks several can be given.
+"again" is a dispatch with the handle of an earlier one. Of hidden, k, experts, routing and blocks several can be given:
+all combinations are timed, or, with --one-at-a-time, what differs from the first of each in one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..token_memory import FLOAT8, ITEMSIZE, array_type
 from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 
-ROUTINGS = ("uniform", "zipf", "one")
+ROUTINGS = ("uniform", "zipf", "one", "trace")
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
 COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
 
@@ -40,6 +41,11 @@ class Setting:
     dtype: str
     rows_dtype: str
     layout: str
+    mode: str  # graph or eager
+
+    def varies(self) -> tuple[Any, ...]:
+        """What the command line can give several of."""
+        return self.hidden, self.k, self.experts, self.routing, self.mode
 
 
 def add_command(commands: Any) -> None:
@@ -48,10 +54,18 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="tokens of each rank")
     parser.add_argument("--hidden", type=int, nargs="+", default=[7168], metavar="N", help="elements of a token")
     parser.add_argument("--k", type=int, nargs="+", default=[8], metavar="N", help="experts for each token (default 8)")
-    parser.add_argument("--experts", type=int, default=256, metavar="N", help="experts of all ranks (default 256)")
+    parser.add_argument("--experts", type=int, nargs="+", default=[256], metavar="N", help="of all ranks")
     parser.add_argument("--dtype", default="bfloat16", help="of the tokens (default bfloat16)")
     parser.add_argument("--rows-dtype", default=FLOAT8, help=f"of the rows (default {FLOAT8})")
     parser.add_argument("--routing", nargs="+", choices=ROUTINGS, default=["uniform"], help="who chooses whom")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="choices of --routing trace: .npy, (tokens, k)")
+    parser.add_argument(
+        "--one-at-a-time",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="all --tokens in the first setting only, these in settings that differ in one option (also in --graph)",
+    )
     parser.add_argument("--layout", choices=("expert", "source"), default="expert", help="of the rows")
     parser.add_argument("--blocks", type=int, nargs="+", default=[None], metavar="N", help="of the kernels")
     parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
@@ -75,7 +89,10 @@ def run(arguments: argparse.Namespace) -> None:
     mode = "graph" if arguments.graph else "eager"
     about = {"ranks": comm.size, "device": comm.team.device.kind, "mode": mode}
     about["date"] = datetime.date.today().isoformat()
-    results = [row for setting in settings(arguments) for row in sweep(comm, setting, arguments, peers)]
+    first, *others = settings(arguments)
+    few = arguments.one_at_a_time
+    results = sweep(comm, first, arguments.tokens, arguments, peers)
+    results += [row for each in others for row in sweep(comm, each, few or arguments.tokens, arguments, peers)]
     if comm.rank == 0:
         environment.write_json(arguments.json, about, {"results": results})
         if arguments.plot:
@@ -85,25 +102,44 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def settings(arguments: argparse.Namespace) -> list[Setting]:
-    """All that the command line asks for."""
-    constant = arguments.experts, arguments.dtype, arguments.rows_dtype, arguments.layout
-    asked = itertools.product(arguments.hidden, arguments.k, arguments.routing)
-    return [Setting(*each, *constant) for each in asked]
+    """All that the command line asks for; the first of each option first."""
+    modes = (
+        ["graph", "eager"] if arguments.graph and arguments.one_at_a_time else ["graph" if arguments.graph else "eager"]
+    )
+    constant = arguments.dtype, arguments.rows_dtype, arguments.layout
+    asked = itertools.product(arguments.hidden, arguments.k, arguments.routing, arguments.experts, modes)
+    every = [Setting(hidden, k, routing, experts, *constant, mode) for hidden, k, routing, experts, mode in asked]
+    first = every[0].varies()
+    differing = [sum(a != b for a, b in zip(each.varies(), first, strict=True)) for each in every]
+    return [each for each, number in zip(every, differing, strict=True) if number < 2 or not arguments.one_at_a_time]
 
 
-def sweep(comm: Any, setting: Setting, arguments: argparse.Namespace, peers: Any) -> list[dict[str, Any]]:
+def sweep(
+    comm: Any, setting: Setting, tokens: list[int], arguments: argparse.Namespace, peers: Any
+) -> list[dict[str, Any]]:
     """Time one setting, and print a table."""
     if comm.rank == 0:
-        mode = "in a replayed graph" if arguments.graph else "eager"
+        mode = "in a replayed graph" if setting.mode == "graph" else "eager"
         print(f"# {comm.size} ranks, hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
         print(f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us")
         print(COLUMNS + (shuffle_peers.COLUMNS if peers else ""), flush=True)
-    return [row for tokens in arguments.tokens for row in measure(comm, tokens, setting, arguments, peers)]
+    return [row for number in tokens for row in measure(comm, number, setting, arguments, peers)]
 
 
-def choose(setting: Setting, tokens: int, rank: int) -> np.ndarray[Any, Any]:
-    """Different experts for each token of a rank."""
+def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) -> np.ndarray[Any, Any]:
+    """Different experts for each token of a rank.
+
+    Raises
+    ------
+    ValueError
+        If a trace has less choices for a token, or other experts.
+    """
     random = np.random.default_rng([7, rank, tokens])
+    if setting.routing == "trace":
+        recorded = np.load(trace)[:, : setting.k] if trace else np.empty((0, 0))
+        if recorded.shape[1:] != (setting.k,) or recorded.max() >= setting.experts:
+            raise ValueError(f"--routing trace wants --trace with {setting.k} of {setting.experts} experts a token")
+        return np.ascontiguousarray(recorded[(rank * tokens + np.arange(tokens)) % len(recorded)], np.int64)
     if setting.routing == "one":  # all to the first experts, which are on the first rank
         return np.tile(np.arange(setting.k), (tokens, 1))
     score = random.gumbel(size=(tokens, setting.experts))
@@ -117,7 +153,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Time one number of tokens with all numbers of blocks, and print their lines; the peers once."""
     xp, dtype = array_module(comm), array_type(setting.dtype)
-    mine = choose(setting, tokens, comm.rank)
+    mine = choose(setting, tokens, comm.rank, arguments.trace)
     ranks = [each * comm.size // setting.experts for each in MPI.Comm.allgather(comm, mine)]
     x = xp.asarray(np.random.default_rng(comm.rank).standard_normal((tokens, setting.hidden), "f4").astype(dtype))
     chosen, weights = xp.asarray(mine), xp.full((tokens, setting.k), 1 / setting.k, "f4")
@@ -143,7 +179,7 @@ def time_shuffle(
 
     def time(operation: Any) -> float:
         iters = arguments.iters if len(x) < 1024 else max(3, arguments.iters // 4)
-        return timing.time(comm, queue, operation, iters, arguments.warmup_iters, graph=arguments.graph).most
+        return timing.time(comm, queue, operation, iters, arguments.warmup_iters, graph=setting.mode == "graph").most
 
     with comm.Create_token_shuffle(
         *(setting.experts, max(most, 1), setting.hidden, setting.dtype),

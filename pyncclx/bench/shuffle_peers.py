@@ -43,7 +43,7 @@ class Peers(Torch):
         }
         row = {}
         for name, (there, back) in ways.items():
-            graph = arguments.graph and name != "read"  # what the host reads cannot be captured
+            graph = setting.mode == "graph" and name != "read"  # what the host reads cannot be captured
             row[f"{name}_dispatch_us"] = self.time_of(there, arguments, graph=graph)
             row[f"{name}_combine_us"] = self.time_of(back, arguments, graph=graph)
         return row

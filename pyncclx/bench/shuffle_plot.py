@@ -9,6 +9,7 @@ from . import shuffle_peers
 from .environment import wire
 
 WAYS = {"dispatch": ("dispatch", "again"), "combine": ("combine",)}
+VARIED = ("hidden", "k", "experts", "routing", "mode")
 STYLES = {"dispatch": "C0o-", "again": "C0x:", "combine": "C0o-"}
 STYLES |= dict(zip(shuffle_peers.NAMES, ("C1s--", "C2^--", "C3v:", "C4d:"), strict=True))
 
@@ -18,7 +19,7 @@ def write(path: Path, about: dict[str, Any], results: list[dict[str, Any]]) -> N
     import matplotlib.pyplot as plt  # noqa: PLC0415  only who asks for a picture needs it
 
     first, limit = results[0], wire(about)
-    same = [row for row in results if all(row[name] == first[name] for name in ("hidden", "k", "routing"))]
+    same = [row for row in results if all(row[name] == first[name] for name in VARIED)]
     of_tokens = [row for row in same if row["blocks"] == first["blocks"]]
     of_blocks = [row for row in same if row["tokens"] == same[-1]["tokens"] and row["blocks"]]
     columns = [draw for draw, rows in ((over_tokens, of_tokens), (over_blocks, of_blocks)) if len(rows) > 1]
@@ -54,10 +55,15 @@ def over_tokens(panel: Any, way: str, rows: list[dict[str, Any]], limit: float |
 
 
 def over_blocks(panel: Any, way: str, rows: list[dict[str, Any]], limit: float | None) -> None:
-    """Draw bytes that a rank receives by time, over blocks: each has a multiprocessor of its own."""
+    """Draw bytes that a rank receives by time, over blocks, one a multiprocessor. Peers choose theirs."""
     blocks, label = [row["blocks"] for row in rows], f"{rows[0]['tokens']} tokens a rank"
     bandwidths = [row[f"{way}_nbytes"] / row[f"{way}_us"] / 1e3 for row in rows]
     panel.plot(blocks, bandwidths, STYLES[way], label=label, markersize=4)
+    for name in shuffle_peers.NAMES:
+        if f"{name}_{way}_us" in rows[0]:
+            useful = rows[0][f"{way}_nbytes"] / rows[0][f"{name}_{way}_us"] / 1e3
+            color, line = STYLES[name][:2], STYLES[name][3:]
+            panel.axhline(useful, color=color, linestyle=line, linewidth=1, label=f"NCCL: {name}")
     if limit is not None:
         panel.axhline(limit, color="0.5", linewidth=1, label=f"wire, {limit:g} GB/s nominal")
     panel.set_ylim(bottom=0)

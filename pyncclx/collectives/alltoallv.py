@@ -15,6 +15,7 @@ from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..layout import ALLTOALLV, MAX_RANKS, Layout
 from ..numba_kernels import calls as numba
+from .alltoallv_segments import read_segments, segments_call
 from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Wanted(NamedTuple):
     total: Any
     status: Any
     overflow: str | None
+    segments: Any
     algorithm: str | None
 
     @property
@@ -68,12 +70,13 @@ def alltoallv(
     total: Any = None,
     status: Any = None,
     overflow: str | None = None,
+    segments: Any = None,
     algorithm: str | None = None,
 ) -> Call | None:
     """See `Intracomm.Alltoallv`."""
-    ours = (layout, capacity, total, status, overflow)
+    ours = (layout, capacity, total, status, overflow, segments)
     if any(option is not None for option in ours) or counts_on_device(sendbuf):
-        wanted = Wanted(layout or "packed", capacity, total, status, overflow, algorithm)
+        wanted = Wanted(layout or "packed", capacity, total, status, overflow, segments, algorithm)
         return _dynamic(comm, sendbuf, recvbuf, wanted)
     if algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
@@ -143,10 +146,15 @@ def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Cal
             "Alltoallv: recvbuf has no displs, and layout='placed' takes the places from there; pass "
             "[recvbuf, (counts, displs)] with int64 device arrays"
         )
+    if displs is not None and wanted.segments is not None:
+        raise ValueError("Alltoallv: sendbuf has displs, and segments say where they begin; leave displs out")
     total = None if wanted.total is None else _integers(wanted.total, "Alltoallv: total", 1, device)
     status = None if wanted.status is None else _integers(wanted.status, "Alltoallv: status", size, device)
     given = {"recvbuf counts": recv_counts, "recvbuf displs": recv_displs, "total": total, "status": status}
-    inputs = [counts, displs, recv_displs if wanted.layout == "placed" else None]
+    segments = None if wanted.segments is None else read_segments(wanted.segments, size, device)
+    if segments is not None:
+        given["all_lengths of segments"] = segments.all_lengths
+    inputs = [counts, displs, recv_displs if wanted.layout == "placed" else None, *(segments or ())[:2]]
     _check_apart(inputs, {name: buffer for name, buffer in given.items() if buffer is not inputs[2]})
     sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, wanted.layout)
     if sent.nbytes != received.nbytes:
@@ -158,13 +166,17 @@ def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Cal
         raise NotSupported(
             f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' tells places below 2**32: make rows longer"
         )
-    arrays = (counts, displs, *given.values())
+    arrays = (counts, displs, recv_counts, recv_displs, total, status)
     numbers = (
         *(send.address, recv.address, sent.nbytes, sent.number, _capacity(wanted, received.number), received.number),
         *(_address(buffer) for buffer in arrays),
         *(PLACEMENTS[wanted.layout], wanted.drops),
     )
     buffers = (send, *(buffer for buffer in arrays if buffer is not None), recv)
+    if segments is not None:
+        if wanted.algorithm is not None:
+            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
+        return segments_call(comm, numbers, buffers, segments, (wanted.layout, sent.nbytes))
     if numba.wanted(wanted.algorithm):
         return numba.alltoallv(comm, numbers, buffers, (wanted.layout, sent.nbytes))
     arguments = ALLTOALLV.pack(*numbers, *[0] * (4 * MAX_RANKS))

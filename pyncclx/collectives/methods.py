@@ -126,6 +126,7 @@ class Collectives(IntraBase):
         total: Any = None,
         status: Any = None,
         overflow: str | None = None,
+        segments: Any = None,
         algorithm: str | None = None,
     ) -> None:
         """Send each rank some rows; as MPI's when the counts are on the host, dynamic when they are on the device.
@@ -161,9 +162,14 @@ class Collectives(IntraBase):
             What becomes of rows that do not fit. "raise": the next call on this communicator raises
             CapacityExceeded. "drop": nothing more. If left out, "drop" for whoever passes `status` and looks after
             it, else "raise".
+        segments : (lengths, ids) or (lengths, ids, all_lengths), optional
+            sendbuf is divided into segments of `lengths` rows, as many on all ranks, and each goes to any number of
+            ranks, or to none: counts[r] segments go to rank r, by their numbers in `ids`, those for rank 0 first. They
+            arrive in ascending order of their numbers, or with ``layout="sender"`` where they were. Device arrays,
+            int64; `all_lengths` is an output, shape (size, segments): the lengths on all ranks.
         algorithm : {"numba"}, optional
             Of the dynamic form: the kernel written in Python.
         """
         options = {"layout": layout, "capacity": capacity, "total": total, "status": status, "overflow": overflow}
-        call = alltoallv(self, sendbuf, recvbuf, **options, algorithm=algorithm)
+        call = alltoallv(self, sendbuf, recvbuf, **options, segments=segments, algorithm=algorithm)
         return super().Alltoallv(sendbuf, recvbuf) if call is None else run(self, call)

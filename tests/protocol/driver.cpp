@@ -16,6 +16,7 @@
 #include "allreduce.cu"
 #include "alltoall.cu"
 #include "alltoallv.cu"
+#include "alltoallv_segments.cu"
 #include "barrier.cu"
 #include "bcast.cu"
 #include "point_to_point.cu"
@@ -37,6 +38,7 @@
 #include "prefixes.h"
 #include "reductions.h"
 #include "rows.h"
+#include "segments.h"
 #include "shuffles.h"
 
 #ifdef MUTATIONS
@@ -92,7 +94,7 @@ void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
     ring,
-    token_shuffle,
+    token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,
 };

@@ -7,7 +7,8 @@
 
 constexpr int kExperts = 5, kHidden = 32, kMostTokens = 40, kMostChoices = 4;
 constexpr i64 kShuffleCapacity = 160, kLittleRoom = 24;
-constexpr int kFewTokens = 2;  // which travel as packets
+constexpr int kFewTokens = 2;     // which travel as packets
+constexpr int kAloneChoices = 8;  // which every block counts
 
 // What one token shuffle needs of every rank, to the byte; it lives as long as the run.
 struct ShuffleMemory {
@@ -131,6 +132,7 @@ struct ShuffleCall {
         shuffle.own_slots = memory.own_slots[me].data();
         shuffle.max_tokens = kMostTokens;
         shuffle.few_tokens = kFewTokens;
+        shuffle.alone_choices = kAloneChoices;
         shuffle.experts = kExperts;
         shuffle.replicas = 1;
         shuffle.k = ways.k;

@@ -1,0 +1,95 @@
+"""Alltoallv of segments: sendbuf is divided, and lists of numbers on the device say which parts go to which ranks."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..buffers import Buffer, resolve
+from ..errors import NotSupported
+from ..layout import ALLTOALLV, MAX_RANKS, Layout
+from ..team import OPERATIONS, Plan, Team
+from .launch import Call, Choice
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+SEGMENTS = struct.Struct("=3Q2q7Q")  # SegmentsArgs of cuda/alltoallv_segments.cu after its AlltoallvArgs
+WORD_NBYTES = 8
+
+
+class Segments(NamedTuple):
+    """The `segments` argument."""
+
+    lengths: Buffer
+    ids: Buffer
+    all_lengths: Buffer | None
+
+    @property
+    def number(self) -> int:
+        return self.lengths.count
+
+
+@lru_cache
+def choose(layout: Layout, name: str) -> Choice:
+    """All channels move the rows; one has told before which."""
+    why = f"kernel list_{name} tells lengths and destinations, then rows go as chunks"
+    return Choice(f"move_{name}", layout.channels, None, why)
+
+
+def read_segments(segments: Any, size: int, device: Any) -> Segments:
+    """Check the argument.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(segments, (tuple, list)) or len(segments) not in (2, 3):
+        raise TypeError(
+            f"Alltoallv: segments is {segments!r}; pass (lengths, ids) or (lengths, ids, all_lengths), of device arrays"
+        )
+    names = ("lengths", "ids", "all_lengths")[: len(segments)]
+    read = [
+        resolve(array, f"Alltoallv: {name} of segments", writable=name == "all_lengths", device=device)
+        for name, array in zip(names, segments, strict=True)
+    ]
+    for name, buffer in zip(names, read, strict=True):
+        if buffer.datatype.name != "int64":
+            raise TypeError(f"Alltoallv: {name} of segments is an array of {buffer.datatype.name}; expecting int64")
+    found = Segments(read[0], read[1], read[2] if len(read) == 3 else None)
+    if found.all_lengths is not None and found.all_lengths.count != size * found.number:
+        raise ValueError(
+            f"Alltoallv: all_lengths of segments has {found.all_lengths.count} items, expecting {size} ranks times "
+            f"{found.number} segments"
+        )
+    return found
+
+
+def segments_call(
+    comm: Intracomm,
+    numbers: tuple[int, ...],
+    buffers: tuple[Buffer, ...],
+    segments: Segments,
+    signature: tuple[Any, ...],
+) -> Call:
+    """The call. `numbers`: what the kernels are told before the segments, as in `ALLTOALLV`."""
+    size, count = comm.size, segments.number
+    if numbers[3] >= 1 << 32:
+        raise NotSupported(f"Alltoallv: sendbuf has {numbers[3]} rows; in segments below 2**32 are possible")
+    table = size * count * WORD_NBYTES
+    lengths = (table, table, table, table, count * WORD_NBYTES, table, 2 * size * WORD_NBYTES)  # words, ends, begins
+    address = comm.team.scratch(sum(lengths))
+    tables = [address + sum(lengths[:i]) for i in range(len(lengths))]
+    arrays = (segments.lengths, segments.ids, segments.all_lengths)
+    arguments = ALLTOALLV.pack(*numbers, *[0] * (4 * MAX_RANKS)) + SEGMENTS.pack(
+        *(0 if buffer is None else buffer.address for buffer in arrays), count, segments.ids.count, *tables
+    )
+
+    def list_segments(team: Team, stream: Any) -> None:
+        function = team.functions[("list_segments",)]
+        team.launch(Plan(OPERATIONS.index("Alltoallv"), function, 1, team.threads), (), arguments, stream)
+
+    buffers = (*buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1])
+    signature = (*signature, "segments", count)
+    return Call("Alltoallv", choose, ("segments",), (), arguments, buffers, signature, ready=list_segments)

@@ -1,0 +1,116 @@
+"""The calls of a token shuffle: arguments are checked, and become what a kernel is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import devices
+from .buffers import Buffer, resolve
+from .token_layout import COLLECT, COMBINE, DISPATCH
+from .token_memory import Handle, address_of, array_type
+
+if TYPE_CHECKING:
+    from .token_shuffle import TokenShuffle
+
+
+class Move(NamedTuple):
+    """One dispatch or combine: what its kernel needs, and what the caller gets."""
+
+    operation: str
+    template: tuple[str, ...]
+    arguments: bytes
+    buffers: tuple[Buffer, ...]
+    result: Any
+
+
+def dispatch_move(shuffle: TokenShuffle, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None) -> Move:
+    """A dispatch: of tokens by their choices, or by the handle of an earlier one.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if (handle is None) == (topk_ids is None) or (handle is not None and topk_weights is not None):
+        raise TypeError("dispatch takes topk_ids (and topk_weights), or else the handle of an earlier dispatch")
+    sent = _read(tokens, "dispatch: tokens", (None, shuffle.hidden), (shuffle.dtype,))
+    count = sent.shape[0]
+    if count > shuffle.max_tokens:
+        raise ValueError(f"dispatch: {count} tokens, but max_tokens is {shuffle.max_tokens}; send them in parts")
+    if handle is not None and len(handle.routes) != count:
+        raise ValueError(f"dispatch: {count} tokens, but the handle is of {len(handle.routes)}; pass its tokens")
+    ids = weights = None
+    if topk_ids is not None:
+        ids = _read(topk_ids, "dispatch: topk_ids", (count, shuffle.k), ("int32", "int64"))
+    if topk_weights is not None:
+        weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
+    reuse, handle = handle is not None, handle or shuffle.held().new_handle(count)
+    rows = handle.rows
+    outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
+    arguments = DISPATCH.pack(
+        *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
+        *map(address_of, (*outputs, rows.experts, rows.weights)),
+        *(count, ids.datatype.itemsize if ids else 0, reuse),
+    )
+    buffers = tuple(buffer for buffer in (sent, ids, weights) if buffer)
+    return Move("Dispatch", (shuffle.dtype, shuffle.rows_dtype), arguments, buffers, (rows, handle))
+
+
+def combine_move(shuffle: TokenShuffle, expert_out: Any, handle: Handle, out: Any, weighted: bool) -> Move:
+    """A combine: of the rows' results.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    count = len(handle.routes)
+    if out is None:
+        out = shuffle.held().xp.empty((count, shuffle.hidden), array_type(shuffle.dtype))
+    types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
+    sent = _read(expert_out, "combine: expert_out", (shuffle.capacity, shuffle.hidden), (shuffle.dtype,))
+    summed = _read(out, "combine: out", (count, shuffle.hidden), types, writable=True)
+    addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
+    arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
+    return Move("Combine", (shuffle.dtype, summed.datatype.name), arguments, (sent, summed), out)
+
+
+def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -> Move:
+    """A collect: of one number for each row.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    count = len(handle.routes)
+    if out is None:
+        out = shuffle.held().xp.empty((count, shuffle.k), "f4")
+    sent = _read(values, "collect: values", (shuffle.capacity,), ("float32",))
+    collected = _read(out, "collect: out", (count, shuffle.k), ("float32",), writable=True)
+    addresses = map(address_of, (handle.ways, handle.token_counts, handle.routes))
+    arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
+    return Move("Collect", (), arguments, (sent, collected), out)
+
+
+def _read(
+    array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
+) -> Buffer:
+    """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
+    buffer = resolve(array, name, writable=writable, device=devices.select())
+    wanted = ["n" if length is None else str(length) for length in shape]
+    found = buffer.shape
+    if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+        raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
+    if buffer.datatype.name not in types:
+        raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
+    if not _in_c_order(array):
+        raise ValueError(f"{name} is in Fortran order; pass an array in C order")
+    return buffer
+
+
+def _in_c_order(array: Any) -> bool:
+    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
+    if hasattr(array, "is_contiguous"):  # PyTorch's
+        return bool(array.is_contiguous())
+    try:
+        return bool(array.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+        return True
