@@ -130,8 +130,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
     for (int job = warp; ok && job < kWays * team.size; job += warps) {
         i64 room = 0;
         const i64 rows = find_stream(args, job < team.size ? kOut : kIn, job % team.size, room);
-        if (job >= team.size) received[job % team.size] = rows;
-        if (job >= team.size) fitting_rows[job % team.size] = room;
+        if (job < team.size || threadIdx.x % 32 != 0) continue;
+        received[job % team.size] = rows;
+        fitting_rows[job % team.size] = room;
     }
     __syncthreads();
     if (ok && rank < team.size) {

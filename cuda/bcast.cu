@@ -139,9 +139,12 @@ struct Relay {
         }
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
-        fence_sys();
-        if (peer == root) chunks.signal_read(0, root, tile);
-        else chunks.signal_stored(1, peer, tile);
+        if (peer == root) {
+            chunks.signal_read(0, root, tile);
+        } else {
+            fence_sys();
+            chunks.signal_stored(1, peer, tile);
+        }
         return true;
     }
 };

@@ -4,6 +4,7 @@
 // peer as packets. Numbers come from counting, not from atomics, so that the order is the same in every run.
 #pragma once
 #include "few_tokens.cuh"
+#include "row_transform.cuh"
 
 constexpr int kSegment = 256;  // choices that are numbered together
 
@@ -24,6 +25,7 @@ struct DispatchArgs {
     i64 token_count;
     i64 expert_nbytes;  // 4 or 8
     i64 reuse;          // routes, ways, token_counts and total are those of an earlier dispatch
+    TransformArgs transform;  // of tokens
     i64 phases;
 };
 

@@ -43,6 +43,14 @@ struct Source {
         }
     }
 
+    // Of row `row`, by a row transform (row_transform.cuh).
+    template <class Transform, class Args>
+    __device__ __forceinline__ void transform(const Args& args, i64 row, u64 i) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+            packs[p] = Transform::template pack<From>(args, packs[p], row, i64(i * kPacks + p) * kEach);
+    }
+
     __device__ __forceinline__ void values(float (&values)[kPacks * kEach]) const {
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {

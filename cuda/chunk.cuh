@@ -54,9 +54,9 @@ struct Chunks {
         st_relaxed_sys(&theirs(peer)->head[ring][channel.team.rank], mark(k + 1));
     }
 
-    // Chunk k of `source` has been read; they have met, and fence_sys, as above.
+    // Chunk k of `source` has been read, and they have met.
     __device__ void signal_read(int ring, int source, u64 k) {
-        st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
+        st_after_loads_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
     }
 
     // The group stores chunk k of a span for `peer`: pack i of it is `load(i)`. False: leave.
@@ -80,10 +80,7 @@ struct Chunks {
         const Pack* from = place(ring, channel.team.rank, source, k);
         move_packs(crew.member, packs_in(chunk_nbytes), crew.members, [&](u64 i) { return get_pack(from + i); }, keep);
         crew.everyone(true);
-        if (crew.member == 0) {
-            fence_sys();
-            signal_read(ring, source, k);
-        }
+        if (crew.member == 0) signal_read(ring, source, k);
         return true;
     }
 

@@ -5,8 +5,8 @@
 // sends it; the token's rank adds what comes, in rank order, in single precision, and rounds once more. So a token's
 // results travel once from each rank, as its data did: as packets, if all ranks have few tokens (few_tokens.cuh), else
 // to their places, while half of the warps add up what has come.
-#include "cast.cuh"
 #include "few_tokens.cuh"
+#include "row_transform.cuh"
 
 struct CombineArgs {
     Shuffle shuffle;
@@ -18,6 +18,7 @@ struct CombineArgs {
     char* out;  // [token_count] rows
     i64 token_count;
     i64 weighted;  // 0: a plain sum
+    TransformArgs transform;  // of results
     i64 phases;
 };
 
@@ -43,9 +44,9 @@ template <class T, class Shape>
 struct Sums {
     float sums[Shape::kPacks][Elements<T>::kCount] = {};
 
-    // `row(s)` is where row s begins; packs from `end` on are left alone.
-    template <class Address, class Row, class Weight>
-    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, Row row, Weight weight) {
+    // `row(s)` is where row s begins; packs from `end` on are left alone. Of pack i of row s becomes `made(s, i, pack)`.
+    template <class Address, class Row, class Weight, class Made>
+    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, Row row, Weight weight, Made made) {
 #pragma unroll 1
         for (int begin = 0; begin < rows; begin += Shape::kRows) {
             Pack packs[Shape::kRows][Shape::kPacks];
@@ -63,7 +64,8 @@ struct Sums {
             for (int s = 0; s < Shape::kRows; ++s)
                 if (begin + s < rows)
 #pragma unroll
-                    for (int p = 0; p < Shape::kPacks; ++p) add(p, packs[s][p], factors[s]);
+                    for (int p = 0; p < Shape::kPacks; ++p)
+                        add(p, made(begin + s, i + p * stride, packs[s][p]), factors[s]);
         }
     }
 
@@ -119,14 +121,18 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
 }
 
 // Packs i, i + stride … of the sum over a token's rows here.
-template <class T, class Shape, class Address>
+template <class T, class Shape, class Address, class Transform>
 __device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
     Sums<T, Shape> sums;
     sums.template add<Address>(
         count, i, stride, packs,
         [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
-        [&](int s) { return lists.weights[warp][s]; });
+        [&](int s) { return lists.weights[warp][s]; },
+        [&](int s, u32 pack_number, Pack pack) {
+            const i64 row = lists.rows[warp].row[s], column = i64(pack_number) * Elements<T>::kCount;
+            return pack_number < packs ? Transform::template pack<T>(args.transform, pack, row, column) : pack;
+        });
     return sums;
 }
 
@@ -163,7 +169,7 @@ __device__ void know_ranks(const CombineArgs& args, Known& known) {
     }
 }
 
-template <class T>
+template <class T, class Transform>
 __device__ void send_steps(
     const CombineArgs& args, const FewTokens& few, const i64* tokens, const Known& known, CombineLists& lists) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
@@ -174,9 +180,9 @@ __device__ void send_steps(
             int(k), [&](int c) { return known.ways[first + c]; },
             [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
         if (count == 0 || i >= few.row_packs) return;
-        const Pack sum = is_aligned(args.results) ? folded<T, One, Aligned>(args, lists, count, u32(i), 0).rounded(0)
-                                                  : folded<T, One, Unaligned>(args, lists, count, u32(i), 0).rounded(0);
-        few.send(source, step.position + 2 * lane, sum);
+        const auto sum = is_aligned(args.results) ? folded<T, One, Aligned, Transform>(args, lists, count, u32(i), 0)
+                                                  : folded<T, One, Unaligned, Transform>(args, lists, count, u32(i), 0);
+        few.send(source, step.position + 2 * lane, sum.rounded(0));
     });
 }
 
@@ -206,11 +212,11 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few, con
 // Many tokens
 
 // Sends what a token's rows here add up to.
-template <class T, class Shape, class Address>
+template <class T, class Shape, class Address, class Transform>
 __device__ __forceinline__ void send_sum(const CombineArgs& args, const Crew& crew, const CombineLists& lists, int count, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
     for (u32 i = crew.member; i < packs; i += Shape::kPacks * crew.members) {
-        const auto sums = folded<T, Shape, Address>(args, lists, count, i, crew.members);
+        const auto sums = folded<T, Shape, Address, Transform>(args, lists, count, i, crew.members);
 #pragma unroll
         for (int p = 0; p < Shape::kPacks; ++p)
             if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
@@ -218,7 +224,7 @@ __device__ __forceinline__ void send_sum(const CombineArgs& args, const Crew& cr
 }
 
 // Sends what this block's rows add up to where their tokens came from.
-template <class T>
+template <class T, class Transform>
 __device__ void send_stages(
     const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, CombineLists& lists) {
     const Shuffle& shuffle = args.shuffle;
@@ -236,8 +242,8 @@ __device__ void send_stages(
             if (count == 0) continue;
             const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
-            if (is_aligned(args.results)) send_sum<T, Folding, Aligned>(args, crew, lists, count, to);
-            else send_sum<T, One, Unaligned>(args, crew, lists, count, to);
+            if (is_aligned(args.results)) send_sum<T, Folding, Aligned, Transform>(args, crew, lists, count, to);
+            else send_sum<T, One, Unaligned, Transform>(args, crew, lists, count, to);
         }
         gang.everyone(true);
         signals.say_stored(gang, number + 1);
@@ -262,7 +268,8 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
     for (u32 i = crew.member; i < packs; i += Adding::kPacks * crew.members) {
         Sums<T, Adding> sums;
         sums.template add<Aligned>(
-            __popc(present), i, crew.members, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; });
+            __popc(present), i, crew.members, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
+            [](int, u32, Pack pack) { return pack; });
 #pragma unroll
         for (int p = 0; p < Adding::kPacks; ++p)
             if (i + p * crew.members < packs)
@@ -284,12 +291,12 @@ __device__ void receive_stages(const CombineArgs& args, const Gang& gang, const 
 }
 
 // What there is to do in this launch, after the first half has begun.
-template <class T, class Out>
+template <class T, class Out, class Transform>
 __device__ void move(
     const CombineArgs& args, const FewTokens& few, const Channel& channel, const i64* tokens, Known& known, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
-        if (args.phases & kSend) send_steps<T>(args, few, tokens, known, lists);
+        if (args.phases & kSend) send_steps<T, Transform>(args, few, tokens, known, lists);
         if (args.phases & kSend) channel.announce();
         know_ranks(args, known);
         __syncthreads();  // a block reads what it has sent to itself
@@ -299,12 +306,12 @@ __device__ void move(
     const i64 stages = most_stages(tokens, args.shuffle.team.size);
     const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
     const Signals signals{args.shuffle.team, few.epoch};
-    if ((args.phases & kSend) && senders.has_me()) send_stages<T>(args, senders, signals, tokens, lists);
+    if ((args.phases & kSend) && senders.has_me()) send_stages<T, Transform>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())
         receive_stages<T, Out>(args, receivers, signals, lists.parts[warp]);
 }
 
-template <class T, class Out>
+template <class T, class Out, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
     __shared__ CombineLists lists;
     __shared__ Known known;
@@ -324,6 +331,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     if (sends && !all_few) channel.announce();
     // As packets once their slots are free; else once nobody adds what came last time.
     const bool ok = !sends || channel.await_entered(all_few ? 1 : 0);
-    if (ok) move<T, Out>(args, few, channel, tokens, known, lists);
+    if (ok) move<T, Out, Transform>(args, few, channel, tokens, known, lists);
     channel.leave(ok && sends && !all_few);
 }

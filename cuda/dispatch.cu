@@ -62,7 +62,7 @@ __device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs
 }
 
 // Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
-template <u32 kUnroll, class From, class To>
+template <u32 kUnroll, class From, class To, class Transform>
 __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
@@ -75,6 +75,10 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
             if (!aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, false);
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u)
+            if (first + u * crew.members + lane < packs)
+                sources[u].template transform<Transform>(args.transform, token, first + u * crew.members + lane);
         Pack moved[kUnroll];
         float scales[kUnroll] = {};
 #pragma unroll
@@ -92,9 +96,9 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
     }
 }
 
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
-    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 7;
+    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
@@ -105,8 +109,8 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const u64* routes = args.routes + (begin + job) * shuffle.k;
             const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
-            if (many) store_token<kAtOnce, From, To>(args, crew, begin + job, leaders, count);
-            else store_token<1, From, To>(args, crew, begin + job, leaders, count);
+            if (many) store_token<kAtOnce, From, To, Transform>(args, crew, begin + job, leaders, count);
+            else store_token<1, From, To, Transform>(args, crew, begin + job, leaders, count);
             if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
@@ -180,14 +184,14 @@ __device__ void deliver_stages(
     }
 }
 
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
     const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
     const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())
-        store_stages<From, To>(args, senders, signals, lists[warp].leaders);
+        store_stages<From, To, Transform>(args, senders, signals, lists[warp].leaders);
     if ((args.phases & kReceive) && receivers.has_me())
         deliver_stages<To>(args, receivers, signals, table.tokens, lists[warp].rows);
 }
@@ -203,9 +207,10 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 // Both
 
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ bool begin(
-    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To>& early, bool& all_few) {
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To, Transform>& early,
+    bool& all_few) {
     const bool sends = args.phases & kSend, hurries = sends && !args.reuse && few.are_few(args.token_count);
     if (hurries) early.look_up(args);
     few.find_slots();
@@ -214,8 +219,8 @@ __device__ bool begin(
     if (!hurries) __syncthreads();  // else the next barrier is soon enough
     all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);
     if (all_few && sends) {
-        args.reuse ? recall_choices(args, table, early) : send_choices(args, few, table, early);
-        send_steps<From, To>(args, few, OwnChoices(table).place, early);
+        args.reuse ? recall_choices(args, few, table, early) : send_choices(args, few, table, early);
+        send_steps(args, few, OwnChoices(table).place, early);
     }
     if (sends) channel.announce();
     if (args.reuse || !all_few) return true;
@@ -225,7 +230,7 @@ __device__ bool begin(
 }
 
 // Whatever else there is to do in this launch. False: leave.
-template <class From, class To>
+template <class From, class To, class Transform>
 __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
@@ -234,13 +239,13 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
         if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-        move_many<From, To>(args, few.epoch, table, lists);
+        move_many<From, To, Transform>(args, few.epoch, table, lists);
     } else if (args.phases & kReceive) receive_few<To>(args, few, table, lists);
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
 }
 
-template <class From, class To>
+template <class From, class To, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
     __shared__ DispatchList lists[kMaxWarps];
@@ -248,17 +253,17 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
     const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
-    Early<From, To> early;
+    Early<From, To, Transform> early;
     if (sends && steps.are_few(args.token_count)) early.load(args, steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
     const FewTokens few{steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin<From, To>(args, few, table, channel, early, all_few);
+    if (ok) ok = begin(args, few, table, channel, early, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
-    if (ok) ok = move<From, To>(args, few, table, lists, all_few);
+    if (ok) ok = move<From, To, Transform>(args, few, table, lists, all_few);
     channel.leave(ok && sends && !(all_few && args.reuse));
 }

@@ -1,7 +1,6 @@
 // A dispatch of few tokens: choices and tokens leave together as packets, and the receiver finds out where rows belong.
 #pragma once
 #include "buckets.cuh"
-#include "cast.cuh"
 
 struct Leader {  // where a token's data goes
     Pack* row;
@@ -25,7 +24,7 @@ __device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps&
 }
 
 // What a thread needs first: on its way, while the block looks for its epoch.
-template <class From, class To>
+template <class From, class To, class Transform>
 struct Early {
     i64 expert = -1;  // of the choice with the thread's number
     int place = kNoPlace;
@@ -45,19 +44,27 @@ struct Early {
     // Once the expert is there.
     __device__ void look_up(const DispatchArgs& args) { place = place_of_choice(args, threadIdx.x, expert); }
 
-    __device__ void round() { pack = Cast<From, To>::round(source, scale); }
+    // Once the pack of step `job` is there.
+    __device__ void round(const DispatchArgs& args, const Steps& steps, u32 job) {
+        const Steps::Step step = steps.step(job);
+        const u64 i = step.first + threadIdx.x % 32;
+        if (job < steps.jobs(args.token_count) && i < steps.row_packs)
+            source.template transform<Transform>(args.transform, step.token, i);
+        pack = Cast<From, To>::round(source, scale);
+    }
 };
 
 // Numbers this rank's choices within their buckets, and tells all ranks.
-template <class From, class To>
-__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To>& early) {
+template <class From, class To, class Transform>
+__device__ void send_choices(
+    const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To, Transform>& early) {
     const u32 choices = u32(args.token_count * args.shuffle.k);
     const OwnChoices own(table);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
         own.place[i] = i < blockDim.x ? early.place : place_of_choice(args, i, expert_of_choice(args, i));
         own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
     }
-    early.round();
+    early.round(args, few, threadIdx.x / 32);
     __syncthreads();
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
         const float weight = i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f;
@@ -71,17 +78,19 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
 }
 
 // Where this rank's choices went in an earlier dispatch.
-template <class From, class To>
-__device__ void recall_choices(const DispatchArgs& args, Table& table, Early<From, To>& early) {
+template <class From, class To, class Transform>
+__device__ void recall_choices(
+    const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To, Transform>& early) {
     for (u32 i = threadIdx.x; i < u32(args.token_count * args.shuffle.k); i += blockDim.x)
         OwnChoices(table).place[i] = args.routes[i] == kNoRow ? kNoPlace : int(route_place(args.routes[i]));
-    early.round();
+    early.round(args, few, threadIdx.x / 32);
     __syncthreads();
 }
 
 // Sends the steps of this block; each warp's first one has been rounded.
-template <class From, class To>
-__device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To>& early) {
+template <class From, class To, class Transform>
+__device__ void send_steps(
+    const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To, Transform>& early) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32;
     for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
@@ -89,7 +98,7 @@ __device__ void send_steps(const DispatchArgs& args, const FewTokens& few, const
         const u64 i = step.first + lane;
         if (job >= blockDim.x / 32) {
             load_step(args, few, job, early.source);
-            early.round();
+            early.round(args, few, job);
         }
         u32 ranks = 0;
 #pragma unroll 8

@@ -32,10 +32,19 @@ struct Spans {  // of one block, in shared memory; [rank]
     char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
 };
 
-struct Exchange {
+// Where the packs of what is sent come from: from where the span is.
+struct StoredPacks {
+    __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
+        return load_pack(address, i, nbytes);
+    }
+};
+
+template <class Load>
+struct ExchangeOf {
     Channel& channel;
     Packets& packets;
     Spans& spans;
+    const Load load = {};
     bool any_long = false;
 
     // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
@@ -54,7 +63,7 @@ struct Exchange {
             if (is_long(span)) continue;
             Pack* outbox = packets.outbox(peer);
             for (u64 i = crew.member; i < packs_in(span.nbytes); i += crew.members)
-                packets.send(outbox, kHeader + u32(i) * 2, load_pack(span.address, i, span.nbytes));
+                packets.send(outbox, kHeader + u32(i) * 2, load(span.address, i, span.nbytes));
         }
     }
 
@@ -141,7 +150,7 @@ struct Exchange {
         const Span& span = spans.out[peer];
         move_packs(
             threadIdx.x, packs_in(span.nbytes), threads,
-            [&](u64 i) { return load_pack(span.address, i, span.nbytes); },
+            [&](u64 i) { return load(span.address, i, span.nbytes); },
             [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
     }
 
@@ -162,7 +171,7 @@ struct Exchange {
         if (from.address == to.address) return;
         move_packs(
             thread, packs_in(to.kept), threads,
-            [&](u64 i) { return load_pack(from.address, i, from.nbytes); },
+            [&](u64 i) { return load(from.address, i, from.nbytes); },
             [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
     }
 
@@ -235,7 +244,7 @@ struct Exchange {
         if (begin >= end) return true;
         const char* from = spans.out[peer_of(job)].address + begin;
         const u64 nbytes = smaller(chunks.nbytes, end - begin);
-        return chunks.store(crew, 0, peer_of(job), k, nbytes, [&](u64 i) { return load_pack(from, i, nbytes); });
+        return chunks.store(crew, 0, peer_of(job), k, nbytes, [&](u64 i) { return load(from, i, nbytes); });
     }
 
     // `k` is -1 in the first round.
@@ -248,6 +257,8 @@ struct Exchange {
     }
 };
 
+using Exchange = ExchangeOf<StoredPacks>;
+
 // This block's part of a message, as a span.
 __device__ __forceinline__ Span part_of(const char* message, u64 nbytes) {
     const Part part(nbytes, gridDim.x, blockIdx.x);
@@ -255,8 +266,8 @@ __device__ __forceinline__ Span part_of(const char* message, u64 nbytes) {
 }
 
 // A whole operation whose spans are known at once: `out(rank)` and `in(rank)` give them.
-template <class Out, class In>
-__device__ void exchange_all(const Team& team, Out out_span, In in_span) {
+template <class Out, class In, class Load = StoredPacks>
+__device__ void exchange_all(const Team& team, Out out_span, In in_span, Load load = {}) {
     __shared__ Spans spans;
     Channel channel(team);
     Packets packets(channel);
@@ -265,7 +276,7 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span) {
         spans.out[rank] = out_span(rank);
         spans.in[rank] = in_span(rank);
     }
-    Exchange exchange{channel, packets, spans};
+    ExchangeOf<Load> exchange{channel, packets, spans, load};
     exchange.share_spans();
     bool ok = packets.await_free();
     if (ok) {

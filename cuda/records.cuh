@@ -14,9 +14,11 @@ struct GroupTiling {
     Shard part;
     u64 shard_nbytes, stride;  // stride: of the ranks' blocks; 0: the ranks share one part
     int size;
+    bool in_place;  // as in reduce_scatter_block.cu: the result replaces this rank's block first
 
     __device__ GroupTiling(const ReduceArgs& args, u64 most, u32 group_nbytes, bool scatters)
-        : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size) {
+        : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size),
+          in_place(scatters && args.send == args.recv) {
         const u64 longest = most / group_nbytes * group_nbytes;
         const int sharers = scatters ? 1 : size;
         shard_nbytes = smaller((groups_in(part.nbytes, group_nbytes) + sharers - 1) / sharers * group_nbytes, longest);
@@ -25,7 +27,8 @@ struct GroupTiling {
     __device__ u64 tiles() const { return part.nbytes ? (part.nbytes + tile_nbytes() - 1) / tile_nbytes() : 0; }
     __device__ Shard shard(u64 tile, int rank) const {
         const u64 begin = smaller(tile * tile_nbytes() + (stride ? 0 : rank * shard_nbytes), part.nbytes);
-        return Shard{part.send + rank * stride + begin, part.recv + begin, smaller(shard_nbytes, part.nbytes - begin)};
+        const char* from = part.send + rank * stride + begin;
+        return Shard{from, in_place ? const_cast<char*>(from) : part.recv + begin, smaller(shard_nbytes, part.nbytes - begin)};
     }
 };
 
@@ -76,5 +79,8 @@ template <class T, class Op>
 __device__ void records_two_shot(const ReduceArgs& args, int receiver) {
     Channel channel(args.team);
     const auto tiling_of = [&](u64 most) { return GroupTiling(args, most, kGroupNbytes<T>, receiver == kToNone); };
-    channel.leave(reduce_long<T, Op>(channel, args, receiver, tiling_of));
+    const bool ok = reduce_long<T, Op>(channel, args, receiver, tiling_of);
+    const GroupTiling whole = tiling_of(~0ull);
+    if (ok && whole.in_place) move_result(whole.shard(0, args.team.rank), whole.part.recv);
+    channel.leave(ok);
 }

@@ -77,24 +77,31 @@ struct Shard {
     u64 nbytes;
 };
 
+// All threads, after a barrier: a shard's result goes where it belongs, if it is not there.
+__device__ inline void move_result(const Shard& shard, char* to) {
+    if (shard.recv == to) return;
+    move_packs(
+        threadIdx.x, packs_in(shard.nbytes), blockDim.x, [&](u64 i) { return load_pack(shard.recv, i, shard.nbytes); },
+        [&](u64 i, Pack pack) { store_pack(to, i, shard.nbytes, pack); });
+}
+
 template <class T, class Op, class Tiling>
 struct TwoShot {
     Channel& channel;
     Chunks chunks;
     const Tiling tiling;
-    const int receiver;   // a rank, kToAll or kToNone
-    const bool in_order;  // a tile is folded after it has been scattered
+    const int receiver;  // a rank, kToAll or kToNone
 
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
 
-    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps, or where
-    // the fold of a tile replaces what has to be scattered first, one group does all: tile t in rounds t to t + 2.
+    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps one group does
+    // all: tile t in rounds t to t + 2.
     __device__ bool run() {
         const auto fold_tile = [&](const Crew& crew, u64 tile) { return fold(crew, tile); };
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
-        const u32 warps = blockDim.x / 32, folders = in_order ? 0 : warps / (Op::kCostly ? 2 : 1 + ways);
+        const u32 warps = blockDim.x / 32, folders = warps / (Op::kCostly ? 2 : 1 + ways);
         const bool all = folders == 0 || folders == warps, folds = threadIdx.x / 32 < folders;
         bool ok = true;
         if constexpr (kGroupPacks<T> > 1) {  // too much code to have it three times
@@ -153,9 +160,10 @@ struct TwoShot {
         });
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
-        fence_sys();
         chunks.signal_read(0, peer, tile);
-        if (receives(peer)) chunks.signal_stored(1, peer, tile);
+        if (!receives(peer)) return true;
+        fence_sys();
+        chunks.signal_stored(1, peer, tile);
         return true;
     }
 

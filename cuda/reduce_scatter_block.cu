@@ -3,16 +3,18 @@
 //   reduce_scatter_block_one_shot  small: block r goes to rank r as packets
 //   reduce_scatter_block_two_shot  large: the same in chunks; the second shot has no receiver
 //
-// In place: send == recv, the whole vector; the result then stands at its beginning.
+// In place: send == recv, the whole vector; the result then stands at its beginning. In two shots it replaces this rank's
+// block first, which nobody else reads, and moves when all that was at the beginning has been read.
 #include "zero_copy.cuh"
 
 // Every rank's block of the vector is cut alike: this grid block's part, in shards of one chunk.
 struct BlockTiling {
     const char* send;
     char* recv;
+    const bool in_place;
     u64 block_nbytes, nbytes, shard_nbytes;
 
-    __device__ BlockTiling(const ReduceArgs& args, u64 most) : block_nbytes(args.nbytes) {
+    __device__ BlockTiling(const ReduceArgs& args, u64 most) : in_place(args.send == args.recv), block_nbytes(args.nbytes) {
         const Part part(args.nbytes, gridDim.x, blockIdx.x);
         send = args.send + part.begin;
         recv = args.recv + part.begin;
@@ -22,7 +24,8 @@ struct BlockTiling {
     __device__ u64 tiles() const { return nbytes == 0 ? 0 : (nbytes + shard_nbytes - 1) / shard_nbytes; }
     __device__ Shard shard(u64 tile, int rank) const {
         const u64 begin = tile * shard_nbytes;
-        return Shard{send + rank * block_nbytes + begin, recv + begin, smaller(shard_nbytes, nbytes - begin)};
+        const char* from = send + rank * block_nbytes + begin;
+        return Shard{from, in_place ? const_cast<char*>(from) : recv + begin, smaller(shard_nbytes, nbytes - begin)};
     }
 };
 
@@ -51,5 +54,8 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     const auto tiling_of = [&](u64 most) { return BlockTiling(args, most); };
-    channel.leave(reduce_long<T, Op>(channel, args, kToNone, tiling_of));
+    const bool ok = reduce_long<T, Op>(channel, args, kToNone, tiling_of);
+    const BlockTiling whole(args, ~0ull);
+    if (ok && whole.in_place) move_result(whole.shard(0, args.team.rank), whole.recv);
+    channel.leave(ok);
 }

@@ -97,9 +97,10 @@ __device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew,
             });
     crew.everyone(true);
     if (!is_peer) return true;
-    fence_sys();
     chunks.signal_read(0, peer, tile);
-    if (has_prefix) chunks.signal_stored(1, peer, tile);
+    if (!has_prefix) return true;
+    fence_sys();
+    chunks.signal_stored(1, peer, tile);
     return true;
 }
 
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scan_two_shot(const __grid_con
     } else if (ok) {
         Chunks chunks(channel);
         const int receiver = receives(team.rank) ? kToAll : kToNone;  // whether this rank collects
-        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver, false};
+        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver};
         ok = run_once(shots, args.exclusive);
     }
     channel.leave(ok);

@@ -4,7 +4,8 @@
 //   relaxed.sys   one word (or each half of a 16-byte packet) is seen whole, in no order with other words;
 //   release.sys   what this thread did before, or saw by a barrier, is visible to whoever acquires it;
 //   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
-//   weak          plain payload traffic: a peer may look at it only after a release and an acquire.
+//   weak          plain payload traffic: a peer may look at it only after a release and an acquire;
+//   after loads   a word that says what has been loaded, so that it may be overwritten (see below).
 // The scope is `sys` since the other side is another GPU. Every asm that orders says "memory", otherwise the compiler
 // may still move ordinary accesses across it.
 #pragma once
@@ -59,6 +60,11 @@ __device__ __forceinline__ void st_release_sys(u32* p, u32 v) {
 __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+
+// A word that follows loads: this thread's, and those of threads that it has met at a barrier since. What they have loaded
+// has been used, so it has arrived: nothing is left that a store could overtake. PTX promises that of a release alone; but a
+// release waits for all stores of the multiprocessor to have reached their peers too, which takes microseconds.
+__device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 
 // A packet is two 64-bit words, each seen whole, though not together: each must carry its own flag.
 __device__ __forceinline__ Pack ld_packet_sys(const Pack* p) {

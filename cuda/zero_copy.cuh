@@ -2,8 +2,7 @@
 // of every rank's vector where it is, folds it, and stores the result where it belongs.
 //
 // Each byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for.
-// In place is fine where a shard is read and written by one rank only, pack by pack. It is not for Reduce_scatter_block,
-// whose result replaces a block that others read: then a rank says that its buffer is in no window.
+// In place is fine, since a shard is read and written by one rank only, pack by pack.
 #pragma once
 #include "push_reduce.cuh"
 
@@ -52,8 +51,7 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     __shared__ Reach reach;
     const auto whole = tiling_of(~0ull);
     if (whole.tiles() == 0) return false;  // nothing to do for this block, on any rank
-    const bool replaced = receiver == kToNone && args.send == args.recv;
-    const Own own{args.send, args.recv, replaced ? Place{0, nullptr} : args.team.send, args.team.recv};
+    const Own own{args.send, args.recv, args.team.send, args.team.recv};
     const auto sends = [](int) { return true; };
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     Packets packets(channel);
@@ -65,5 +63,5 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     if (windows && reach.all)
         return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
     Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
-    return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver, replaced}.run();
+    return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver}.run();
 }

@@ -12,7 +12,8 @@ each a collective and a product, which need not wait for each other:
               tokens is put there as soon as it is done, while the next one is computed. Each rank adds what it got, in
               the order of the ranks.
 
-Large blocks of tokens go in pieces, which are still large enough for the product of each to fill the GPU.
+To be gathered, large blocks of tokens go in pieces, which are still large enough for the product of each to fill the
+GPU. Where products are so short that they would hide less than it costs, nothing is divided: `overlapped` is `serial`.
 
 Both are compared with the same by `Allgather` and `Reduce_scatter_block`, bit by bit, and with NumPy. On GPUs, where
 PyTorch multiplies, all is replayed from CUDA graphs, timed, and drawn beside product and collective alone. With
@@ -30,7 +31,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 from overlap import Matrix, device_of, rounded
-from tensor_parallel_step import WAYS, Step, draw, line
+from overlap_report import WAYS, draw, line
+from tensor_parallel_step import Step
 from token_shuffle import read_options
 
 import pyncclx
@@ -107,7 +109,7 @@ class Gather(Putting):
         self.collective()
         self.product()
 
-    def overlapped(self) -> None:
+    def pipelined(self) -> None:
         self.begin()
         for first in self.pieces():
             for peer in self.peers(1):
@@ -138,6 +140,7 @@ class Scatter(Putting):
             comm, device, tokens, (tokens, share), (share, hidden), (tokens, hidden), (tokens // comm.size, hidden)
         )
         self.parts = device.matrix(comm.Alloc((tokens, hidden), "i2"))
+        self.piece = max(self.block, 1)  # a copy more costs more than it hides: sums come last anyway
 
     def collective(self) -> None:
         self.comm.Reduce_scatter_block(self.parts, self.out)
@@ -149,7 +152,7 @@ class Scatter(Putting):
         self.product()
         self.collective()
 
-    def overlapped(self) -> None:
+    def pipelined(self) -> None:
         device = self.device
         self.begin()
         for first in self.pieces():

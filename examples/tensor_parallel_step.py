@@ -1,18 +1,16 @@
-"""A step of tensor parallelism: its matrices, windows and pieces, whether it is right, and how its times are shown."""
+"""A step of tensor parallelism: its matrices, windows and pieces, and whether it is right."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from solvers import figure
 
 import pyncclx
 
 Shape = tuple[int, int]
-WAYS = ("product", "collective", "serial", "overlapped")
 FULL = 1 << 22  # numbers of a product that keeps a large GPU busy: a tile of 128 by 256 for each multiprocessor
+WORTH = 1 << 32  # multiplications in the product of one rank's block: what they take is what pieces cost
 SAMPLES = 8  # of the tokens of each rank, for NumPy
 
 
@@ -31,6 +29,7 @@ class Step:
 
     def __init__(self, comm: Any, device: Any, tokens: int, x: Shape, w: Shape, inbox: Shape, out: Shape) -> None:
         self.comm, self.device, self.block = comm, device, tokens // comm.size
+        self.is_worth = self.block * w[1] >= FULL // 4 and self.block * w[0] * w[1] >= WORTH
         self.piece = max(self.block // max(1, self.block * w[1] // FULL), 1)
         random = np.random.default_rng([comm.rank, tokens, *w])
         self.values = [random.integers(-100, 101, shape, "i1") for shape in (x, w)]
@@ -41,6 +40,10 @@ class Step:
         self.win.Lock_all()
         self.nothing = memory[:0]
         self.inbox, self.out = device.matrix(memory), device.matrix(comm.Alloc(out, "i2"))
+
+    def overlapped(self) -> None:
+        """The faster of both ways."""
+        self.pipelined() if self.is_worth else self.serial()
 
     def pieces(self) -> range:
         """The first token of each piece of a rank's block; a piece has `self.piece` tokens."""
@@ -61,7 +64,7 @@ class Step:
     def is_right(self) -> bool:
         """Whether both versions give the same, and what NumPy gives for some tokens of each rank. Collective."""
         results = []
-        for version in (self.serial, self.overlapped, self.overlapped):
+        for version in (self.serial, self.pipelined, self.pipelined):
             with self.device.on(self.device.main):
                 self.inbox[...] = self.out[...] = 0
                 version()
@@ -73,24 +76,3 @@ class Step:
         """Give the window back; its memory goes with the communicator."""
         self.win.Unlock_all()
         self.win.Free()
-
-
-def line(title: str, tokens: int, product: float, collective: float, serial: float, overlapped: float) -> str:
-    """What is printed of one size."""
-    share, hidden = 1 - product / serial, (serial - overlapped) / (serial - product)
-    return (
-        f"{title}, {tokens:5} tokens: {product:7.1f} µs + {collective:6.1f} = {serial:7.1f} serial, {overlapped:7.1f} "
-        f"overlapped, {serial / overlapped:.2f}x; communication {share:.0%}, {hidden:.0%} of it hidden"
-    )
-
-
-def draw(path: Path, points: dict[str, list[list[float]]]) -> None:
-    """For each step and hidden size the times over the tokens."""
-    drawing, panels = figure(-(-len(points) // 2), 2)
-    for panel, (title, rows) in zip(panels.flat, points.items(), strict=False):
-        tokens, *times = zip(*rows, strict=True)
-        for name, style, each in zip(WAYS, ("k--", "k:", "o-", "o-"), times, strict=True):
-            panel.loglog(tokens, each, style, base=2, label=name)
-        panel.set(title=title, xlabel="tokens", ylabel="µs")
-    panels.flat[0].legend()
-    drawing.savefig(path, dpi=100)

@@ -16,6 +16,8 @@ from .messages.request import Request
 from .ops import AVG
 from .paths import include_path
 from .persistent import Prequest
+from .registration import Registration
+from .row_transform import Transform
 from .token_memory import Handle, Rows
 from .token_shuffle import TokenShuffle
 from .user_op import Op
@@ -39,10 +41,12 @@ __all__ = [
     "Op",
     "PeerTimeout",
     "Prequest",
+    "Registration",
     "Request",
     "Rows",
     "TokenShuffle",
     "Topocomm",
+    "Transform",
     "Win",
     "include_path",
 ]

@@ -143,3 +143,13 @@ def _read_by_class(kind: type) -> Reader | None:
         if known is not None:
             return known
     return read_protocol if speaks(kind) else None
+
+
+def in_c_order(array: Any) -> bool:
+    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
+    if hasattr(array, "is_contiguous"):  # PyTorch's
+        return bool(array.is_contiguous())
+    try:
+        return bool(array.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+        return True

@@ -12,10 +12,12 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from . import devices
+from .buffers import resolve
 from .errors import NotSupported
 from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
+from .registration import Registration
 from .state import State, state_of
 from .team import Team
 
@@ -157,7 +159,7 @@ class Base(_Comm):
         team = state_of(self).team
         mine = {
             "this communicator": team.lease.nbytes if team else 0,
-            "windows": sum(window.memory.nbytes for window in team.windows) if team else 0,
+            "windows": sum(window.memory.nbytes for window in team.windows if window.owner is not None) if team else 0,
             "packed": team.scratch_nbytes if team else 0,
             "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
@@ -185,6 +187,23 @@ class Base(_Comm):
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         team = self.team
         return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
+
+    def Register(self, array: Any) -> Registration:
+        """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
+
+        The whole allocation is mapped that the array is in: with a pool behind it, other arrays are there too.
+        Collective; each rank gives an array of its own, of any length. Not while a stream is being captured. The
+        memory must not be given back before the registration has been freed, or the communicator.
+
+        Raises
+        ------
+        NotSupported
+            On all ranks: some rank's memory cannot be opened by other processes. On GPUs it must come from
+            cudaMalloc, as CuPy's and PyTorch's arrays do by default.
+        """
+        team = self.team
+        buffer = resolve(array, "Register: array", writable=False, device=team.device)
+        return Registration(cast(MPI.Intracomm, self), team, team.register(cast(MPI.Intracomm, self), buffer), buffer)
 
 
 if TYPE_CHECKING:

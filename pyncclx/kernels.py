@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import datatypes, ops, user_op
+from . import datatypes, ops, row_transform, user_op
 from .devices import Device, Function
 from .team import Team
 
@@ -24,6 +24,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "bcast.cu": ("bcast_direct", "bcast_two_shot_packets", "bcast_two_shot"),
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
+    "transformed.cu": ("allgather_transformed", "alltoall_transformed"),
     "alltoallv.cu": ("alltoallv",),
     "alltoallv_segments.cu": ("list_segments", "move_segments"),
     "gather.cu": ("gather",),
@@ -81,6 +82,8 @@ def legal_templates(file: str) -> list[tuple[str, ...]]:
     """All template arguments that a file's kernels can be asked for; `[()]` for those that move bytes."""
     if file == "rma.cu":
         return _atomic_templates()
+    if file == "transformed.cu":  # a program's own
+        return []
     if file not in REDUCTIONS:
         return SHUFFLES.get(file, [()])
     return [(t.cxx, op.cxx) for t in datatypes.TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
@@ -152,17 +155,17 @@ def load_template(device: Device, file: str, kernel: str, *template: str) -> Fun
 
 def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:
     """Compile a file's kernels for a device: those of `template`, or all where it compiles whole files."""
-    operator = user_op.named(template)
-    if operator is not None:
-        return operator.compile(device, file, FILES[file])
+    function = user_op.named(template) or row_transform.named(template)
+    if function is not None:
+        return function.compile(device, file, FILES[file])
     templates = legal_templates(file) if device.compiles_whole_files else [template]
     return device.compile(file, [instantiation(kernel, *t) for kernel in FILES[file] for t in templates])
 
 
 def load_image(device: Device, file: str, template: tuple[str, ...], image: bytes) -> dict[str, Function]:
     """Load what `compile_image` gave; by the kernels' names with their template arguments."""
-    operator = user_op.named(template)
-    if operator is None:
+    linked = user_op.named(template) or row_transform.named(template)
+    if linked is None:
         return dict(device.load(image))
-    loaded = operator.load(device, image, file, FILES[file])
+    loaded = linked.load(device, image, file, FILES[file])
     return {instantiation(kernel, *template): function for kernel, function in loaded.items()}

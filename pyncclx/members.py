@@ -16,6 +16,7 @@ from .errors import NotSupported
 from .heap import Heap
 
 DEFAULT_TIMEOUT_S = 300.0
+CHANNELS = "PYNCCLX_CHANNELS"  # environment variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,13 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
     """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
     timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
     mine = tuning.limits if comm.rank == 0 else lambda *_: ()
-    limits = mpi_bootstrap.agree(comm, lambda: mine(device.kind, comm.size))
+    limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
     members: list[Member] = comm.allgather(
         Member(
             MPI.Get_processor_name(),
             device.identity,
             device.architecture,
-            device.max_channels,
+            max_channels,
             device.threads,
             heap.uid,
             heap.memory.ipc_handle,
@@ -64,6 +65,18 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
     return members
+
+
+def channels(device: Device) -> int:
+    """The most blocks of an operation, from the environment variable PYNCCLX_CHANNELS; the device's own without it."""
+    text = os.environ.get(CHANNELS)
+    if not text:
+        return device.max_channels
+    if not text.isdecimal() or not 1 <= int(text) <= device.most_channels:
+        raise ValueError(
+            f"{CHANNELS}={text!r}: give the most blocks of an operation, here from 1 to {device.most_channels}"
+        )
+    return int(text)
 
 
 def _check(members: list[Member], device: Device, *, warn: bool) -> None:

@@ -1,4 +1,7 @@
-"""Windows: arrays that every rank of a communicator has mapped, so that kernels read and write them in place."""
+"""Windows: arrays that every rank of a communicator has mapped, so that kernels read and write them in place.
+
+Their memory is allocated for that (`comm.Alloc`), or it is that of arrays that are there already (`comm.Register`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from .devices import Device, Peer, Shared
+from .devices.exported import Exported
+from .errors import NotSupported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +25,11 @@ class Window:
     ----------
     number : int
         The same on all ranks; counts the communicator's windows from 0, and is not used again.
-    memory : Shared
+    memory : Shared or Exported
         This rank's.
     owner : object
-        What keeps that memory: the window until the communicator is freed, and each array over it.
+        What keeps that memory: the window until the communicator is freed, and each array over it; None if the
+        memory is an array's that was registered.
     bases : tuple of int
         Every rank's address, as mapped in this process; this rank's own is `memory.address`.
     sizes : tuple of int
@@ -33,7 +39,7 @@ class Window:
     """
 
     number: int
-    memory: Shared
+    memory: Shared | Exported
     owner: object
     bases: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -65,6 +71,41 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
     sizes = tuple(size for size, _ in offers)
     return Window(number, memory, device.owner(memory), bases, sizes, tuple(peers.values()))
+
+
+def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
+    """Map the allocations that the ranks' arrays are in into all of them. Collective; an array may be empty.
+
+    Raises
+    ------
+    NotSupported
+        On all ranks, if other processes cannot open some rank's.
+    """
+    memory = mpi_bootstrap.agree(comm, lambda: _allocation(device, address) if nbytes else NOTHING)
+    offers: list[tuple[int, bytes]] = MPI.Comm.allgather(comm, (memory.nbytes, memory.handle))
+    there = [rank for rank, (size, _) in enumerate(offers) if size and rank != comm.rank]
+    peers = mpi_bootstrap.agree(
+        comm,
+        lambda: {rank: device.open_exported(offers[rank][1], offers[rank][0]) for rank in there},
+        undo=lambda mapped: _unmap(mapped.values()),
+    )
+    own = {comm.rank: memory.address}
+    bases = tuple(peers[rank].address if rank in peers else own.get(rank, 0) for rank in range(comm.size))
+    sizes = tuple(size for size, _ in offers)
+    return Window(number, memory, None, bases, sizes, tuple(peers.values()))
+
+
+NOTHING = Exported(0, 0, b"")
+
+
+def _allocation(device: Device, address: int) -> Exported:
+    allocation = device.allocation(address)
+    if allocation is None or not allocation.handle:
+        raise NotSupported(
+            f"Register: the memory at {address:#x} cannot be opened by other processes, as that of cudaMalloc can "
+            "(CuPy's and PyTorch's default allocators); use an array from comm.Alloc"
+        )
+    return allocation
 
 
 def _unmap(peers: Iterable[Peer]) -> None:

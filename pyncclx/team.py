@@ -17,7 +17,7 @@ from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import NotSupported
 from .heap import Heap, Lease, process_heap
-from .symmetric import Window, allocate_window
+from .symmetric import NOTHING, Window, allocate_window, register_window
 
 OPERATIONS = (
     "Barrier",
@@ -121,15 +121,35 @@ class Team:
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
-        window = allocate_window(comm, self.device, len(self.windows), nbytes)
+        return self._add(allocate_window(comm, self.device, len(self.windows), nbytes))
+
+    def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
+        """Map the memory that an array of each rank is in. Collective."""
+        number = len(self.windows)
+        return self._add(register_window(comm, self.device, number, buffer.address, buffer.nbytes))
+
+    def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
+        """Unmap what was registered, when no rank uses it any more. Its number is not used again. Collective."""
+        self.device.synchronize()
+        MPI.Comm.Barrier(comm)
+        window.close()
+        nobody = (0,) * self.size
+        self.windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, ())
+        self._tell()
+
+    def _add(self, window: Window) -> Window:
         self.windows.append(window)
-        begin = window.memory.address
-        self._spans.append((begin, begin + window.memory.nbytes, window.number))
+        self._tell()
+        return window
+
+    def _tell(self) -> None:
+        """Tell kernels from now on where the windows are."""
+        memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self.windows]
+        self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.packed = self._pack()
         for device_team in self.device_teams:
             device_team.add_windows()
-        return window
 
     def scratch(self, nbytes: int) -> int:
         """The address of memory for one operation at a time, which lasts as long as the team: graphs may use it.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import devices
+from . import datatypes, devices, row_transform
+from .arrays import in_c_order
 from .buffers import Buffer, resolve
 from .token_layout import COLLECT, COMBINE, DISPATCH
-from .token_memory import Handle, address_of, array_type
+from .token_memory import CXX, Handle, address_of, array_type
 
 if TYPE_CHECKING:
     from .token_shuffle import TokenShuffle
@@ -17,13 +18,16 @@ class Move(NamedTuple):
     """One dispatch or combine: what its kernel needs, and what the caller gets."""
 
     operation: str
-    template: tuple[str, ...]
+    template: tuple[str, ...]  # of the kernel
     arguments: bytes
     buffers: tuple[Buffer, ...]
     result: Any
+    transform: str = ""  # its name
 
 
-def dispatch_move(shuffle: TokenShuffle, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None) -> Move:
+def dispatch_move(
+    shuffle: TokenShuffle, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
+) -> Move:
     """A dispatch: of tokens by their choices, or by the handle of an earlier one.
 
     Raises
@@ -43,6 +47,7 @@ def dispatch_move(shuffle: TokenShuffle, tokens: Any, topk_ids: Any, topk_weight
         ids = _read(topk_ids, "dispatch: topk_ids", (count, shuffle.k), ("int32", "int64"))
     if topk_weights is not None:
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
+    applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
     reuse, handle = handle is not None, handle or shuffle.held().new_handle(count)
     rows = handle.rows
     outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
@@ -50,12 +55,15 @@ def dispatch_move(shuffle: TokenShuffle, tokens: Any, topk_ids: Any, topk_weight
         *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
         *map(address_of, (*outputs, rows.experts, rows.weights)),
         *(count, ids.datatype.itemsize if ids else 0, reuse),
+        *applied.addresses,
     )
-    buffers = tuple(buffer for buffer in (sent, ids, weights) if buffer)
-    return Move("Dispatch", (shuffle.dtype, shuffle.rows_dtype), arguments, buffers, (rows, handle))
+    buffers = tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer)
+    return Move("Dispatch", applied.template, arguments, buffers, (rows, handle), applied.name)
 
 
-def combine_move(shuffle: TokenShuffle, expert_out: Any, handle: Handle, out: Any, weighted: bool) -> Move:
+def combine_move(
+    shuffle: TokenShuffle, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any
+) -> Move:
     """A combine: of the rows' results.
 
     Raises
@@ -69,8 +77,9 @@ def combine_move(shuffle: TokenShuffle, expert_out: Any, handle: Handle, out: An
     sent = _read(expert_out, "combine: expert_out", (shuffle.capacity, shuffle.hidden), (shuffle.dtype,))
     summed = _read(out, "combine: out", (count, shuffle.hidden), types, writable=True)
     addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
-    arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted))
-    return Move("Combine", (shuffle.dtype, summed.datatype.name), arguments, (sent, summed), out)
+    applied = _applied(shuffle, transform, "combine", summed.datatype.name)
+    arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted), *applied.addresses)
+    return Move("Combine", applied.template, arguments, (sent, *applied.buffers, summed), out, applied.name)
 
 
 def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -> Move:
@@ -90,6 +99,14 @@ def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -
     return Move("Collect", (), arguments, (sent, collected), out)
 
 
+def _applied(shuffle: TokenShuffle, transform: Any, operation: str, result: str) -> row_transform.Applied:
+    """A transform of elements of the shuffle's dtype, in a kernel that makes `result` of them; or none."""
+    names, element = (CXX[shuffle.dtype], CXX[result]), datatypes.of(shuffle.dtype)
+    if transform is None:
+        return row_transform.NONE._replace(template=names)
+    return row_transform.apply(transform, operation, names, element, element)
+
+
 def _read(
     array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
 ) -> Buffer:
@@ -101,16 +118,6 @@ def _read(
         raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
     if buffer.datatype.name not in types:
         raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
-    if not _in_c_order(array):
+    if not in_c_order(array):
         raise ValueError(f"{name} is in Fortran order; pass an array in C order")
     return buffer
-
-
-def _in_c_order(array: Any) -> bool:
-    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
-    if hasattr(array, "is_contiguous"):  # PyTorch's
-        return bool(array.is_contiguous())
-    try:
-        return bool(array.flags["C_CONTIGUOUS"])
-    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
-        return True

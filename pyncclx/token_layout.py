@@ -23,8 +23,8 @@ FEW_NBYTES = 8 << 20  # of all packets of few tokens
 ALONE_CHOICES = 4096  # of a rank that every block counts for itself
 
 SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q12q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
-DISPATCH = struct.Struct("=12Q3q")  # DispatchArgs after its Shuffle, but for the phases
-COMBINE = struct.Struct("=6Q2q")  # CombineArgs likewise
+DISPATCH = struct.Struct("=12Q3q4Q")  # DispatchArgs after its Shuffle, but for the phases
+COMBINE = struct.Struct("=6Q2q4Q")  # CombineArgs likewise
 COLLECT = struct.Struct("=5Q1q")  # CollectArgs
 PHASES = struct.Struct("=q")
 SEND, RECEIVE = 1, 2  # Phase

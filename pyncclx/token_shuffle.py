@@ -13,7 +13,7 @@ from .collectives.launch import compare, stream_for
 from .errors import CollectiveMismatch, NotSupported
 from .token_calls import Move, collect_move, combine_move, dispatch_move
 from .token_layout import MAX_CHOICES, PHASES, RECEIVE, SEND, check_buckets, place_experts, whole
-from .token_memory import CXX, FLOAT8, ROW_TYPES, Handle, Memory, Rows
+from .token_memory import FLOAT8, ROW_TYPES, Handle, Memory, Rows
 
 LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
 
@@ -123,7 +123,13 @@ class TokenShuffle:
     # Operations
 
     def dispatch(
-        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
     ) -> tuple[Rows, Handle]:
         """Send every token to the ranks of its experts. Collective, also for a rank without tokens.
 
@@ -138,6 +144,8 @@ class TokenShuffle:
         handle : Handle, optional
             Of an earlier dispatch, in place of `topk_ids` and `topk_weights`: the tokens go the same ways as then, and
             nothing needs to be counted. All ranks give one, or none does.
+        transform : pyncclx.Transform, optional
+            Applied to the tokens as they are sent, and rounded to their dtype: as by a kernel before.
 
         Returns
         -------
@@ -145,19 +153,28 @@ class TokenShuffle:
         handle : Handle
             For `combine`, and for dispatches with the same routing.
         """
-        return self._whole(dispatch_move(self, tokens, topk_ids, topk_weights, handle))  # type: ignore[no-any-return]
+        move = dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
+        return self._whole(move)  # type: ignore[no-any-return]
 
     def dispatch_begin(
-        self, tokens: Any, topk_ids: Any = None, topk_weights: Any = None, *, handle: Handle | None = None
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
     ) -> None:
         """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
-        self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle))
+        self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform))
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
         """End a dispatch: what `dispatch` gives."""
         return self._end("Dispatch")  # type: ignore[no-any-return]
 
-    def combine(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> Any:
+    def combine(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> Any:
         """Send the rows' results back, and add up those of each token. Collective.
 
         The sum has the same bits in every run and with every layout: a rank adds weight * result over the token's
@@ -174,17 +191,21 @@ class TokenShuffle:
             A new array of the shuffle's dtype if left out.
         weighted : bool
             False: a plain sum.
+        transform : pyncclx.Transform, optional
+            Applied to the results before they are added, and rounded to their dtype: as by a kernel before.
 
         Returns
         -------
         array, shape (tokens, hidden)
             `out`. Zero for a token without rows.
         """
-        return self._whole(combine_move(self, expert_out, handle, out, weighted))
+        return self._whole(combine_move(self, expert_out, handle, out, weighted, transform))
 
-    def combine_begin(self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True) -> None:
+    def combine_begin(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> None:
         """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
-        self._begin(combine_move(self, expert_out, handle, out, weighted))
+        self._begin(combine_move(self, expert_out, handle, out, weighted, transform))
 
     def combine_end(self) -> Any:
         """End a combine: what `combine` gives."""
@@ -239,10 +260,9 @@ class TokenShuffle:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{operation.lower()} after {begun}_begin: call {begun}_end before")
         if comm.checking:
-            compare(comm, operation, (move.template, phases))
+            compare(comm, operation, (move.template[:2], move.transform, phases))
         team, memory = comm.team, self.held()
-        template = tuple(CXX[name] for name in move.template)
-        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *template)
+        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *move.template)
         stream = stream_for(team.device, move.buffers)
         parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
         team.enqueue(function, memory.blocks, team.threads, parameters, stream)

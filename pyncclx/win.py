@@ -252,6 +252,6 @@ def _place_of(comm: Any, memory: Any, disp_unit: int) -> rma.Place | str | None:
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
         window = team.window(buffer.address)
-        if window is not None:
+        if window is not None and window.owner is not None:  # not one that may be freed
             return rma.Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
     return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory

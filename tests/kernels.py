@@ -15,6 +15,14 @@ from pyncclx.devices.host import Device
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import operators
 
+TRANSFORMS = [  # of tests/ranks/test_row_transform.py
+    *(("transformed.cu", "float", "float"), ("transformed.cu", "float", "Bfloat16")),
+    *(("transformed.cu", "Bfloat16", "signed char"), ("transformed.cu", "double", "float")),
+    ("transformed.cu", "Half", "double"),
+    *(("dispatch.cu", "Bfloat16", "Bfloat16"), ("dispatch.cu", "Bfloat16", "Float8")),
+    ("combine.cu", "Bfloat16", "Bfloat16"),
+]
+
 
 def compile_file(file: str) -> str:
     """Compile one file of cuda/ with all its kernels; its name."""
@@ -30,6 +38,13 @@ def compile_operator(name: str) -> str:
     return f"allreduce.cu of {made.cxx}"
 
 
+def compile_transform(template: tuple[str, str, str]) -> str:
+    """Compile the kernels of a file with a row transform between two types; the file's name."""
+    file, *types = template
+    Device().compile(file, [f"{kernel}<{', '.join(types)}, RowTransform>" for kernel in kernels.FILES[file]])
+    return f"{file} of {' and '.join(types)}"
+
+
 def compile_test(file: Path) -> str:
     """Compile the kernels of a test, which are a program's own; the file's name."""
     Device().compile(str(file), re.findall(r"__global__ void (\w+)", file.read_text()))
@@ -43,6 +58,7 @@ if __name__ == "__main__":
         done = (
             processes.map(compile_file, files),
             processes.map(compile_operator, operators.CASES),
+            processes.map(compile_transform, TRANSFORMS),
             processes.map(compile_test, tests),
         )
         for name in (name for names in done for name in names):

@@ -17,6 +17,8 @@ from . import environment, host_time, peers, plot, sweep
 from .cases import CASES
 from .elements import OPS
 
+BUFFERS = {"windows": "from comm.Alloc, which all ranks have mapped", "registered": "that comm.Register has mapped"}
+
 
 def add_command(commands: Any) -> None:
     """Add `bench` to the subcommands of an argument parser."""
@@ -35,14 +37,16 @@ def add_command(commands: Any) -> None:
     add("-o", "--op", choices=OPS, default="sum", help="how reductions fold (default sum)")
     add("-r", "--root", type=int, default=0, help="of operations that have one (default 0)")
     add("--algorithm", metavar="NAME", help="for the operations that let one choose")
-    add("--windows", action="store_true", help="buffers from comm.Alloc, which all ranks have mapped")
+    where = parser.add_mutually_exclusive_group()
+    for name, what in BUFFERS.items():
+        where.add_argument(f"--{name}", dest="buffers", action="store_const", const=name, help=f"buffers {what}")
     add("--graph", action="store_true", help="time replays of a captured CUDA graph")
     add("--against", metavar="PEERS", help=f"time others too and print the ratio: {','.join(peers.PEERS)}")
     add("--osu", action="store_true", help="print in the format of the OSU benchmarks")
     add("--host-time", action="store_true", help="time of the host for a call of 1 KB: eager, persistent, PyTorch")
     add("--json", type=Path, metavar="FILE", help="write the results, with device and versions")
     add("--plot", type=Path, metavar="FILE", help="write a picture of latency and bandwidth")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, buffers="ordinary")
 
 
 def run(arguments: argparse.Namespace) -> None:

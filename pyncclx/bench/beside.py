@@ -37,7 +37,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--matrix", type=int, default=8192, metavar="N", help="rows and columns (default 8192)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture")
-    parser.set_defaults(run=run, graph=False, windows=True)
+    parser.set_defaults(run=run, graph=False, buffers="windows")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ def describe(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer]) -
         "ranks": comm.size,
         "device": comm.team.device.kind,
         "mode": "graph" if arguments.graph else "eager",
-        "buffers": "windows" if arguments.windows else "ordinary",
+        "buffers": arguments.buffers,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := _version(name))},

@@ -37,7 +37,7 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
     if comm.rank == 0:
         print(header(about, peers), flush=True)
     options = sweep.options_of(comm, arguments)
-    memory = Windows(comm, NBYTES * 2) if arguments.windows else Ordinary(comm)
+    memory = Windows(comm, NBYTES * 2) if arguments.buffers == "windows" else Ordinary(comm)
     results = []
     for operation in arguments.operation:
         case = CASES[operation](comm, NBYTES, options, memory)

@@ -1,4 +1,4 @@
-"""Where the benchmark's arrays are: ordinary device memory, windows, pinned host memory."""
+"""Where the benchmark's arrays are: ordinary device memory, registered or not, windows, pinned host memory."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ class Windows:
     def win(self) -> Win:
         """For one-sided operations on the receive buffer. Collective at the first use."""
         return Win.Create(self._arrays[RECV], 1, comm=self._comm)
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
+
+
+class Registered:
+    """Two ordinary arrays that all ranks have mapped, for all sizes up to `nbytes`. Collective."""
+
+    def __init__(self, comm: Any, nbytes: int) -> None:
+        self._arrays = [array_module(comm).empty(nbytes, np.uint8) for _ in (SEND, RECV)]
+        self._registrations = [comm.Register(array) for array in self._arrays]
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
         return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)

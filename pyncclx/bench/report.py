@@ -36,8 +36,8 @@ def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
     lines = [f"# {name}: {peer.about}" + ("" if peer.capturable else ", eager") for name, peer in peers.items()]
     if any("NCCL" in peer.about for peer in peers.values()):
         lines.append(f"# NCCL_NVLS_ENABLE: {about['NCCL_NVLS_ENABLE']}")
-    if about["buffers"] == "windows":
-        lines.append("# buffers from comm.Alloc")
+    if about["buffers"] != "ordinary":
+        lines.append(f"# buffers: {about['buffers']}")
     if about["device"] == HOST:
         lines.append("# on the host device, which runs GPU kernels on CPU threads: its times mean nothing")
     return lines

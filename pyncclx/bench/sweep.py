@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import NotSupported
 from . import check, osu, report, timing
 from .cases import CASES, Case, Options
-from .memory import Ordinary, Windows
+from .memory import Memory, Ordinary, Registered, Windows
 from .peers import Peer
 from .progress import Progress
 
@@ -27,7 +27,7 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
     options = options_of(comm, arguments)
     wanted = list(sizes(arguments))
     most = max(wanted) * (comm.size if arguments.osu else 1) + _ROUNDED_UP
-    memory = Windows(comm, most) if arguments.windows else Ordinary(comm)
+    memory = _memory(comm, arguments, most)
     queue = timing.queue_of(comm)
     style = osu if arguments.osu else report
     rows: list[Row] = []
@@ -50,13 +50,19 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
     return rows
 
 
+def _memory(comm: Any, arguments: argparse.Namespace, most: int) -> Memory:
+    if arguments.buffers == "windows":
+        return Windows(comm, most)
+    return Registered(comm, most) if arguments.buffers == "registered" else Ordinary(comm)
+
+
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
     """What the command line says of the operations, if they all can be so."""
     for operation in arguments.operation:
         method = getattr(comm, CASES[operation].method, None)  # or a window's
         if arguments.algorithm and (method is None or "algorithm" not in inspect.signature(method).parameters):
             raise SystemExit(f"--algorithm {arguments.algorithm}: {operation} lets nobody choose")
-        if CASES[operation].windows_only and not arguments.windows:
+        if CASES[operation].windows_only and arguments.buffers != "windows":
             raise SystemExit(f"{operation}: puts go to arrays from comm.Alloc; give --windows")
     if not 0 <= arguments.root < comm.size:
         raise SystemExit(f"-r {arguments.root}: there are the ranks 0 to {comm.size - 1}")

@@ -12,6 +12,7 @@ from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
+from .transformed import transformed
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -25,8 +26,12 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 
 @takes_derived("Allgather", ONE, BLOCKS)
-def allgather(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
+def allgather(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
+) -> Call | None:
     """See `Intracomm.Allgather`."""
+    if transform is not None:
+        return transformed(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
     check_algorithm("Allgather", algorithm)

@@ -13,6 +13,7 @@ from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
+from .transformed import transformed
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -26,8 +27,12 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 
 @takes_derived("Alltoall", BLOCKS, BLOCKS)
-def alltoall(comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> Call | None:
+def alltoall(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
+) -> Call | None:
     """See `Intracomm.Alltoall`."""
+    if transform is not None:
+        return transformed(comm, "Alltoall", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
     check_algorithm("Alltoall", algorithm)

@@ -90,7 +90,7 @@ class Collectives(IntraBase):
         call = reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm=algorithm)
         return super().Reduce_scatter_block(sendbuf, recvbuf, op) if call is None else run(self, call)
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Give every rank all ranks' data, in rank order.
 
         Parameters
@@ -99,11 +99,13 @@ class Collectives(IntraBase):
         recvbuf : array or buffer spec, shape (size * count,)
         algorithm : {"copy_engine", "numba"}, optional
             "copy_engine": for a recvbuf in a window; see `sm_free`. "numba": the kernel written in Python.
+        transform : pyncclx.Transform, optional
+            What is sent of each element; the arrays may be of different types then, with as many elements.
         """
-        call = allgather(self, sendbuf, recvbuf, algorithm=algorithm)
+        call = allgather(self, sendbuf, recvbuf, algorithm=algorithm, transform=transform)
         return super().Allgather(sendbuf, recvbuf) if call is None else run(self, call)
 
-    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None) -> None:
+    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
 
         Parameters
@@ -112,8 +114,10 @@ class Collectives(IntraBase):
         recvbuf : array or buffer spec, shape (size * count,)
         algorithm : {"copy_engine", "numba"}, optional
             "copy_engine": for a recvbuf in a window, and not in place; see `sm_free`. "numba": the kernel in Python.
+        transform : pyncclx.Transform, optional
+            What is sent of each element; the arrays may be of different types then, with as many elements.
         """
-        call = alltoall(self, sendbuf, recvbuf, algorithm=algorithm)
+        call = alltoall(self, sendbuf, recvbuf, algorithm=algorithm, transform=transform)
         return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
 
     def Alltoallv(

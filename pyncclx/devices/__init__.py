@@ -96,7 +96,9 @@ class Device(Protocol):
     architecture
         What kernels are compiled for, such as ``"sm_90"``.
     max_channels, threads
-        The most blocks of a launch, and the threads of each.
+        The most blocks of an operation, unless somebody wants others, and the threads of each.
+    most_channels
+        The most such blocks that run at once.
     compiles_whole_files
         Whether all kernels of a file are compiled at once, or each when it is needed.
     """
@@ -107,6 +109,7 @@ class Device(Protocol):
     identity: str
     architecture: str
     max_channels: int
+    most_channels: int
     threads: int
     compiles_whole_files: bool
 
@@ -138,7 +141,7 @@ class Device(Protocol):
         """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
 
     def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
-        """The same for kernels with `UserOp`: a Python function for elements of a NumPy dtype."""
+        """The same for kernels with a Python function in them; `dtype` are its numba_code.Types."""
 
     def load_linked(self, image: bytes, fn: Any, dtype: Any) -> Mapping[str, Function]:
         """Load what `compile_linked` returned."""
@@ -187,6 +190,9 @@ class Device(Protocol):
 
     def allocate_exported(self, nbytes: int) -> Exported:
         """Allocate zeroed memory that any process can open, for the life of this process."""
+
+    def allocation(self, address: int) -> Exported | None:
+        """Return the allocation that an address is in, for other processes to open; None if they cannot."""
 
     def export(self, address: int, nbytes: int) -> Exported | None:
         """Let other processes open the memory at an address; None if that memory cannot be opened."""

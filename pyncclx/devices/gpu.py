@@ -62,6 +62,7 @@ class Device:
         self.kind: str = properties["name"].decode()
         self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        self.most_channels: int = properties["multiProcessorCount"]
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._handles: dict[int, tuple[int, bytes]] = {}  # of allocations: address -> identity, CUDA IPC handle
@@ -237,6 +238,10 @@ class Device:
         return Exported(address, nbytes, ipc_handle(address))
 
     def export(self, address: int, nbytes: int) -> Exported | None:
+        """Let other processes open the memory at an address: the whole allocation that it is in."""
+        return self.allocation(address)
+
+    def allocation(self, address: int) -> Exported | None:
         """Let other processes open the allocation that an address is in; None unless it came from cudaMalloc."""
         capable = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
         if not checked(driver.cuPointerGetAttribute(capable, address)):

@@ -45,6 +45,7 @@ class Device:
     ordinal = 0
     architecture = "host"
     max_channels = 2
+    most_channels = 64
     threads = 64
     compiles_whole_files = True
 
@@ -54,6 +55,7 @@ class Device:
         self.hostile = os.environ.get("PYNCCLX_HOSTILE", "") not in {"", "0"} if hostile is None else hostile
         self.watchdog_s = watchdog_s
         self._launches = 0
+        self._exported: list[Memory] = []
 
     def allocate_shared(self, nbytes: int) -> Memory:
         """Allocate zeroed memory that other processes can map."""
@@ -145,7 +147,7 @@ class Device:
             kernels = self.load(os.fsencode(copy.name))
         operator = numba_code.for_host(fn, dtype)
         for kernel in kernels.values():
-            kernel.set_operator(operator)
+            kernel.set_operator(numba_code.symbol_of(dtype), operator)
         return kernels
 
     def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
@@ -218,11 +220,17 @@ class Device:
     def allocate_exported(self, nbytes: int) -> Exported:
         """Allocate zeroed memory that any process of this user can open, by a path in /proc."""
         memory = self.allocate_shared(max(nbytes, 1))
-        return Exported(memory.address, nbytes, f"/proc/{os.getpid()}/fd/{memory.fd}".encode(), memory.fd, 0, memory)
+        self._exported.append(memory)
+        return _exported(memory, nbytes)
+
+    def allocation(self, address: int) -> Exported | None:
+        """Return what `allocate_exported` gave, if an address is in it: other arrays are this process' alone."""
+        inside = (memory for memory in self._exported if 0 <= address - memory.address < memory.nbytes)
+        return next((_exported(memory, memory.nbytes, address - memory.address) for memory in inside), None)
 
     def export(self, address: int, nbytes: int) -> Exported:
         """Copy memory to where other processes can open it."""
-        exported = self.allocate_exported(nbytes)
+        exported = _exported(self.allocate_shared(max(nbytes, 1)), nbytes)
         ctypes.memmove(exported.address, address, nbytes)
         return exported
 
@@ -245,3 +253,8 @@ class Device:
     def is_capturing(self, stream: object) -> bool:
         """Return False: there are no graphs."""
         return False
+
+
+def _exported(memory: Memory, nbytes: int, offset: int = 0) -> Exported:
+    path = f"/proc/{os.getpid()}/fd/{memory.fd}".encode()
+    return Exported(memory.address, nbytes, path, memory.fd, offset, memory)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import numba_code
-
 
 class Launch(ctypes.Structure):
     """`Launch` of ``cuda/host/emulator.h``."""
@@ -36,7 +34,7 @@ class Kernel:
         self._library = library
         self._operator: Any = None
 
-    def set_operator(self, operator: Any) -> None:
-        """Let the kernels of this library call an operator, and keep it alive."""
-        ctypes.c_void_p.in_dll(self._library, numba_code.SYMBOL).value = operator.address
+    def set_operator(self, symbol: str, operator: Any) -> None:
+        """Let the kernels of this library call an operator by that name, and keep it alive."""
+        ctypes.c_void_p.in_dll(self._library, symbol).value = operator.address
         self._operator = operator

@@ -6,17 +6,33 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import NotSupported
 
-SYMBOL = "pyncclx_user_op"  # of cuda/user_op.cuh
+MOST_ARRAYS = 4  # kMostTransformArrays of cuda/row_transform.cuh
 
 
-def for_gpu(fn: Callable[..., Any], dtype: np.dtype[Any], architecture: str) -> bytes:
-    """The operator ``void pyncclx_user_op(a, b, result)`` as LTO-IR for `architecture` ("sm_90").
+class RowTypes(NamedTuple):
+    """What a row transform takes and gives: the types of an element, of what becomes of it, and of arrays."""
+
+    element: np.dtype[Any]
+    result: np.dtype[Any]
+    arrays: tuple[np.dtype[Any], ...]
+
+
+Types = np.dtype[Any] | RowTypes  # of an operator's elements, or a row transform's
+
+
+def symbol_of(types: Types) -> str:
+    """What kernels call a function by: in cuda/user_op.cuh, or cuda/row_transform.cuh."""
+    return "pyncclx_row_transform" if isinstance(types, RowTypes) else "pyncclx_user_op"
+
+
+def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
+    """An operator or row transform, as kernels call it, as LTO-IR for `architecture` ("sm_90").
 
     Raises
     ------
@@ -41,13 +57,13 @@ def for_gpu(fn: Callable[..., Any], dtype: np.dtype[Any], architecture: str) -> 
             types.void(*operands),
             cc=divmod(number, 10),
             abi="c",
-            abi_info={"abi_name": SYMBOL},
+            abi_info={"abi_name": symbol_of(dtype)},
             output="ltoir",
         )
     return bytes(code)
 
 
-def for_host(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Any:
+def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
     """The same as a Numba callback; its `address` is that of the code, which lives as long as it does.
 
     Raises
@@ -166,8 +182,14 @@ def _cuda() -> Any:
         raise _missing("numba-cuda", error) from error
 
 
-def _operands(dtype: np.dtype[Any], types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
-    """Pointers to the operands and the result: a record is one already."""
+def _operands(dtype: Types, types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Pointers to the operands and the result: a record is one already. For a row transform see row_transform.cuh."""
+    if isinstance(dtype, RowTypes):
+        element, result, *arrays = (
+            types.CPointer(from_dtype(each)) for each in (dtype.element, dtype.result, *dtype.arrays)
+        )
+        unused = [types.CPointer(types.uint8)] * (MOST_ARRAYS - len(arrays))
+        return (element, result, types.int64, types.int64, *arrays, *unused)
     if dtype.names:
         operand = from_dtype(dtype)
     else:
@@ -175,8 +197,10 @@ def _operands(dtype: np.dtype[Any], types: Any, from_dtype: Callable[[Any], Any]
     return operand, operand, operand
 
 
-def _entry(jitted: Any, fn: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., None]:
+def _entry(jitted: Any, fn: Callable[..., Any], dtype: Types) -> Callable[..., None]:
     """What is compiled: the function itself for records, for scalars one that reads and writes them."""
+    if isinstance(dtype, RowTypes):
+        return _row_entries(jitted)[len(dtype.arrays)]
     if dtype.names:
         return fn
 
@@ -189,15 +213,40 @@ def _entry(jitted: Any, fn: Callable[..., Any], dtype: np.dtype[Any]) -> Callabl
     return truths if dtype.kind == "b" else scalars
 
 
+def _row_entries(jitted: Any) -> list[Callable[..., None]]:
+    """What is compiled of a row transform with 0, 1 … arrays: of the four the others are no one's."""
+
+    def none(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column)
+
+    def one(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a)
+
+    def two(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b)
+
+    def three(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b, c)
+
+    def four(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b, c, d)
+
+    return [none, one, two, three, four]
+
+
 @contextlib.contextmanager
-def _explained(fn: Callable[..., Any], dtype: np.dtype[Any]) -> Iterator[None]:
+def _explained(fn: Callable[..., Any], dtype: Types) -> Iterator[None]:
     """Turn Numba's refusal into a TypeError that says what was to be compiled, for what; Numba says where."""
     errors = importlib.import_module("numba.core.errors")
     try:
         yield
     except errors.NumbaError as error:
-        arguments = "(a, b, out)" if dtype.names else "(a, b)"
-        raise TypeError(f"Op: Numba cannot compile {fn.__name__}{arguments} for {dtype}:\n{error}") from error
+        if isinstance(dtype, RowTypes):
+            what, arguments = "Transform", "(x, row, column, …)" if dtype.arrays else "(x, row, column)"
+            types = f"{dtype.element}, to {dtype.result}"
+        else:
+            what, arguments, types = "Op", "(a, b, out)" if dtype.names else "(a, b)", str(dtype)
+        raise TypeError(f"{what}: Numba cannot compile {fn.__name__}{arguments} for {types}:\n{error}") from error
 
 
 def _missing(package: str, error: ImportError) -> NotSupported:

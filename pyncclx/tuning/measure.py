@@ -35,7 +35,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("-e", "--maxbytes", default="16M", metavar="SIZE", help="largest size (default 16M)")
     parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="table, if not that of this user")
-    parser.set_defaults(run=run, windows=False)
+    parser.set_defaults(run=run, buffers="ordinary")
 
 
 def run(arguments: argparse.Namespace) -> None:

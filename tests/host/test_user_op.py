@@ -1,4 +1,4 @@
-"""Operators written in Python, compiled for GPUs without one: nothing is left of the call in the machine code."""
+"""Operators and row transforms in Python, compiled for GPUs without one: no call is left in the machine code."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"
 # What kernels call out of their loops, and what divides.
-RARE = r"load_bytes|store_bytes|record_failure|Patience|__cuda_sm20_\w+"
+RARE = r"load_bytes|store_bytes|one_by_one|record_failure|Patience|__cuda_sm20_\w+"
 
 
 def disassembler():
@@ -102,13 +102,32 @@ def test_nothing_is_called_and_nothing_spilled(name, tmp_path):
     A group of records fills most of them, so that what is needed around its loop is elsewhere meanwhile.
     """
     op = gallery.CASES[name].op
-    binary, most = linked(op), 128 if operator(op).group_nbytes == PACK_NBYTES else 320
+    binary, most = linked(op), 128 if operator(op).group_nbytes == PACK_NBYTES else 768
     for kernel, code in machine_code(binary, tmp_path).items():
         calls = [line for line in code if "CALL" in line and not re.search(RARE, line)]
         assert calls == [], kernel
     spilled = re.findall(r"(\d+) bytes spill", binary.log)
     assert spilled
     assert max(map(int, spilled)) <= most
+
+
+def normalised(x, row, column, scale, weight):
+    return x * scale[row] * weight[column]
+
+
+@needs_code
+@pytest.mark.parametrize(
+    "kernel", ["allgather_transformed<float, Bfloat16, RowTransform>", "combine<Half, Half, RowTransform>"]
+)
+def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
+    row = np.dtype("f4")
+    code = numba_code.for_gpu(normalised, numba_code.RowTypes(row, row, (row, row)), ARCHITECTURE)
+    name = kernel.partition("<")[0]
+    file = "transformed.cu" if "transformed" in name else f"{name}.cu"
+    binary = nvrtc.link(nvrtc.compile_kernels(file, [kernel], ARCHITECTURE, "-dlto"), code, ARCHITECTURE, "-verbose")
+    instructions = machine_code(binary, tmp_path)[kernel]
+    assert [line for line in instructions if "CALL" in line and not re.search(RARE, line)] == []
+    assert max(map(int, re.findall(r"(\d+) bytes spill", binary.log))) <= 128
 
 
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
@@ -128,6 +147,15 @@ def test_the_line_that_numba_refuses():
 
     with pytest.raises(TypeError, match=r"(?s)spelled\(a, b\) for float32.*upper.*# the line"):
         numba_code.for_gpu(spelled, np.dtype("f4"), ARCHITECTURE)
+
+
+def test_the_line_of_a_row_transform_that_numba_refuses():
+    def spelled(x, row, column):
+        return x.upper()  # the line
+
+    types = numba_code.RowTypes(np.dtype("f4"), np.dtype("i1"), ())
+    with pytest.raises(TypeError, match=r"(?s)Transform.*spelled\(x, row, column\) for float32, to int8.*# the line"):
+        numba_code.for_gpu(spelled, types, ARCHITECTURE)
 
 
 def test_templates_and_what_they_find():

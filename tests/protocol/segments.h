@@ -96,7 +96,7 @@ struct SegmentsCall {
                 const u64 begin = u64((source * split.capacity + to) * split.row_nbytes);
                 for (u64 b = 0; b < u64(kept * split.row_nbytes); ++b) {
                     const char expected = byte_of(call, source, kAll, u64(from * split.row_nbytes) + b);
-                    if (recv[begin + b] != u8(expected)) return call.wrong("byte", u64(source), b, "of segment %d", i);
+                    if (recv.as()[begin + b] != expected) return call.wrong("byte", u64(source), b, "of segment %d", i);
                     written[begin + b] = true;
                 }
                 next += rows;

@@ -41,9 +41,12 @@ MUTATIONS = {
         "if (!{}) fence_sys();\n            signal_stored",
         "tsan",
     ),
-    # A place is given free, and the reads of it may come later.
+    # A place is given free, and its reads may come later.
     "read without release": Mutation(
-        "chunk.cuh", "fence_sys();\n            signal_read", "if (!{}) fence_sys();\n            signal_read", "tsan"
+        "chunk.cuh",
+        "st_after_loads_sys(",
+        "{} ? st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1)) : st_after_loads_sys(",
+        "tsan",
     ),
     "folded without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # What went straight to its place is announced, and may come later.
@@ -68,7 +71,8 @@ MUTATIONS = {
     ),
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
-    "folded too early": Mutation("reduce.cuh", "folders = in_order ?", "folders = in_order && !{} ?", "tsan"),
+    # A result comes where something has yet to be sent from.
+    "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
         "point_to_point.cu",

@@ -64,6 +64,15 @@ def test_hard_routings(comm, layout):
             case.draw(counts, experts).round_trip(compare, what)
 
 
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_many_experts(comm):
+    """Of 8 ranks they are too many for packets: nobody has few tokens, even who has none."""
+    case = Case(comm, generator(comm), experts=1000, tokens=3)
+    with case.shuffle, comparing() as compare:
+        case.draw([0] * comm.size).round_trip(compare, "no tokens")
+        case.draw().round_trip(compare, "some tokens")
+
+
 def test_stages(comm):
     """More tokens of a block than are announced together."""
     case = Case(comm, generator(comm), k=3, tokens=70, blocks=1)

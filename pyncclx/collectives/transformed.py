@@ -1,0 +1,69 @@
+"""Allgather and Alltoall of what a row transform makes of the elements, which may be of another type."""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import devices, row_transform
+from ..arrays import in_c_order
+from ..buffers import on_host, resolve
+from ..errors import NotSupported
+from ..layout import Layout
+from .launch import Call, Choice, as_chunks, as_packets, is_in_place
+
+if TYPE_CHECKING:
+    from ..base import IntraBase as Intracomm
+
+ARGUMENTS = struct.Struct("=QQQq4Q")  # TransformedArgs of cuda/transformed.cu after its Team
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
+    """As Allgather and Alltoall do, by the length of what arrives."""
+    fits = nbytes <= layout.packet_nbytes
+    return as_packets(layout, kernel, nbytes, layout.size - 1) if fits else as_chunks(layout, kernel)
+
+
+def transformed(
+    comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
+) -> Call:
+    """The call of Allgather or Alltoall with a transform.
+
+    Raises
+    ------
+    NotSupported
+        Host arrays; in place, where what is read is replaced.
+    ValueError
+        Counts that differ, an algorithm, an array whose rows do not follow each other.
+    """
+    if on_host(sendbuf, recvbuf) or is_in_place(sendbuf):
+        raise NotSupported(f"{operation}: transform is for two device arrays, not for host arrays nor in place")
+    if algorithm is not None:
+        raise ValueError(f"{operation}: algorithm is {algorithm!r}; with transform there is one, leave it out")
+    device, blocks = devices.select(), comm.size
+    recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device, blocks=blocks)
+    sent_blocks = blocks if operation == "Alltoall" else 1
+    send = resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device, blocks=sent_blocks)
+    if send.count != recv.count:
+        raise ValueError(
+            f"{operation}: each rank sends {send.count} elements to a block of {recv.count} elements of recvbuf; "
+            "make them equal"
+        )
+    if not in_c_order(send.owner):
+        raise ValueError(f"{operation}: sendbuf is in Fortran order; a transform takes an array in C order")
+    types = send.datatype.cxx, recv.datatype.cxx
+    applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
+    nbytes, columns = recv.nbytes, math.prod(send.shape[1:] or send.shape)  # a vector is a row
+    return Call(
+        operation,
+        choose,
+        (nbytes, f"{operation.lower()}_transformed"),
+        applied.template,
+        ARGUMENTS.pack(send.address, recv.address, nbytes, columns, *applied.addresses),
+        (send, *applied.buffers, recv),
+        (nbytes, *types, applied.name),
+        nbytes == 0,
+    )
