@@ -6,7 +6,7 @@
 //   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
 //   weak          plain payload traffic: a peer may look at it only after a release and an acquire;
 //   after loads   a word that says what has been loaded, so that it may be overwritten (see below).
-// The scope is `sys` since the other side is another GPU. Every asm says "memory", otherwise the compiler
+// The scope is `sys` since the other side is another GPU. Every asm that orders says "memory", otherwise the compiler
 // may still move ordinary accesses across it.
 #pragma once
 
@@ -90,6 +90,19 @@ __device__ __forceinline__ Pack get_pack(const Pack* p) {
     return v;
 }
 
+// A word that nobody writes while a kernel runs: read where this stands, once, and through the cache.
+__device__ __forceinline__ u32 ld_here(const u32* p) {
+    u32 v;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ u64 ld_here(const u64* p) {
+    u64 v;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(v) : "l"(p));
+    return v;
+}
+
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // A barrier among the `threads` threads, whole warps, that name the same `group` of the block, 1 to 15: orders their
@@ -108,6 +121,13 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     u32 seen;
     asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
                  : "=r"(seen) : "l"(p), "r"(expected), "r"(desired) : "memory");
+    return seen;
+}
+
+// Returns the word as it was. Orders nothing, and only threads of this GPU may take part: it counts.
+__device__ __forceinline__ u64 atomic_add_gpu(u64* p, u64 v) {
+    u64 seen;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(seen) : "l"(p), "l"(v) : "memory");
     return seen;
 }
 
@@ -168,6 +188,21 @@ __device__ __forceinline__ u32 to_bfloat16_pair(float first, float second) {
     return pair;
 }
 #endif
+
+// Of a kernel that is launched early: it may begin while the one before it on the stream still runs. What is behind
+// `await_previous` comes after all that the other has done. Where kernels are not launched early these do nothing.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The kernel behind this one, if it is launched early, may begin when all blocks of this one have come here or ended.
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
 __device__ __forceinline__ void spin_hint() {}

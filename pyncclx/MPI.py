@@ -24,6 +24,8 @@ from .communicator import Graphcomm as Graphcomm
 from .communicator import Intercomm as Intercomm
 from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
+from .derived.datatype import CONSTANTS as _DATATYPES
+from .derived.datatype import Datatype as Datatype
 from .staging.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
 from .staging.matched import MESSAGE_NULL as MESSAGE_NULL
 from .staging.matched import Message as Message
@@ -37,6 +39,7 @@ from .win import WIN_NULL as WIN_NULL
 from .win import Win as Win
 
 globals().update(_OPS)  # SUM and all the others
+globals().update(_DATATYPES)  # INT and all the others
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 

@@ -8,24 +8,40 @@ from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
-from . import rma
+from . import arrays, rma
 from .buffers import Buffer
 from .collectives.launch import stream_for
 from .errors import MPIError, NotSupported
+from .exposed import Exposed
 from .messages.request import request_of
+from .mpi_library import is_cuda_aware
 from .nonblocking import fill_empty
+from .staging.operations import Argument, argument, device_buffers
+from .staging.windows import ACCESSES, Origins
+from .state import stages_by_default
 from .team import Team
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _on_device(method: _Method) -> _Method:
-    """Make a method that of windows of device memory; those of host memory have mpi4py's."""
-    original = getattr(MPI.Win, method.__name__)
+    """Make a method that of device memory at the target; to host memory goes mpi4py's, from copies of device arrays."""
+    name = method.__name__
+    original = getattr(MPI.Win, name)
+    buffers, position = ACCESSES[name]
+    rank_argument = Argument("target_rank", position, False)
+    alone = name in ("Fetch_and_op", "Compare_and_swap")
+    target_argument = Argument("target_disp" if alone else "target", position + 1, False)
 
     @functools.wraps(method)
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
-        return (original if self._exposed is None else method)(self, *args, **kwargs)
+        if self._exposed is not None:
+            rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
+            if self._exposed.holds(rank, target):
+                return method(self, *args, **kwargs)
+        found = [] if arrays.host_arrays() else device_buffers(f"Win.{name}", buffers, args, kwargs)
+        call = functools.partial(original, self)
+        return self._stage(name, call, found, args, kwargs) if found else call(*args, **kwargs)
 
     return either  # type: ignore[return-value]
 
@@ -33,7 +49,9 @@ def _on_device(method: _Method) -> _Method:
 class Accesses:
     """The methods of `pyncclx.Win` that reach into a rank's memory."""
 
-    _exposed: rma.Exposed | None = None
+    _exposed: rma.Reach | None = None
+    _origins: Origins | None = None  # once there are some
+    _staging: bool | None = None  # of the communicator that it was made from, if that is ours
 
     @_on_device
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -161,17 +179,37 @@ class Accesses:
         stream = exposed.change(operation, op, target, buffers["origin"], *others)
         return _Enqueued(exposed.team, stream, tuple(buffers.values()))
 
-    def _of(self) -> rma.Exposed:
-        exposed = cast(rma.Exposed, self._exposed)
+    def _of(self) -> rma.Reach:
+        exposed = cast(rma.Reach, self._exposed)
         if not exposed.team.windows:
             raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
         exposed.team.check()
         return exposed
 
-    def _device_only(self, operation: str) -> rma.Exposed:
-        if self._exposed is None:
-            raise NotSupported(f"{operation}: the window is of host memory; make it of an array from comm.Alloc")
-        return self._of()
+    def _device_only(self, operation: str) -> Exposed:
+        if not isinstance(self._exposed, Exposed):
+            raise NotSupported(f"{operation}: the window was not made of device memory; use arrays from comm.Alloc")
+        self._of()
+        return self._exposed
+
+    def _stage(
+        self, operation: str, call: Callable[..., Any], found: list[Argument], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """mpi4py's method, with device arrays among the arguments."""
+        if not (stages_by_default() if self._staging is None else self._staging):
+            if is_cuda_aware() is False:
+                raise NotSupported(
+                    f"Win.{operation}: {found[0].name} is on the device, the window's memory is not, and the MPI "
+                    "library does not take device arrays; pass host arrays, or use `from pyncclx import MPI`"
+                )
+            return call(*args, **kwargs)
+        self._origins = self._origins or Origins()
+        return self._origins.stage(operation, call, found, args, kwargs)
+
+    def _land(self, rank: int | None = None) -> None:
+        """Operations with a rank, or with all, are complete: what they have brought goes to the device."""
+        if self._origins is not None:
+            self._origins.land(rank)
 
 
 class _Enqueued:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
 from .registration import Registration
-from .state import State, state_of
+from .state import State, stages_by_default, state_of
 from .team import Team
 
 _BLOCKING = ("stream", "host")
@@ -103,7 +102,7 @@ class Base(_Comm):
         MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
         """
         chosen = state_of(self).staging
-        return "pyncclx.MPI" in sys.modules if chosen is None else chosen
+        return stages_by_default() if chosen is None else chosen
 
     @staging.setter
     def staging(self, value: bool) -> None:

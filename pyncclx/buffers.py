@@ -9,15 +9,13 @@ from typing import Any
 from mpi4py import MPI
 
 from . import datatypes, vectors
-from .arrays import host_arrays, place, read_numpy, reader_of
+from .arrays import place, read_numpy, reader_of
 from .datatypes import TABLE, Datatype
-from .devices.pointers import is_device_pointer
 from .errors import MPIError, NotSupported
-from .memory import Device, in_host_memory
+from .memory import Device
+from .specs import is_nothing, no_buffer, on_host, parts, spec_parts, where
 
 __all__ = ["Buffer", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "spec_parts", "where"]
-
-_Parts = tuple[Any, Any, Any, Any]  # array, counts, displs, datatype; None for what the spec leaves out
 
 
 @dataclass(slots=True)
@@ -55,54 +53,6 @@ class Buffer:
         return self.count * self.datatype.itemsize
 
 
-def where(spec: Any) -> str | None:
-    """Tell where a buffer argument lives.
-
-    Parameters
-    ----------
-    spec : array or mpi4py buffer spec
-        Of a list or tuple the first item counts.
-
-    Returns
-    -------
-    "device", "host" or None
-        None where there is no buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute addresses.
-        "host" is whatever mpi4py should judge. NumPy arrays are on the device under ``PYNCCLX_DEVICE=host``.
-    """
-    if isinstance(spec, (list, tuple)):
-        if spec and spec[0] is MPI.BOTTOM:
-            return _where_absolute(spec[-1])
-        spec = spec[0] if spec else None
-    read = reader_of(spec)
-    if read is not None:
-        return place(spec, read)
-    return None if _is_nothing(spec) or spec is MPI.IN_PLACE else "host"
-
-
-def _where_absolute(key: Any) -> str | None:
-    """Where the addresses are that a datatype names, or the first of several that names any."""
-    for each in key if isinstance(key, (list, tuple)) else (key,):
-        if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and not each.is_predefined and each.Get_size():
-            lower, _ = each.Get_true_extent()
-            return "device" if host_arrays() or is_device_pointer(lower) else None
-    return None
-
-
-def on_host(*buffers: Any) -> bool:
-    """Whether a call is mpi4py's: none of its buffers is a device array. If some are, `resolve` refuses the others."""
-    return "device" not in map(where, buffers)
-
-
-def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> tuple[Any, Any, Any, Any]:
-    """Take a buffer argument apart: array, count, displacement, datatype; None where left out.
-
-    With `lists` a list too, not only a tuple, may be (count, displ) in the count's place, as in a plain argument.
-    """
-    if not isinstance(spec, (list, tuple)):
-        return spec, None, None, None
-    return _parts(spec, name, lists)
-
-
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:
     """Find address, count and datatype of a plain buffer argument.
 
@@ -138,7 +88,7 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
         if blocks > 1:
             count = _block(count, blocks, name)
         return Buffer(address, count, datatype, shape, readonly, stream, owner)
-    array, count, displ, key = _parts(spec, name, lists=True)
+    array, count, displ, key = parts(spec, name, lists=True)
     buffer = _whole(array, key, name, writable, device, divide=count is None)
     return _select(buffer, array, count, displ, name, blocks)
 
@@ -175,7 +125,7 @@ def resolve_vector(
     TypeError, ValueError, KeyError, BufferError, MPI.Exception, NotSupported
         As `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
     """
-    array, o_counts, o_displs, key = _parts(spec, name, lists=False)
+    array, o_counts, o_displs, key = parts(spec, name, lists=False)
     buffer = _whole(array, key, name, writable, device, divide=o_counts is None)
     counts: list[int] | Buffer
     displs: list[int] | Buffer | None
@@ -220,45 +170,20 @@ def resolve_dynamic(
     TypeError, ValueError, KeyError, BufferError, NotSupported
         As `resolve`.
     """
-    array, o_counts, o_displs, key = _parts(spec, name, lists=False)
+    array, o_counts, o_displs, key = parts(spec, name, lists=False)
     buffer = _whole(array, key, name, writable, device, divide=True)
     counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
     displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
     return buffer, counts, displs
 
 
-def _is_nothing(array: Any) -> bool:
-    return array is None or array is MPI.BOTTOM
-
-
-def _parts(spec: Any, name: str, lists: bool) -> _Parts:
-    """Split a spec; with `lists` a list too, not only a tuple, may be (count, displ) in the count's place."""
-    if not isinstance(spec, (list, tuple)):
-        if reader_of(spec) is not None:
-            return spec, None, None, None
-        raise _no_buffer(spec, name)
-    if not 2 <= len(spec) <= 4:
-        raise ValueError(f"{name} is a list of {len(spec)} items; give [array, count, datatype] or a part of it")
-    if len(spec) == 4:
-        return spec[0], spec[1], spec[2], spec[3]
-    array, count = spec[0], spec[1]
-    key = spec[2] if len(spec) == 3 else None
-    if len(spec) == 2 and isinstance(count, (MPI.Datatype, Datatype, str)):
-        return array, None, None, count
-    if isinstance(count, tuple) or (lists and isinstance(count, list)):
-        if len(count) != 2:
-            raise ValueError(f"{name} has {count!r} where (count, displ) belongs")
-        return array, count[0], count[1], key
-    return array, count, None, key
-
-
 def _whole(array: Any, key: Any, name: str, writable: bool, device: Device, divide: bool) -> Buffer:
     """Resolve all of the array in a spec; `divide` if its length must tell the count."""
-    if _is_nothing(array):
+    if is_nothing(array):
         return Buffer(0, 0, _datatype(key, name, divide), (0,), False, None, None)
     read = reader_of(array)
     if read is None:
-        raise _no_buffer(array, name)
+        raise no_buffer(array, name)
     address, nbytes, own, shape, readonly, stream, owner = read(array, name, device)
     if readonly and writable:
         raise _read_only(name)
@@ -334,11 +259,3 @@ def _device_integers(value: Any, name: str, size: int, device: Device, writable:
 
 def _read_only(name: str) -> BufferError:
     return BufferError(f"{name} is read-only, and the operation writes to it; pass a writable array")
-
-
-def _no_buffer(value: Any, name: str) -> Exception:
-    try:
-        memoryview(value)
-    except TypeError:
-        return TypeError(f"{name} is {value!r}; expecting a device array or a list such as [array, count, MPI.FLOAT]")
-    return in_host_memory(value, name)

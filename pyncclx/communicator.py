@@ -17,10 +17,11 @@ from .collectives.block_methods import BlockCollectives, PrefixReductions
 from .collectives.methods import Collectives
 from .device_team import DeviceTeams
 from .explain import Explained
-from .neighborhood import CartesianNeighbors
+from .neighborhood import Neighbors
 from .nonblocking import Nonblocking
 from .persistent import Persistent
 from .point_to_point import PointToPoint
+from .probes import Probes
 from .staging.methods import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
 from .state import state_of
 from .token_shuffle import Shuffles
@@ -85,7 +86,7 @@ def _told_ours(callback: Any) -> Any:
 @falls_back
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
-class Comm(PointToPoint, StagedMessages, Explained, MPI.Comm):
+class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -178,13 +179,13 @@ class Intracomm(
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 
-class Topocomm(StagedNeighbors, MPI.Topocomm, Intracomm):
+@falls_back
+class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
-@falls_back
 @_makes_ours(MPI.Cartcomm, "Sub")
-class Cartcomm(CartesianNeighbors, MPI.Cartcomm, Topocomm):
+class Cartcomm(MPI.Cartcomm, Topocomm):
     """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
 
 

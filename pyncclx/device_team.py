@@ -77,8 +77,14 @@ class DeviceTeam:
         words = self._alive().device.array(self._window.owner, (self._words,), np.uint64)
         return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
 
+    def signal_address(self, signal: int, rank: int | None = None) -> int:
+        """The address, as mapped here, of a signal of a rank; of this one if it is left out."""
+        self._alive()
+        base = self._window.memory.address if rank is None else self._window.bases[rank]
+        return base + NBYTES + LINE * signal
+
     def check(self) -> None:
-        """Raise what kernels with this team have recorded; wait for the kernels before.
+        """Raise what kernels with this team have recorded; of those that have not ended, nothing yet.
 
         Raises
         ------

@@ -32,7 +32,7 @@ class Explained(Base):
             mpi4py's and nothing else) or "refused".
         """
         operation = blocking_form(operation)
-        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Cartcomm)):
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Topocomm)):
             return self._explain_without_kernel(operation)
         try:
             team = self.team

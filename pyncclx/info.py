@@ -9,6 +9,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -35,11 +36,15 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print what there is, and advice."""
     if MPI.COMM_WORLD.rank == 0:
-        facts = {"GPUs": _gpus(), "Packages": _packages(), "MPI": _mpi(), "Launcher": _launcher()}
-        facts |= {"Kernel cache": _cache(), "Host compiler": _compiler()}
+        facts = {"pyncclx": _versions(), "GPUs": _gpus(), "Packages": _packages()}
+        facts |= {"MPI": _mpi(), "Launcher": _launcher(), "Kernel cache": _cache(), "Host compiler": _compiler()}
         for name, text in facts.items():
             print(f"{name + ':':15}{text}")
         print("\n".join(f"-> {sentence}" for sentence in advice()), flush=True)
+
+
+def _versions() -> str:
+    return f"{_version('pyncclx') or 'not installed, used from its folder'}; Python {platform.python_version()}"
 
 
 def _gpus() -> str:
@@ -55,7 +60,9 @@ def _gpus() -> str:
 
 def _packages() -> str:
     found = {name: _version(*names) for name, names in _DISTRIBUTIONS.items()}
-    return ", ".join(f"{name} {version or '-'}" for name, version in found.items())
+    missing = [name for name, version in found.items() if version is None]
+    there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    return there + (f"; not installed: {', '.join(missing)}" if missing else "")
 
 
 _DISTRIBUTIONS = {
@@ -122,7 +129,8 @@ def advice() -> Iterator[str]:
     except mpi_bootstrap.LaunchError as error:
         yield str(error)
     if driver.count() == 0:
-        yield "No GPU: PYNCCLX_DEVICE=host runs the kernels on the CPU, for tests" + _unless(shutil.which("g++"), "g++")
+        command = "PYNCCLX_DEVICE=host mpiexec -n 4 python -m mpi4py program.py"
+        yield f"No GPU: the kernels can run on the CPU, slowly: {command}" + _unless(shutil.which("g++"), "g++")
     elif importlib.util.find_spec("cupy") is None:
         major = (driver.version() or "13").partition(".")[0]
         yield f"Install what drives the GPU: pip install 'pyncclx[cuda{'13' if major == '13' else '12'}]'"

@@ -1,4 +1,4 @@
-"""The neighbourhood collectives of Cartesian communicators, in all forms."""
+"""The neighbourhood collectives of communicators with a topology, in all forms."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from .persistent import adds_persistent
 
 if TYPE_CHECKING:
 
-    class _CartBase(MPI.Cartcomm, IntraBase):
-        """What `CartesianNeighbors` becomes a part of."""
+    class _TopoBase(MPI.Topocomm, IntraBase):
+        """What `Neighbors` becomes a part of."""
 else:
-    _CartBase = IntraBase
+    _TopoBase = IntraBase
 
 _NONBLOCKING = {f"I{name.lower()}": make for name, make in CALLS.items()}
 
 
 @adds_nonblocking(_NONBLOCKING)
 @adds_persistent(_NONBLOCKING)
-class CartesianNeighbors(_CartBase):
+class Neighbors(_TopoBase):
     """Neighbourhood collectives that have kernels.
 
-    Block 2 * d of a buffer belongs to the neighbour below in dimension d, block 2 * d + 1 to the one above. What is
-    sent to the one below arrives there as from the one above. Blocks for MPI.PROC_NULL stay as they are.
+    On a Cartesian communicator block 2 * d of a buffer belongs to the neighbour below in dimension d, block 2 * d + 1
+    to the one above. What is sent to the one below arrives there as from the one above. Blocks for MPI.PROC_NULL stay
+    as they are. On a graph there is a block for each edge; edges between the same two ranks are taken in order.
     """
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from .base import Base
 from .buffers import on_host
 from .messages import calls, host_receive
+from .probes import probed
 
 
 class PointToPoint(Base):
@@ -62,6 +63,9 @@ class PointToPoint(Base):
         MPI.Exception
             Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
         """
+        found = probed(self, source, tag)
+        if found is not None:
+            return found.Recv(buf, status)
         if on_host(buf):
             receive = super().Recv
             return host_receive.receive(self, lambda known: receive(buf, source, tag, known), buf, status)
@@ -69,6 +73,9 @@ class PointToPoint(Base):
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`; the data is there for what the stream does after the request was waited for."""
+        found = probed(self, source, tag)
+        if found is not None:
+            return found.Irecv(buf)
         if on_host(buf):
             return host_receive.ireceive(self, super().Irecv(buf, source, tag), buf)
         return calls.ireceive(self, buf, source, tag)
@@ -84,6 +91,12 @@ class PointToPoint(Base):
         status: MPI.Status | None = None,
     ) -> None:
         """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
+        found = probed(self, source, recvtag)
+        if found is not None:
+            sending = self.Isend(sendbuf, dest, sendtag)
+            found.Recv(recvbuf, status)
+            sending.Wait()
+            return None
         if on_host(sendbuf, recvbuf):
             both = super().Sendrecv
             return host_receive.receive(
@@ -104,6 +117,10 @@ class PointToPoint(Base):
         status: MPI.Status | None = None,
     ) -> None:
         """As `Sendrecv`, with one buffer: a copy of it is sent."""
+        found = probed(self, source, recvtag)
+        if found is not None:
+            self.Send(buf, dest, sendtag)
+            return found.Recv(buf, status)
         if on_host(buf):
             replace = super().Sendrecv_replace
             return host_receive.receive(

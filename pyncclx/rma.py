@@ -14,21 +14,11 @@ from .datatypes import Datatype
 from .devices import Device
 from .errors import MPIError, NotSupported
 from .team import Team
-from .window_signals import Signals
 
 ARGUMENTS = struct.Struct("=QQQQQ")  # RmaArgs of cuda/rma.cu
 BLOCKS_A_CHANNEL = 4
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 COMPARE_AND_SWAP = "CompareAndSwap"
-
-
-class Place(NamedTuple):
-    """What a rank exposes."""
-
-    window: int  # its number; of `comm.Alloc`
-    offset: int  # in that window, in bytes
-    nbytes: int
-    disp_unit: int
 
 
 class Target(NamedTuple):
@@ -39,29 +29,33 @@ class Target(NamedTuple):
     datatype: Datatype
 
 
-class Exposed:
-    """The memory that all ranks of a communicator have exposed, as mapped in this process."""
+class Reach:
+    """Memory of all ranks that this rank's copies and kernels reach. Subclasses say where it lies.
 
-    def __init__(self, comm: MPI.Intracomm, team: Team, places: list[Place]) -> None:
-        self.team, self.device = team, team.device
-        self.signals = Signals(comm, team)
-        self.places = places
-        self.bases = [team.windows[place.window].bases[rank] + place.offset for rank, place in enumerate(places)]
+    Attributes
+    ----------
+    team : Team
+    """
 
-    def close(self) -> None:
-        """Give back what was allocated for it."""
-        self.signals.close()
+    team: Team
 
-    def array(self, rank: int) -> Any:
-        """A rank's memory as a device array of bytes."""
-        place, me = self.places[rank], self.team.rank
-        window = self.team.windows[place.window]
-        if rank == me:
-            whole = self.device.array(window.owner, (window.sizes[me],), "u1")
-        else:
-            peer = window.peers[rank - (rank > me)]  # in the order of the ranks
-            whole = self.device.peer_array(peer, (window.sizes[rank],), "u1")
-        return whole[place.offset : place.offset + place.nbytes]
+    @property
+    def device(self) -> Device:
+        """Where it is."""
+        return self.team.device
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is any."""
+        return True
+
+    def holds(self, rank: int, spec: Any) -> bool:
+        """Whether a target specification names such memory, not what MPI alone knows of."""
+        raise NotImplementedError
+
+    def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
+        """The address, as mapped here, of some bytes of a rank's memory."""
+        raise NotImplementedError
 
     def origin(self, spec: Any, name: str, *, writable: bool) -> Buffer:
         """Resolve an argument in this rank's device memory."""
@@ -78,20 +72,20 @@ class Exposed:
         NotSupported
             A derived datatype.
         """
-        disp, count, key = _parts(operation, spec)
+        disp, count, key = parts(operation, spec)
         datatype = origin.datatype if key is None else datatypes.of(key)
         count = origin.nbytes // datatype.itemsize if count is None else count
-        if not 0 <= rank < len(self.places):
-            raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {len(self.places) - 1}")
-        place, nbytes = self.places[rank], count * datatype.itemsize
+        if not 0 <= rank < self.team.size:
+            raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}")
+        nbytes = count * datatype.itemsize
         if nbytes != origin.nbytes:
             text = f"origin has {origin.nbytes} bytes, target {nbytes}; make them equal"
             raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-        begin = disp * place.disp_unit
-        if disp < 0 or count < 0 or begin + nbytes > place.nbytes:
-            text = f"{nbytes} bytes from byte {begin} on are not in the {place.nbytes} bytes of rank {rank}"
-            raise MPIError(MPI.ERR_RMA_RANGE, f"{operation}: {text}")
-        return Target(self.bases[rank] + begin, count, datatype)
+        return Target(self.place(operation, rank, disp, nbytes), count, datatype)
+
+    def close(self) -> None:
+        """Give back what it has."""
+        raise NotImplementedError
 
     def put(self, origin: Buffer, target: Target) -> Any:
         """Enqueue a copy to a rank's memory; returns the stream."""
@@ -165,7 +159,7 @@ def _template(operation: str, op: Any, origin: Buffer) -> tuple[str, str]:
     return ops.template(operation, reduction, origin)
 
 
-def _parts(operation: str, spec: Any) -> tuple[int, int | None, Any]:
+def parts(operation: str, spec: Any) -> tuple[int, int | None, Any]:
     """Displacement, count and datatype of a target; None where left out."""
     if spec is None:
         return 0, None, None

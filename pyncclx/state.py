@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
 from .errors import MPIError, NotSupported
 from .messages.endpoint import Endpoint
+from .messages.probe import Held
 from .team import Team
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class State:
         self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
         self.endpoint: Endpoint | None = None
+        self.held: list[Held] = []  # messages that probes have found
+        self.edges: tuple[object] | None = None  # of the topology, once known; see collectives/neighbors.py
 
     def close(self) -> None:
         """Release what the communicator holds on the device."""
@@ -71,3 +75,8 @@ def state_of(comm: Base, parent: Base | None = None) -> State:
         comm.Set_attr(_keyval, state)
     comm._state = cast(State, state)
     return comm._state
+
+
+def stages_by_default() -> bool:
+    """Whether MPI may work on host copies where nobody has said: a program that imports `pyncclx.MPI` expects it."""
+    return "pyncclx.MPI" in sys.modules

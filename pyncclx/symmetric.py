@@ -32,6 +32,8 @@ class Window:
         memory is an array's that was registered.
     bases : tuple of int
         Every rank's address, as mapped in this process; this rank's own is `memory.address`.
+    addresses : tuple of int
+        Every rank's address, as that rank has it.
     sizes : tuple of int
         Every rank's bytes.
     peers : tuple of Peer
@@ -42,6 +44,7 @@ class Window:
     memory: Shared | Exported
     owner: object
     bases: tuple[int, ...]
+    addresses: tuple[int, ...]
     sizes: tuple[int, ...]
     peers: tuple[Peer, ...]
 
@@ -57,20 +60,20 @@ class Window:
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
     """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ."""
     memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(max(nbytes, 1)))
-    offers: list[tuple[int, bytes]] = MPI.Comm.allgather(comm, (memory.nbytes, memory.ipc_handle))
+    offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.ipc_handle))
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    handles: dict[int, int | bytes] = {rank: offers[rank][1] for rank in others}
+    handles: dict[int, int | bytes] = {rank: offers[rank][2] for rank in others}
     if not memory.ipc_handle:
         handles = {**mpi_bootstrap.allgather_fds(comm, memory.fd, others)}
     peers = mpi_bootstrap.agree(
         comm,
-        lambda: {rank: device.map_peer(handle, offers[rank][0]) for rank, handle in handles.items()},
+        lambda: {rank: device.map_peer(handle, offers[rank][1]) for rank, handle in handles.items()},
         undo=lambda mapped: _unmap(mapped.values()),
     )
     memory.close_fd()
     bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
-    sizes = tuple(size for size, _ in offers)
-    return Window(number, memory, device.owner(memory), bases, sizes, tuple(peers.values()))
+    addresses, sizes, _ = zip(*offers, strict=True)
+    return Window(number, memory, device.owner(memory), bases, addresses, sizes, tuple(peers.values()))
 
 
 def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
@@ -82,17 +85,17 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
         On all ranks, if other processes cannot open some rank's.
     """
     memory = mpi_bootstrap.agree(comm, lambda: _allocation(device, address) if nbytes else NOTHING)
-    offers: list[tuple[int, bytes]] = MPI.Comm.allgather(comm, (memory.nbytes, memory.handle))
-    there = [rank for rank, (size, _) in enumerate(offers) if size and rank != comm.rank]
+    offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.handle))
+    there = [rank for rank, (_, size, _) in enumerate(offers) if size and rank != comm.rank]
     peers = mpi_bootstrap.agree(
         comm,
-        lambda: {rank: device.open_exported(offers[rank][1], offers[rank][0]) for rank in there},
+        lambda: {rank: device.open_exported(offers[rank][2], offers[rank][1]) for rank in there},
         undo=lambda mapped: _unmap(mapped.values()),
     )
     own = {comm.rank: memory.address}
     bases = tuple(peers[rank].address if rank in peers else own.get(rank, 0) for rank in range(comm.size))
-    sizes = tuple(size for size, _ in offers)
-    return Window(number, memory, None, bases, sizes, tuple(peers.values()))
+    addresses, sizes, _ = zip(*offers, strict=True)
+    return Window(number, memory, None, bases, addresses, sizes, tuple(peers.values()))
 
 
 NOTHING = Exported(0, 0, b"")

@@ -134,7 +134,7 @@ class Team:
         MPI.Comm.Barrier(comm)
         window.close()
         nobody = (0,) * self.size
-        self.windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, ())
+        self.windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
         self._tell()
 
     def _add(self, window: Window) -> Window:

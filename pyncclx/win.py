@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -17,11 +17,11 @@ from . import rma
 from .accesses import Accesses
 from .arrays import host_arrays
 from .base import Base
-from .buffers import resolve, where
+from .buffers import where
 from .errors import NotSupported
+from .exposed import Attached, Exposed, Place, place_of
 from .mpi_library import is_cuda_aware
 from .staging.requests import LikeMpi4py
-from .state import state_of
 
 KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the device:
 DEVICE = "device"
@@ -39,6 +39,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
     like = MPI.Win
     _comm: MPI.Intracomm
     _array: Any = None
+    _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         super().__reduce__()  # raises for all but null windows
@@ -76,7 +77,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
         NotSupported
             On all ranks: some rank's is a device array, but not every rank's is from `comm.Alloc`.
         """
-        place = _place_of(comm, memory, disp_unit)
+        place = place_of(comm, memory, disp_unit)
         if not isinstance(comm, Base):
             if place is not None and not is_cuda_aware():
                 raise NotSupported(
@@ -85,18 +86,18 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
                 )
             return super().Create(memory, disp_unit, info, comm)
         found = MPI.Comm.allgather(comm, place)
-        places = [each for each in found if isinstance(each, rma.Place)]
+        places = [each for each in found if isinstance(each, Place)]
         if not any(found):
-            return super().Create(memory, disp_unit, info, comm)
+            return _like(comm, super().Create(memory, disp_unit, info, comm))
         for rank, each in enumerate(found):
-            if not isinstance(each, rma.Place):
+            if not isinstance(each, Place):
                 raise NotSupported(
                     f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
                     "ranks is; make all of it so, or copy to host arrays"
                 )
         win = super().Allocate(_WORD, 1, info, comm)
         win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
-        win._exposed = rma.Exposed(comm, comm.team, places)
+        win._exposed = Exposed(comm, comm.team, places)
         if comm.rank == 0:
             rma.prepare(win._exposed.device)
         MPI.Comm.Barrier(win._comm)
@@ -111,7 +112,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
         It is on the host, or, if `info` has "pyncclx_memory" = "device", on the device: `remote` gives it as an array.
         """
         if info == MPI.INFO_NULL or info.Get(KIND) != DEVICE:
-            return super().Allocate(size, disp_unit, info, comm)
+            return _like(comm, super().Allocate(size, disp_unit, info, comm))
         if not isinstance(comm, Base):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
         return cls.Create(comm.Alloc(max(size, 1), "u1")[:size], disp_unit, info, comm)  # which is in a window if empty
@@ -125,15 +126,48 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
         With "pyncclx_memory" = "device" in `info` it is `Allocate`: ranks' parts are not behind each other.
         """
         if info == MPI.INFO_NULL or info.Get(KIND) != DEVICE:
-            return super().Allocate_shared(size, disp_unit, info, comm)
+            return _like(comm, super().Allocate_shared(size, disp_unit, info, comm))
         return cls.Allocate(size, disp_unit, info, comm)
+
+    @classmethod
+    def Create_dynamic(cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF) -> Win:
+        """Make a window to which ranks attach memory: on the host, or device arrays from `comm.Alloc`. Collective.
+
+        Displacements are addresses, as the target has them (`MPI.Get_address`, or CuPy's ``array.data.ptr``).
+        """
+        win = _like(comm, super().Create_dynamic(info, comm))
+        if isinstance(comm, Base):
+            win._exposed, win._comm, win._array = Attached(comm), MPI.Intracomm(MPI.Comm.Dup(comm)), np.zeros(1, "u8")
+            MPI.Win.Attach(win, win._array)
+            win._words = MPI.Comm.allgather(comm, MPI.Get_address(win._array))
+        return win
+
+    def Attach(self, memory: Any) -> None:
+        """Expose memory of this rank, too. Not collective, but for the `comm.Alloc` that made a device array.
+
+        Raises
+        ------
+        NotSupported
+            A device array from elsewhere, which peers have not mapped.
+        """
+        if isinstance(self._exposed, Attached) and self._exposed.attach(memory):
+            return
+        if where(memory) == "device" and not host_arrays():
+            raise NotSupported("Attach: the device array must be from comm.Alloc of the window's communicator")
+        super().Attach(memory)
+
+    def Detach(self, memory: Any) -> None:
+        """Expose memory no longer. It waits for what this rank has enqueued."""
+        self._settle()
+        if not (isinstance(self._exposed, Attached) and self._exposed.detach(memory)):
+            super().Detach(memory)
 
     def Shared_query(self, rank: int) -> tuple[Any, int]:
         """A rank's memory and its unit of displacements; on the device, an array of bytes as `remote` gives it.
 
         Of PROC_NULL: those of the first rank that has memory.
         """
-        if self._exposed is None:
+        if not isinstance(self._exposed, Exposed):
             return super().Shared_query(rank)
         if rank == MPI.PROC_NULL:
             sizes = [place.nbytes for place in self._exposed.places]
@@ -147,8 +181,9 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
             MPI.Comm.Barrier(self._comm)
             self._comm.Free()
             self._exposed.close()
-            self._exposed = self._array = None
+            self._exposed = None
         super().Free()
+        self._array = None
 
     def remote(self, rank: int) -> Any:
         """A rank's memory as a device array of bytes: kernels load from it and store to it, through the link.
@@ -158,19 +193,19 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
         Raises
         ------
         NotSupported
-            The window is of host memory.
+            The window is of host memory, or dynamic.
         """
-        if self._exposed is None:
-            raise NotSupported("remote: the window is of host memory; see Shared_query")
+        if not isinstance(self._exposed, Exposed):
+            raise NotSupported("remote: the window was not made of device memory; for host memory see Shared_query")
         return self._exposed.array(rank)
 
     def tomemory(self) -> Any:
         """This rank's memory: on the device, its array of bytes."""
-        return super().tomemory() if self._exposed is None else self.remote(self._comm.rank)
+        return self.remote(self._comm.rank) if isinstance(self._exposed, Exposed) else super().tomemory()
 
     def Get_attr(self, keyval: int) -> Any:
         """As mpi4py's; base, size and unit are those of the device memory."""
-        if self._exposed is not None:
+        if isinstance(self._exposed, Exposed):
             place = self._exposed.places[self._comm.rank]
             known = {MPI.WIN_BASE: self._exposed.bases[self._comm.rank], MPI.WIN_SIZE: place.nbytes}
             known |= {MPI.WIN_DISP_UNIT: place.disp_unit, MPI.WIN_CREATE_FLAVOR: MPI.WIN_FLAVOR_CREATE}
@@ -188,13 +223,14 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
 
     def _settle(self) -> None:
         """Wait for the GPU: what this rank has enqueued is done."""
-        if self._exposed is not None:
+        if self._exposed is not None and self._exposed.in_use:
             self._exposed.device.synchronize()
 
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch and begin the next. Collective."""
         self._settle()
         super().Fence(assertion)
+        self._land()
         if self._exposed is not None:  # MPI itself need not wait, as nobody has used its window
             MPI.Comm.Barrier(self._comm)
 
@@ -211,26 +247,41 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
                 self._insist(rank)
 
     def _insist(self, rank: int) -> None:
-        """MPI may put a lock off until the first access: make one."""
-        if self._exposed is not None and rank != MPI.PROC_NULL:
-            MPI.Win.Get(self, [np.empty(_WORD, "u1"), MPI.BYTE], rank)  # the window beneath, not the device's memory
+        """MPI may put a lock off until the first access: make one, of the word beneath the device's memory."""
+        if self._exposed is not None and self._exposed.in_use and rank != MPI.PROC_NULL:
+            word = self._words[rank] if isinstance(self._exposed, Attached) else 0
+            MPI.Win.Get(self, [np.empty(_WORD, "u1"), MPI.BYTE], rank, [word, _WORD, MPI.BYTE])
             MPI.Win.Flush(self, rank)
 
 
-def _settling(name: str) -> Callable[..., Any]:
+_Made = TypeVar("_Made", bound=Win)
+
+
+def _like(comm: MPI.Intracomm, win: _Made) -> _Made:
+    """A window that may stage what its communicator may."""
+    if isinstance(comm, Base):
+        win._staging = comm.staging
+    return win
+
+
+def _settling(name: str, *, completes: bool) -> Callable[..., Any]:
     original = getattr(MPI.Win, name)
 
     @functools.wraps(original)
-    def method(self: Win, *args: Any) -> Any:
+    def method(self: Win, *args: Any, **kwargs: Any) -> Any:
         self._settle()
-        return original(self, *args)
+        result = original(self, *args, **kwargs)
+        if completes:  # operations with the rank that is its argument, or with all
+            self._land(*args, **kwargs)
+        return result
 
     return method
 
 
-_SETTLING = ("Post", "Complete", "Unlock", "Unlock_all", "Flush", "Flush_all", "Flush_local", "Flush_local_all", "Sync")
-for _name in _SETTLING:
-    setattr(Win, _name, _settling(_name))
+for _name in ("Complete", "Unlock", "Unlock_all", "Flush", "Flush_all", "Flush_local", "Flush_local_all"):
+    setattr(Win, _name, _settling(_name, completes=True))
+for _name in ("Post", "Sync"):
+    setattr(Win, _name, _settling(_name, completes=False))
 
 
 WIN_NULL = Win(MPI.WIN_NULL)
@@ -242,16 +293,3 @@ def _null() -> Win:
 
 def _copy_of_null(cls: type[Win]) -> Win:
     return cls.__new__(cls, WIN_NULL)
-
-
-def _place_of(comm: Any, memory: Any, disp_unit: int) -> rma.Place | str | None:
-    """Where a rank's device array lies; a word if it is in no window; None for host memory."""
-    if where(memory) != "device":
-        return None
-    team = state_of(comm).team if isinstance(comm, Base) else None  # not made here: other ranks may have no memory
-    if team is not None and team.windows:
-        buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
-        window = team.window(buffer.address)
-        if window is not None and window.owner is not None:  # not one that may be freed
-            return rma.Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
-    return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory

@@ -19,8 +19,8 @@ _BLOCK = 32 << 10  # bytes that the one block of the signal's kernel moves itsel
 _LONG = 16 << 20  # bytes from which a copy engine moves the data, which is late to begin, and faster then
 _FILE = "put_signal.cu"
 _PUT = struct.Struct("=QQQ")  # PutArgs
-_SIGNAL = struct.Struct("=QII")  # PutSignalArgs up to them
-_WAIT = struct.Struct("=QQQI4x")  # WaitSignalArgs
+_SIGNAL = struct.Struct("=Q")  # PutSignalArgs up to them
+_WAIT = struct.Struct("=QQQQI4x")  # WaitSignalArgs
 
 
 class Signals:
@@ -41,8 +41,8 @@ class Signals:
             self._move(address, origin, data, stream)
             nbytes, data = 0, bytes(_PUT.size)
         threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
-        parameters = _SIGNAL.pack(self.team.pointer, rank, number) + data
-        self.device.launch(self._signal, 1, threads, parameters, stream)
+        parameters = _SIGNAL.pack(self.team.signal_address(number, rank)) + data
+        self.device.launch(self._signal, 1, threads, parameters, stream, early=True)
         return stream
 
     def _move(self, address: int, origin: Buffer, data: bytes, stream: Any) -> None:
@@ -58,8 +58,9 @@ class Signals:
         number = _number("Wait_signal", signal)
         if operator.index(count) < 0:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
-        parameters = _WAIT.pack(self.team.pointer, self._taken.address, count, number)
-        self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()))
+        addresses = self.team.pointer, self.team.signal_address(number), self._taken.address + 8 * number
+        parameters = _WAIT.pack(*addresses, count, number)
+        self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()), early=True)
 
     def close(self) -> None:
         """Give the memory back, if the communicator's end has not done so."""

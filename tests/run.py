@@ -23,6 +23,7 @@ RANKS = (1, 2, 3, 4, 8)
 # Seconds that a step may take, several times what it takes on two processors.
 LIMITS = {"ruff": 60.0, "mypy": 240.0, "kernels": 900.0, "host": 1500.0, "ranks": 1200.0, "protocol": 1200.0}
 LIMITS["conformance"] = 900.0
+DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
 
@@ -67,6 +68,15 @@ def conformance() -> Result:
     if code != 0 and result.failed == 0:
         result.failed, result.note = 1, f"ended with code {code}"
     return result
+
+
+def demos() -> Result:
+    """A few of mpi4py's demo programs, as they are, under the runner; `tests/conformance/demos.py` runs all of them."""
+    print("==== mpi4py's demos under the runner, 2 ranks, host", flush=True)
+    command = [sys.executable, str(ROOT / "tests/conformance/demos.py"), *DEMOS]
+    code = launch.run(command, launch.environment("host"), LIMITS["conformance"])
+    passed = len(DEMOS) if code == 0 else 0
+    return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
 
 
 def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
@@ -124,6 +134,7 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             yield kernels()
         elif step == "conformance":
             yield conformance()
+            yield demos()
         elif (ROOT / "tests" / step).is_dir():
             for ranks in options.ranks if step == "ranks" else [None]:
                 yield tests(step, ranks, arguments)

@@ -107,6 +107,8 @@ inline void st_relaxed_sys(u64* p, u64 v) { emulator::store_relaxed(p, v); }
 inline void st_release_sys(u32* p, u32 v) { emulator::store_release(p, v); }
 inline void st_release_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
+inline u32 ld_here(const u32* p) { return *static_cast<const volatile u32*>(p); }
+inline u64 ld_here(const u64* p) { return *static_cast<const volatile u64*>(p); }
 inline void st_after_loads_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
 inline Pack ld_packet_sys(const Pack* p) {
@@ -149,6 +151,11 @@ inline u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
     return expected;
 }
 
+inline u64 atomic_add_gpu(u64* p, u64 v) {
+    emulator::settle(p);
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+
 inline void add_release_sys(u64* p, u64 v) { emulator::read_modify_write(p, [v](u64 old) { return old + v; }); }
 inline u32 atomic_add_sys(u32* p, u32 v) {
     return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
@@ -168,6 +175,9 @@ inline u64 clock_ns() {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<u64>(t.tv_sec) * 1000000000ull + static_cast<u64>(t.tv_nsec);
 }
+
+inline void await_previous() {}  // which has ended
+inline void let_next_begin() {}
 
 EMULATOR_UNSEEN inline void spin_hint() { emulator::current->leave(); }
 

@@ -64,7 +64,8 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
         if rank != MPI.PROC_NULL and part.nbytes:
             of_rank[rank].append(part)
     counts = [sum(part.nbytes for part in own) for own in of_rank]
-    if typed.is_contiguous and all(len(own) <= 1 for own in of_rank):
+    absolute = not typed.buffer.nbytes  # there is no array that the exchange could be in
+    if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
         return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
     placed, displs, end = [], [], 0
     for own in of_rank:

@@ -1,14 +1,15 @@
-"""Neighbourhood collectives on Cartesian communicators: an exchange among all ranks, most of whom send nothing.
+"""Neighbourhood collectives: an exchange among all ranks, most of whom send nothing.
 
-The neighbours are, dimension by dimension, the one below and the one above. What goes to the one below arrives there as
-from the one above, also where both are one rank, or this one.
+On a Cartesian communicator the neighbours are, dimension by dimension, the one below and the one above. What goes to
+the one below arrives there as from the one above, also where both are one rank, or this one. On a graph the edges
+between two ranks, if there are several, are taken in the order in which each of them has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mpi4py import MPI
 
@@ -44,27 +45,51 @@ def _equal(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any)
 
 def _maker(operation: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Callable[..., Call | None]:
     def make(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
-        ranks = list(_neighbors(comm))
-        if on_host(sendbuf, recvbuf) or not ranks:
+        edges = _edges_of(comm)
+        if edges is None or on_host(sendbuf, recvbuf):
             return None
-        device = devices.select()
-        send = resolve_send(sendbuf, f"{operation}: sendbuf", len(ranks), writable=False, device=device)
-        recv = resolve_recv(recvbuf, f"{operation}: recvbuf", len(ranks), writable=True, device=device)
-        # In the order in which the receiver has them: it counts this rank as its other neighbour.
-        seen = [neighbor ^ 1 for neighbor in range(len(ranks))]
-        sent = [(ranks[neighbor], send.parts[neighbor]) for neighbor in seen]
-        received = zip(ranks, recv.parts, strict=True)
+        device, sources, destinations = devices.select(), edges.sources, edges.destinations
+        send = resolve_send(sendbuf, f"{operation}: sendbuf", len(destinations), writable=False, device=device)
+        recv = resolve_recv(recvbuf, f"{operation}: recvbuf", len(sources), writable=True, device=device)
+        sent = [(destinations[edge], send.parts[edge]) for edge in edges.order]
+        received = zip(sources, recv.parts, strict=True)
         return exchange(comm, operation, arrange(send, sent, comm.size), arrange(recv, received, comm.size))
 
-    make.__doc__ = f"See `Cartcomm.{operation}`."
+    make.__doc__ = f"See `Topocomm.{operation}`."
     return make
 
 
-def _neighbors(comm: Any) -> Iterator[int]:
-    """Ranks, or MPI.PROC_NULL past the end of a dimension that is not periodic."""
-    for dimension in range(comm.ndim):
-        below_and_above: Sequence[int] = MPI.Cartcomm.Shift(comm, dimension, 1)
-        yield from below_and_above
+class Edges(NamedTuple):
+    """Whom this rank receives from, and sends to: ranks, or MPI.PROC_NULL past the end of a dimension."""
+
+    sources: list[int]
+    destinations: list[int]
+    order: list[int]  # of the destinations, so that each receiver gets its blocks in the order of its sources
+
+
+def _edges_of(comm: Any) -> Edges | None:
+    """The edges of this rank; None if some rank has none, and so no arrays that say it is here. Collective once."""
+    state = comm.state
+    if state.edges is None:
+        edges = _cartesian(comm) if isinstance(comm, MPI.Cartcomm) else _graph(comm)
+        alone = not (edges.sources or edges.destinations)
+        state.edges = (None if MPI.Comm.allreduce(comm, alone, MPI.LOR) else edges,)
+    return cast("Edges | None", state.edges[0])
+
+
+def _cartesian(comm: MPI.Cartcomm) -> Edges:
+    """Below and above; the receiver counts this rank as its other neighbour."""
+    ranks = [rank for dimension in range(comm.ndim) for rank in MPI.Cartcomm.Shift(comm, dimension, 1)]
+    return Edges(ranks, ranks, [edge ^ 1 for edge in range(len(ranks))])
+
+
+def _graph(comm: MPI.Graphcomm | MPI.Distgraphcomm) -> Edges:
+    """Edges as they were given."""
+    if isinstance(comm, MPI.Graphcomm):
+        sources = destinations = MPI.Graphcomm.Get_neighbors(comm, comm.rank)
+    else:
+        sources, destinations, _ = MPI.Distgraphcomm.Get_dist_neighbors(comm)
+    return Edges(sources, destinations, list(range(len(destinations))))
 
 
 #: What makes the call of each operation.

@@ -152,8 +152,14 @@ class Device(Protocol):
     def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a peer's memory, as it is mapped here, as an array; it is gone when that is unmapped."""
 
-    def launch(self, function: Function, grid: int, block: int, parameters: bytes, stream: Any) -> None:
-        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct."""
+    def launch(
+        self, function: Function, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False
+    ) -> None:
+        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct.
+
+        With `early` it may begin before the kernel before it has ended, where there is hardware for that; it must call
+        ``await_previous`` (cuda/signal.cuh).
+        """
 
     def launch_arguments(
         self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any

@@ -69,6 +69,10 @@ class Device:
         self._reader: Any = None  # the stream of `peek`
         self._event = checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._launcher = Launcher(MOST_PARAMETERS)
+        # Graphs can hold early launches since CUDA 12.3.
+        self._early_launcher = Launcher(
+            MOST_PARAMETERS, early=properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
+        )
         self._launching = threading.Lock()  # of whoever uses it
 
     # Memory
@@ -164,10 +168,11 @@ class Device:
             functions[name] = ctypes.c_void_p(address)
         return functions
 
-    def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any) -> None:
+    def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False) -> None:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
-            self._launcher.launch(function, grid, block, parameters, stream.ptr)
+            launcher = self._early_launcher if early else self._launcher
+            launcher.launch(function, grid, block, parameters, stream.ptr)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         """Enqueue a kernel with any number of parameters."""

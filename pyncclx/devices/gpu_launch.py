@@ -43,6 +43,12 @@ class _Config(ctypes.Structure):
     )
 
 
+class _EarlyLaunch(ctypes.Structure):
+    """CUlaunchAttribute: that the kernel may begin before the one before it on the stream has ended."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("allowed", ctypes.c_int), ("rest", ctypes.c_int * 15))
+
+
 class Parameters:
     """Room for a kernel's only parameter, a struct, and the array that tells the driver where it is."""
 
@@ -54,11 +60,15 @@ class Parameters:
 
 
 class Launcher:
-    """Launches kernels."""
+    """Launches kernels; with `early`, such as wait by themselves for the kernel before."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, early: bool = False) -> None:
         self._parameters = Parameters(nbytes)
         self._config = _Config(1, 1, 1, 1, 1, 1)
+        if early:
+            attribute = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            self._attribute = _EarlyLaunch(int(attribute), 0, 1)
+            self._config.attributes, self._config.attributes_count = ctypes.addressof(self._attribute), 1
         self._place = ctypes.c_void_p(ctypes.addressof(self._config))
 
     def launch(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, stream: int) -> None:

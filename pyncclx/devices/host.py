@@ -150,7 +150,9 @@ class Device:
             kernel.set_operator(numba_code.symbol_of(dtype), operator)
         return kernels
 
-    def launch(self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object) -> None:
+    def launch(
+        self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object, early: bool = False
+    ) -> None:
         """Run a kernel; returns when it is done. Other Python threads run meanwhile.
 
         Raises

@@ -11,6 +11,7 @@ from ..buffers import Buffer
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
 from .begin import begin
+from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
 from .send import SYNCHRONOUS, Outgoing
@@ -57,17 +58,19 @@ def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     return request_of(_Pending(comm, incoming, incoming.status if incoming else _no_source()))
 
 
-def receive_matched(comm: Base, message: MPI.Message, buf: Any, status: MPI.Status | None) -> None:
+def receive_matched(
+    comm: Base, message: MPI.Message, buf: Any, status: MPI.Status | None, held: Held | None = None
+) -> None:
     """Mrecv."""
-    incoming = _matched(comm, "Recv", message, buf)
+    incoming = _matched(comm, "Recv", message, buf, held)
     incoming.finish(incoming.stream)
     _tell(status, incoming.status)
     _after(comm)
 
 
-def ireceive_matched(comm: Base, message: MPI.Message, buf: Any) -> Request:
+def ireceive_matched(comm: Base, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
     """Imrecv."""
-    incoming = _matched(comm, "Irecv", message, buf)
+    incoming = _matched(comm, "Irecv", message, buf, held)
     return request_of(_Pending(comm, incoming, incoming.status))
 
 
@@ -180,14 +183,14 @@ def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name:
     return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
 
 
-def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any) -> Incoming:
+def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any, held: Held | None) -> Incoming:
     """Begin to receive a message that a probe has matched."""
 
     def start(envelope: Any, source: int, tag: int) -> MPI.Request:
         return MPI.Message.Irecv(message, [envelope, MPI.BYTE])
 
     buffer, stream = _resolve(comm, f"{operation}: buf", buf, writable=True)
-    return Incoming(comm.endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start)
+    return Incoming(comm.endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start, held)
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:

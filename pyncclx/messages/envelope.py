@@ -16,9 +16,10 @@ WINDOW = 3  # it lies in the sender's buffer, in a window (`comm.Alloc`) that th
 INLINE = 4  # it follows the envelope in the same message of MPI
 
 HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
-_OWN = struct.Struct("=16s16s64sQ16s16s")
+_OWN = struct.Struct("=16s16s64sQ16s16s5x")
 _MESSAGE = struct.Struct("=16s9Q64s")
 ENVELOPE_NBYTES = _MESSAGE.size + _OWN.size
+_GRAIN = 64  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
 
 
 class Sender(NamedTuple):
@@ -53,6 +54,16 @@ class Envelope(NamedTuple):
     def pack(self, sender: bytes) -> bytes:
         """Bytes of the envelope; `sender` is what `Sender.pack` gave."""
         return _MESSAGE.pack(MAGIC, *self) + sender
+
+
+def inline_nbytes(nbytes: int) -> int:
+    """The length of a message of MPI's with an envelope and `nbytes` of data."""
+    return ENVELOPE_NBYTES + -(-nbytes // _GRAIN) * _GRAIN
+
+
+def may_be_one(nbytes: int) -> bool:
+    """Whether a message of MPI's of this length may begin with an envelope. Arrays' lengths are seldom odd."""
+    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _GRAIN == 0
 
 
 def unpack(message: bytes) -> tuple[Envelope, Sender] | None:

@@ -11,12 +11,15 @@ from mpi4py import MPI
 from .. import datatypes
 from ..buffers import Buffer, spec_parts
 from ..errors import MPIError
-from .envelope import ENVELOPE_NBYTES, MAGIC, unpack
+from .envelope import ENVELOPE_NBYTES, MAGIC, inline_nbytes, unpack
+from .probe import Held
 from .receive import Found
 from .request import Checked
 
 if TYPE_CHECKING:
     from ..base import Base
+
+MOST_MORE = inline_nbytes(1) - 1  # bytes that a message with a device array's data may be longer than that
 
 
 def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
@@ -27,18 +30,22 @@ def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status
     except MPI.Exception as error:
         if error.Get_error_class() != MPI.ERR_TRUNCATE:
             raise
-        text = (
-            f"a message longer than the buffer (if a device array was sent, of {ENVELOPE_NBYTES} bytes more, and its "
-        )
+        text = f"a message longer than the buffer (if a device array was sent, of {MOST_MORE} bytes more, and its "
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}data may be lost: receive it into a device array)") from error
     if known.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
         _check(comm, _host_memory(recvbuf), known)
 
 
-def ireceive(comm: Base, request: MPI.Request, buf: Any) -> Checked:
+def ireceive(comm: Base, request: MPI.Request, buf: Any, held: Held | None = None) -> Checked:
     """An Irecv of a host array: mpi4py's request, but waiting for it does the same."""
     checked, memory = Checked(request), _host_memory(buf)  # now: when it is over, the datatype may have been freed
-    checked._check = lambda status: _check(comm, memory, status)
+
+    def check(status: MPI.Status) -> None:
+        if held is not None:
+            held.tell(status)
+        _check(comm, memory, status)
+
+    checked._check = check
     return checked
 
 

@@ -10,7 +10,8 @@ from mpi4py import MPI
 from ..buffers import Buffer
 from ..errors import MPIError
 from .endpoint import PULL, Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, Sender, unpack
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, Sender, inline_nbytes, unpack
+from .probe import Held
 from .typed import TypedBuffer
 
 WORTH_A_BLOCK = 32 << 10  # bytes that a block of `pull` moves before another one pays
@@ -28,12 +29,21 @@ class Incoming:
     """
 
     def __init__(
-        self, endpoint: Endpoint, operation: str, buffer: Buffer, source: int, tag: int, stream: Any, start: Start
+        self,
+        endpoint: Endpoint,
+        operation: str,
+        buffer: Buffer,
+        source: int,
+        tag: int,
+        stream: Any,
+        start: Start,
+        held: Held | None = None,  # what a probe has found, where MPI knows another source
     ) -> None:
+        self._held = held
         self._prepare(endpoint, operation, buffer, stream)
         if isinstance(buffer, TypedBuffer):
             buffer.allocate(endpoint.device, stream)
-        self._message = self.postbox.scratch(ENVELOPE_NBYTES + buffer.nbytes)
+        self._message = self.postbox.scratch(inline_nbytes(buffer.nbytes))
         self._request = start(self._message, source, tag)
         self.postbox.post(self)
 
@@ -76,6 +86,8 @@ class Incoming:
 
     def _read(self) -> None:
         received = self.status.Get_elements(MPI.BYTE)
+        if self._held is not None:
+            self._held.tell(self.status)
         self._found = unpack(self._message[: min(received, ENVELOPE_NBYTES)].tobytes())
         self._nbytes = received  # of a host array, if there is no envelope
         if self._found is not None:
@@ -171,6 +183,8 @@ class Incoming:
 
 class Found(Incoming):
     """A device array's message that a receive of a host array has got, envelope and all."""
+
+    _held = None
 
     def __init__(self, endpoint: Endpoint, buffer: Buffer, stream: Any, message: Any, status: MPI.Status) -> None:
         self._prepare(endpoint, "Recv", buffer, stream)

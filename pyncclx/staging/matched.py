@@ -11,6 +11,7 @@ from .. import arrays
 from ..buffers import on_host
 from ..errors import NotSupported
 from ..messages import calls, host_receive
+from ..messages.probe import Held, ireceive_object, receive_object
 from . import stage
 from .requests import LikeMpi4py
 
@@ -22,14 +23,17 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
 
     like = MPI.Message
+    _comm: Base | None = None
+    _held: Held | None = None  # if the probe has read it
 
-    def __new__(cls, message: MPI.Message | None = None, comm: Base | None = None) -> Message:
+    def __new__(cls, message: MPI.Message | None = None, comm: Base | None = None, held: Held | None = None) -> Message:
         """As mpi4py's, which takes the message alone."""
         return super().__new__(cls, message)
 
-    def __init__(self, message: MPI.Message | None = None, comm: Base | None = None) -> None:
+    def __init__(self, message: MPI.Message | None = None, comm: Base | None = None, held: Held | None = None) -> None:
         # An mpi4py communicator sends no device arrays.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
+        self._held = held
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         super().__reduce__()  # raises for all but the constants
@@ -43,11 +47,19 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's."""
-        return _constant(self, super()).recv(status)
+        return _constant(self, super()).recv(status) if self._held is None else self._object(receive_object, status)
 
     def irecv(self) -> MPI.Request:
         """As mpi4py's."""
+        if self._held is not None:
+            return cast(MPI.Request, self._object(ireceive_object))
         return cast(MPI.Request, _constant(self, super()).irecv())
+
+    def _object(self, receive: Callable[..., Any], *args: Any) -> Any:
+        """What a function does with a message that a probe has read, which is used up."""
+        held = cast(Held, self._held)._replace(message=MPI.Message(self))
+        self.free()
+        return receive(held, *args)
 
     @classmethod
     def fromhandle(cls, handle: int) -> Message:
@@ -57,48 +69,55 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     @classmethod
     def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
         """As mpi4py's."""
-        return cls(super().Probe(comm, *args, **kwargs), comm)
+        if hasattr(type(comm), "endpoint"):
+            return cast(Message, comm.Mprobe(*args, **kwargs))
+        return cls(super().Probe(comm, *args, **kwargs))
 
     @classmethod
     def Iprobe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message | None:
         """As mpi4py's."""
+        if hasattr(type(comm), "endpoint"):
+            return cast("Message | None", comm.Improbe(*args, **kwargs))
         message = super().Iprobe(comm, *args, **kwargs)
-        return None if message is None else cls(message, comm)
+        return None if message is None else cls(message)
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """As mpi4py's; buf may be a device array."""
-        receive: Callable[..., None]
-        comm, receive = self._comm, _constant(self, super()).Recv
+        own: Callable[..., None]
+        comm, held, own = self._comm, self._held, _constant(self, super()).Recv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
-            receive(buf, status)
-            return None
-        if on_host(buf):
-            return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
-        try:
-            return calls.receive_matched(comm, self, buf, status)
-        except NotSupported:
-            if not comm.staging:
-                raise
-        if arrays.host_arrays():
-            return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
-        return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
+            return own(buf, status)
+
+        def receive(buf: Any, known: MPI.Status | None) -> None:
+            own(buf, known)
+            if held is not None:
+                held.tell(known)
+
+        if not on_host(buf):
+            try:
+                return calls.receive_matched(comm, self, buf, status, held)
+            except NotSupported:
+                if not comm.staging:
+                    raise
+            if not arrays.host_arrays():
+                return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
+        return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
         """As mpi4py's; buf may be a device array."""
         receive: Callable[[Any], MPI.Request]
-        comm, receive = self._comm, _constant(self, super()).Irecv
+        comm, held, receive = self._comm, self._held, _constant(self, super()).Irecv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return receive(buf)
-        if on_host(buf):
-            return host_receive.ireceive(comm, receive(buf), buf)
-        try:
-            return calls.ireceive_matched(comm, self, buf)
-        except NotSupported:
-            if not comm.staging:
-                raise
-        if arrays.host_arrays():
-            return host_receive.ireceive(comm, receive(buf), buf)
-        return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
+        if not on_host(buf):
+            try:
+                return calls.ireceive_matched(comm, self, buf, held)
+            except NotSupported:
+                if not comm.staging:
+                    raise
+            if not arrays.host_arrays():
+                return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
+        return host_receive.ireceive(comm, receive(buf), buf, held)
 
 
 MESSAGE_NULL = Message(MPI.MESSAGE_NULL)

@@ -14,7 +14,6 @@ from ..base import Base
 from ..errors import NotSupported
 from ..mpi_library import is_cuda_aware
 from . import stage
-from .matched import Message
 from .operations import OPERATIONS, device_buffers, is_persistent
 from .requests import Prequest
 
@@ -45,7 +44,7 @@ def _method(operation: str, original: _Method) -> _Method:
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self)
         # On the host device every array is in host memory: staging is MPI's call itself.
-        if arrays.host_arrays() or not device_buffers(operation, args, kwargs):
+        if arrays.host_arrays() or not device_buffers(operation, OPERATIONS[operation], args, kwargs):
             return as_ours(call(*args, **kwargs))
         if self.staging:
             return stage.stage(self, operation, call, args, kwargs)
@@ -96,19 +95,6 @@ class Staged(Base):
 @_stages(MPI.Comm)
 class StagedMessages(Staged):
     """What all communicators have: messages, and the collectives that intercommunicators have too."""
-
-    def Mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
-        """As mpi4py's; the message can be received into a device array."""
-        return Message(super().Mprobe(source, tag, status), self)
-
-    def Improbe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message | None:
-        """As mpi4py's; the message can be received into a device array."""
-        message = super().Improbe(source, tag, status)
-        return None if message is None else Message(message, self)
 
 
 @_stages(MPI.Intracomm)

@@ -50,15 +50,17 @@ OPERATIONS: dict[str, tuple[Argument, ...]] = {
 }
 
 
-def device_buffers(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Argument]:
-    """The arguments of a call that are device arrays.
+def device_buffers(
+    operation: str, buffers: tuple[Argument, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Argument]:
+    """The arguments of a call that are device arrays, of those that are buffers.
 
     Raises
     ------
     NotSupported
         Absolute addresses in device memory: nobody knows the arrays that they are in, to copy them.
     """
-    found = [a for a in OPERATIONS[operation] if where(argument(a, args, kwargs)) == "device"]
+    found = [a for a in buffers if where(argument(a, args, kwargs)) == "device"]
     absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]
     if absolute and not host_arrays():
         text = "is MPI.BOTTOM with absolute addresses on the device, and has no kernel here; pass the array itself"

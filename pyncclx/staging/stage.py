@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .copies import Copy
-from .operations import Argument, argument, device_buffers, is_nonblocking, is_persistent
+from .operations import OPERATIONS, Argument, argument, device_buffers, is_nonblocking, is_persistent
 from .requests import StagedPrequest, land_on_completion
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
     """
     comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
-    copies, args, kwargs = _replace(comm, operation, args, kwargs)
+    found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
+    reads = is_bcast_root(comm, operation, args, kwargs)
+    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads)
     if is_persistent(operation):
         return StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
     for copy in copies:
@@ -48,13 +50,20 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     return result
 
 
-def _replace(
-    comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+def replace(
+    operation: str,
+    found: list[Argument],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    reads: bool = False,
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
-    """The copies that a call needs, and its arguments with what stands for the device arrays."""
+    """The copies that a call needs of the device arrays `found` among its arguments, which stand for them in these.
+
+    With `reads` it writes to none of them.
+    """
     copies, placed, named = [], list(args), dict(kwargs)
-    reads = is_bcast_root(comm, operation, args, kwargs)
-    for which in device_buffers(operation, args, kwargs):
+    for which in found:
         spec = argument(which, args, kwargs)
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]

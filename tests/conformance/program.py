@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gpu_arrays
 import mpi4py
-import numpy as np
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD.Dup()  # mpi4py's own: what is under test must not carry the verdicts
@@ -84,28 +84,9 @@ def prepare(folder: Path, module: str, backends: list[str], device_libraries: bo
     mpiunittest.is_mpi_gpu = lambda predicate, array: False  # it leaves out what other libraries fail at
     kinds = arrayimpl.ArrayBackends
     kinds[:] = [kind for kind in kinds if backends == ["all"] or kind.__name__ in backends or kind.backend in backends]
-    for name in ("GPUArrayCuPy", "GPUArrayNumba"):
-        if hasattr(arrayimpl, name):
-            let_numbers_wrap(getattr(arrayimpl, name))
+    gpu_arrays.copy_all_at_once(arrayimpl)
     if not kinds:
         raise SystemExit(f"no arrays of the kinds {backends}")
-
-
-def let_numbers_wrap(kind: Any) -> None:
-    """Let arrays of unsigned integers be made of -1, as the tests do: CuPy follows NumPy 2 and refuses it."""
-    original = kind.__init__
-
-    def made(self: Any, arg: Any, typecode: str, *args: Any, **kwargs: Any) -> None:
-        if isinstance(arg, int):
-            arg = wrapped(arg, typecode)
-        elif isinstance(arg, list) and all(isinstance(number, int) for number in arg):
-            arg = [wrapped(number, typecode) for number in arg]
-        original(self, arg, typecode, *args, **kwargs)
-
-    def wrapped(number: int, typecode: str) -> Any:
-        return np.asarray(number).astype(typecode).item()
-
-    kind.__init__ = made
 
 
 def tests(folder: Path, files: list[str]) -> Iterator[unittest.TestCase]:

@@ -19,6 +19,15 @@ assert mpi4py.MPI is MPI and MPI.__name__ == "pyncclx.MPI" and __name__ == "__ma
 x, y = np.ones(1000), np.zeros(1000)
 comm.Allreduce(x, y)
 assert comm.blocking == "host" and (y == comm.size).all() and comm.allreduce(1) == comm.size
+request = comm.Allgather_init(x[:1], y[: comm.size])
+for _ in range(3):
+    MPI.Prequest.Startall([request])
+    request.Wait()
+win = MPI.Win.Allocate(8000, 8, comm=comm)
+win.Fence()
+win.Put(x, 0)
+win.Fence()
+win.Free()
 if sys.argv[1] == "raise" and comm.rank == comm.size - 1:
     raise ValueError("the reason")
 if sys.argv[1] == "raise":
@@ -44,8 +53,11 @@ def program(tmp_path: Path) -> str:
 def test_report(program: str) -> None:
     done = ranks(2, "run", "--report", program, "return")
     assert done.returncode == 0, done.stderr
-    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("Allreduce"))
-    assert row[:4] == ["Allreduce", "native", "2", "0.016"]
+    rows = {tuple(line.split()[:4]) for line in done.stdout.splitlines()}
+    assert ("Allreduce", "native", "2", "0.016") in rows
+    assert ("Allgather_init", "native", "6", "0.000") in rows  # its starts
+    assert ("Put", "host", "2", "0.016") in rows
+    assert "native: device arrays, moved by kernels" in done.stdout
 
 
 def test_an_exception_ends_all_ranks(program: str) -> None:

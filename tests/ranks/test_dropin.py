@@ -27,8 +27,8 @@ def test_every_public_name(module):
     ours = {name for name in names if getattr(module, name) is not getattr(MPI, name)}
     communicators = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "Intercomm", "Intracomm", "Topocomm"}
     constants = {"COMM_NULL", "COMM_SELF", "COMM_WORLD", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "WIN_NULL"}
-    constants |= {name for name in names if isinstance(getattr(MPI, name), MPI.Op)}
-    assert ours == communicators | constants | {"Grequest", "Message", "Op", "Prequest", "Request", "Win"}
+    constants |= {name for name in names if isinstance(getattr(MPI, name), (MPI.Op, MPI.Datatype))}
+    assert ours == communicators | constants | {"Datatype", "Grequest", "Message", "Op", "Prequest", "Request", "Win"}
     for name in ours - constants:
         assert issubclass(getattr(module, name), getattr(MPI, name))
     namespace = {}

@@ -1,4 +1,4 @@
-"""Neighbourhood collectives on Cartesian communicators, against mpi4py's on host copies."""
+"""Neighbourhood collectives on every topology, against mpi4py's on host copies."""
 
 import numpy as np
 import pytest
@@ -68,6 +68,72 @@ def test_blocks(cart, name):
             compare(recv, expected, f"{form}, {count} elements")
             for each in (*stride, *types):
                 each.Free()
+
+
+def graphs(world):
+    """A ring of double edges, and edges one way only, some of them twice or to oneself; and how many a rank has."""
+    n, me = world.size, world.rank
+    nodes = [((node - 1) % n, (node + 1) % n) for node in range(n)]
+    edges = [neighbor for node in nodes for neighbor in node]
+    yield world.Create_graph([2 * node + 2 for node in range(n)], edges, reorder=False), 2
+    steps = (1, 2, 0, 1)
+    sources, destinations = [(me - step) % n for step in steps], [(me + step) % n for step in steps]
+    yield world.Create_dist_graph_adjacent(sources, destinations, reorder=False), 4
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_graphs(name):
+    """In all forms; every block says whose it is."""
+    with comparing() as compare:
+        for graph, edges in graphs(pyncclx.Communicator()):
+            assert graph.explain(name).startswith("native")
+            for number, form in enumerate(("blocking", "nonblocking", "persistent")):
+                count = 3 + number
+                types = [INT64.Create_hindexed_block(count, [8 * count * n]).Commit() for n in range(edges)]
+                values, recv = labels(graph.rank, (count + 1) * edges, number), Output(count * edges, "i8")
+                values = values if name.endswith(("w", "ather", "atherv")) else values[: count * edges]
+                expected = recv.read()
+                getattr(MPI.Topocomm, name)(graph, *sides(name, values, expected, edges, count, types))
+                call(graph, form, name, *sides(name, put(values), recv.array, edges, count, types))
+                compare(recv, expected, f"{type(graph).__name__}, {form}")
+                for each in types:
+                    each.Free()
+            graph.Free()
+
+
+def test_rank_without_neighbours():
+    """It need not bring arrays, so nobody runs a kernel."""
+    world = pyncclx.Communicator()
+    apart = world.rank == world.size - 1
+    others = [] if apart or world.size < 2 else list(range(world.size - 1))
+    with world.Create_dist_graph_adjacent(others, others, reorder=False) as graph, comparing() as compare:
+        values, recv = labels(world.rank, len(others)), Output(len(others), "i8")
+        graph.staging = True
+        if others:
+            graph.Neighbor_alltoall(put(values), recv.array)
+            compare(recv, np.array([labels(rank, len(others))[world.rank] for rank in others]), "others")
+        else:
+            graph.Neighbor_alltoall([None, 0, INT64], [None, 0, INT64])
+
+
+def test_absolute_addresses():
+    """MPI.BOTTOM with displacements that are addresses."""
+    world = pyncclx.Communicator()
+    with comparing() as compare:
+        for graph, edges in graphs(world):
+            values, recv = put(labels(world.rank, edges)), Output(edges, "i8")
+            expected = recv.read()
+            MPI.Topocomm.Neighbor_alltoall(graph, labels(world.rank, edges), expected)
+            begins = [address(values), address(recv.array)]
+            places = [[begin + 8 * n for n in range(edges)] for begin in begins]
+            ones, types = [1] * edges, [INT64] * edges
+            graph.Neighbor_alltoallw([MPI.BOTTOM, (ones, places[0]), types], (MPI.BOTTOM, ones, places[1], types))
+            compare(recv, expected, type(graph).__name__)
+            graph.Free()
+
+
+def address(array):
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def test_halo(cart):

@@ -1,6 +1,5 @@
-"""Messages between two ranks: matched as MPI matches, whole, in order, whatever way their data travels."""
+"""Messages between two ranks: whole, whatever way their data travels; and what is refused."""
 
-import os
 import time
 
 import numpy as np
@@ -12,49 +11,11 @@ from arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from everywhere import raises_everywhere
 from pyncclx import NotSupported, PeerTimeout, Request
 from pyncclx.messages import postbox
-from pyncclx.messages.envelope import ENVELOPE_NBYTES
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from reference import comparing
+from tellers import EAGER, LARGE, acquaint, introduce, neighbours, told
 
-WORLD = MPI.COMM_WORLD
-EAGER = postbox.SLOT_NBYTES // 8  # elements of the longest message that is copied
 SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
-LARGE = 3 * EAGER + 1
-
-
-def told(source, tag, index, count):
-    """What a message holds: every element says who sent it, with which tag, as which message, and where it is."""
-    return np.arange(count, dtype="i8") + (((source + 1) << 48) + (tag << 40) + (index << 32))
-
-
-def teller(values):
-    """(source, tag, index) of what has arrived."""
-    first = int(values[0])
-    return (first >> 48) - 1, first >> 40 & 255, first >> 32 & 255
-
-
-def acquaint(comm):
-    """After this every rank's data stays on the device: each knows that the others can read its memory."""
-    for distance in range(1, comm.size):
-        dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
-        comm.Sendrecv(put(np.zeros(1, "i8")), dest, 0, xp.empty(1, "i8"), source, 0)
-    MPI.Comm.Barrier(comm)
-    readers = comm.endpoint.postbox.readers
-    assert all(readers.has(comm.endpoint.number_of(rank)) for rank in range(comm.size))
-
-
-def introduce(comm, known, monkeypatch):
-    """Data stays on the device if ranks know each other; between strangers it goes through MPI."""
-    if known:
-        acquaint(comm)
-    else:
-        monkeypatch.setattr(comm.endpoint.postbox.readers, "has", lambda number: False)
-
-
-def neighbours(comm):
-    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-
-
-# ---- pairs ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -100,22 +61,6 @@ def test_every_send(comm, name, count):
             recv = Output(count, "i8")
             comm.Recv(recv.array, 0, 7)
             compare(recv, told(0, 7, index, count), f"message {index}")
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("known", [False, True], ids=["strangers", "acquainted"])
-def test_short_sends_head_to_head(known, monkeypatch):
-    """Short sends need no receiver: both send first, and receive then. Also the first messages ever between two."""
-    comm = pyncclx.Communicator().Split(WORLD.rank // 2)
-    introduce(comm, known, monkeypatch)
-    with comparing() as compare:
-        for index in range(5):
-            comm.Send(put(told(comm.rank, 1, index, EAGER)), comm.size - 1 - comm.rank, 1)
-        for index in range(5):
-            recv = Output(EAGER, "i8")
-            comm.Recv(recv.array, comm.size - 1 - comm.rank, 1)
-            compare(recv, told(comm.size - 1 - comm.rank, 1, index, EAGER), f"message {index}")
-    comm.Free()
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -194,123 +139,6 @@ def test_a_message_of_more_than_2_gib(comm):
     assert status.Get_count(MPI.INT64_T) == send.size
 
 
-# ---- matching ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 700, LARGE])
-def test_halo_with_crossed_tags(comm, count):
-    """To both neighbours at once, with tags; receives are posted and waited for in other orders than sends."""
-    right, left = neighbours(comm)
-    with comparing() as compare:
-        for index in range(3):
-            recvs = {tag: Output(count, "i8") for tag in range(4)}
-            requests = [comm.Irecv(recvs[tag].array, (left, right)[tag % 2], tag) for tag in (2, 1, 3, 0)]
-            for tag in (0, 3, 2, 1):
-                requests.append(comm.Isend(put(told(comm.rank, tag, index, count)), (right, left)[tag % 2], tag))
-            order = np.random.default_rng(index + comm.rank).permutation(len(requests))
-            if index == 0:
-                Request.Waitall([requests[i] for i in order])
-            elif index == 1:
-                MPI.Request.Waitall([requests[i] for i in order])
-            else:
-                for i in order:
-                    requests[i].Wait()
-            for tag, recv in recvs.items():
-                compare(recv, told((left, right)[tag % 2], tag, index, count), f"exchange {index}, tag {tag}")
-
-
-@pytest.mark.ranks(2)
-def test_storm(comm):
-    """Everybody sends to everybody, and receives from anybody: each message once, and those of a rank in order."""
-    rounds, tags = 12, (3, 4)
-    sizes = [1, 50, EAGER + 1]
-    outgoing = [
-        comm.Isend(put(told(comm.rank, tag, index, sizes[index % 3])), dest, tag)
-        for index in range(rounds)
-        for dest in range(comm.size)
-        for tag in tags
-    ]
-    seen = {(source, tag): [] for source in range(comm.size) for tag in tags}
-    for _ in range(rounds * comm.size * len(tags)):
-        recv, status = xp.full(EAGER + 1, -1, "i8"), MPI.Status()
-        comm.Recv(recv, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
-        values = get(recv)
-        source, tag, index = teller(values)
-        count = status.Get_count(MPI.INT64_T)
-        assert (source, tag, sizes[index % 3]) == (status.source, status.tag, count)
-        assert values[:count].tobytes() == told(source, tag, index, count).tobytes()
-        assert (values[count:] == -1).all()
-        seen[source, tag].append(index)
-    Request.Waitall(outgoing)
-    assert all(indices == list(range(rounds)) for indices in seen.values()), seen
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("count", [5, LARGE])
-def test_posted_wildcards_match_in_order(comm, count):
-    """Receives from anybody take the messages in the order in which both were posted."""
-    if comm.rank == 0:
-        for dest in range(1, comm.size):
-            requests = [
-                comm.Isend(put(told(0, 1 + index % 2, index, count)), dest, 1 + index % 2) for index in range(6)
-            ]
-            Request.Waitall(requests)
-    else:
-        recvs, statuses = [Output(count, "i8") for _ in range(6)], [MPI.Status() for _ in range(6)]
-        Request.Waitall([comm.Irecv(recv.array) for recv in recvs], statuses)
-        with comparing() as compare:
-            for index, (recv, status) in enumerate(zip(recvs, statuses, strict=True)):
-                compare(recv, told(0, 1 + index % 2, index, count), f"receive {index}")
-                assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (0, 1 + index % 2, count)
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("count", [3, LARGE])
-def test_many_before_any_receive(comm, count):
-    """More messages than there are slots wait for a receiver who takes the last one first."""
-    acquaint(comm)
-    number = postbox.SLOTS + 20 if count < EAGER else 40
-    right, left = neighbours(comm)
-    sends = [put(told(comm.rank, index, index, count)) for index in range(number)]
-    requests = [comm.Isend(send, right, index) for index, send in enumerate(sends)]
-    MPI.Comm.Barrier(comm)
-    with comparing() as compare:
-        for index in reversed(range(number)):
-            recv = Output(count, "i8")
-            comm.Recv(recv.array, left, index)
-            compare(recv, told(left, index, index, count), f"message {index}")
-    Request.Waitall(requests)
-
-
-@pytest.mark.ranks(2)
-def test_no_place_left(comm, monkeypatch):
-    """Without slots, and without places for offers, data goes through MPI."""
-    acquaint(comm)
-    right, left = neighbours(comm)
-    box = comm.endpoint.postbox
-    for places in ("slots", "tickets"):
-        monkeypatch.setattr(getattr(box, places), "take", lambda: None)
-        with comparing() as compare:
-            for count in (4, LARGE):
-                recv, request = Output(count, "i8"), comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1)
-                comm.Recv(recv.array, left, 1)
-                request.Wait()
-                compare(recv, told(left, 1, 0, count), f"{count} elements without {places}")
-
-
-@pytest.mark.ranks(2)
-def test_only_two_of_all(comm):
-    """Nothing is collective: ranks that do not communicate need not come."""
-    own = pyncclx.Communicator(MPI.Intracomm(comm).Dup())
-    if own.rank < 2 <= own.size:
-        recv = Output(LARGE, "i8")
-        own.Sendrecv(put(told(own.rank, 0, 0, LARGE)), 1 - own.rank, 0, recv.array, 1 - own.rank, 0)
-        with comparing() as compare:
-            compare(recv, told(1 - own.rank, 0, 0, LARGE), "the two")
-    own.synchronize()
-    own.Free()
-
-
 @pytest.mark.ranks(2)
 def test_a_window_is_sent_from_where_it_is(comm):
     """Arrays from comm.Alloc, which peers have mapped already."""
@@ -325,143 +153,6 @@ def test_a_window_is_sent_from_where_it_is(comm):
             request.Wait()
             compare(recv.array[index:], told(left, 6, index, LARGE)[index:], f"message {index}")
             synchronize()
-
-
-# ---- orders that MPI allows ----------------------------------------------------------------------------
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("order", ["send first", "receive first", "blocking send", "receive between"])
-def test_long_messages_wait_for_nobody_in_a_circle(comm, order):
-    """The receive is posted, so the send may be waited for first, whoever waits for whom."""
-    acquaint(comm)
-    right, left = neighbours(comm)
-    with comparing() as compare:
-        for index in range(3):
-            recv, send = Output(LARGE, "i8"), put(told(comm.rank, 1, index, LARGE))
-            receive = comm.Irecv(recv.array, left, 1)
-            if order == "blocking send":
-                comm.Send(send, right, 1)
-            else:
-                request = comm.Isend(send, right, 1)
-                if order == "receive between":  # the long message comes before this one, and is not waited for yet
-                    short = Output(3, "i8")
-                    comm.Sendrecv(put(told(comm.rank, 2, index, 3)), right, 2, short.array, left, 2)
-                    compare(short, told(left, 2, index, 3), f"the short one, {index}")
-                if order != "receive first":
-                    request.Wait()
-            receive.Wait()
-            if order == "receive first":
-                request.Wait()
-            compare(recv, told(left, 1, index, LARGE), f"message {index}")
-
-
-@pytest.mark.ranks(3)
-def test_a_chain_of_three(comm):
-    """Rank 0 has posted both receives: 2 sends to 0 and then to 1, and 1 sends to 0 when it has heard of 2."""
-    acquaint(comm)
-    with comparing() as compare:
-        for index in range(3 if comm.size >= 3 else 0):
-            recvs = [Output(LARGE, "i8") for _ in range(2)]
-            if comm.rank == 0:
-                requests = [comm.Irecv(recv.array, source, 1) for source, recv in zip((1, 2), recvs, strict=True)]
-                for request in requests:
-                    request.Wait()
-                compare(recvs[0], told(1, 1, index, LARGE), f"from 1, {index}")
-                compare(recvs[1], told(2, 1, index, LARGE), f"from 2, {index}")
-            elif comm.rank == 1:
-                comm.Recv(recvs[0].array, 2, 1)
-                compare(recvs[0], told(2, 1, index, LARGE), f"from 2 to 1, {index}")
-                comm.Send(put(told(1, 1, index, LARGE)), 0, 1)
-            elif comm.rank == 2:
-                comm.Send(put(told(2, 1, index, LARGE)), 0, 1)
-                comm.Send(put(told(2, 1, index, LARGE)), 1, 1)
-
-
-# ---- requests ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("way", ["Waitall", "mpi4py's Waitall", "Testall", "Waitany", "Waitsome", "Test"])
-@pytest.mark.parametrize("count", [9, LARGE])
-def test_mixed_requests(comm, way, count):
-    """Requests of device arrays, of host arrays and null ones in one list, and all ways to wait for them."""
-    right, left = neighbours(comm)
-    host_sent, host_received = bytearray(b"%3d" % comm.rank), bytearray(3)
-    recv, status = Output(count, "i8"), [MPI.Status() for _ in range(5)]
-    requests = [
-        comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1),
-        comm.Irecv(recv.array, left, 1),
-        comm.Isend(host_sent, right, 2),
-        comm.Irecv(host_received, left, 2),
-        MPI.REQUEST_NULL,
-    ]
-    assert all(requests[:4])
-    if way == "Waitall":
-        assert Request.Waitall(requests, status)
-        assert (status[1].source, status[1].tag, status[1].Get_count(MPI.INT64_T)) == (left, 1, count)
-        assert (status[3].source, status[3].Get_count(MPI.BYTE)) == (left, 3)
-    elif way == "mpi4py's Waitall":
-        assert MPI.Request.Waitall(requests, status)
-        assert (status[1].source, status[1].tag, status[1].Get_count(MPI.INT64_T)) == (left, 1, count)
-    elif way == "Testall":
-        while not Request.Testall(requests):
-            os.sched_yield()
-    elif way == "Waitany":
-        assert sorted(Request.Waitany(requests) for _ in range(4)) == [0, 1, 2, 3]
-        assert Request.Waitany(requests) == MPI.UNDEFINED
-    elif way == "Waitsome":
-        done = []
-        while len(done) < 4:
-            done += Request.Waitsome(requests)
-        assert sorted(done) == [0, 1, 2, 3]
-        assert Request.Waitsome(requests) is None
-    else:
-        while not all(request.Test() for request in requests):
-            os.sched_yield()
-    assert not any(requests)
-    with comparing() as compare:
-        compare(recv, told(left, 1, 0, count), way)
-    assert int(host_received) == left
-
-
-@pytest.mark.ranks(2)
-def test_test_waits_for_nobody(comm):
-    """Test is false while the receiver has not come, and blocks no stream."""
-    acquaint(comm)
-    dest = comm.size - 1
-    recv = Output(LARGE, "i8")
-    if comm.rank == 0:
-        send = put(told(0, 1, 0, LARGE))
-        request = comm.Isend(send, dest, 1)
-        assert not request.Test()
-        assert not request.Get_status()
-        synchronize()
-    MPI.Comm.Barrier(comm)
-    if comm.rank == dest:
-        comm.Recv(recv.array, 0, 1)
-        with comparing() as compare:
-            compare(recv, told(0, 1, 0, LARGE), "recv")
-        comm.synchronize()
-    if comm.rank == 0:
-        while not request.Test():
-            os.sched_yield()
-        assert request.Test()  # a null request now
-
-
-def test_what_requests_refuse(comm):
-    array = xp.zeros(4, "i8")
-    request = comm.Irecv(array, comm.rank, 9)
-    with pytest.raises(NotSupported, match="Cancel"):
-        request.Cancel()
-    with pytest.raises(NotSupported, match="Free"):
-        request.Free()
-    comm.Send(put(told(comm.rank, 9, 0, 4)), comm.rank, 9)
-    request.wait()
-    assert get(array).tolist() == told(comm.rank, 9, 0, 4).tolist()
-
-
-# ---- what goes wrong -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, EAGER, LARGE])
@@ -545,7 +236,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     introduce(own, known, monkeypatch)
     right, left = neighbours(own)
     nbytes = count * 8
-    recv, received, status = Output(count, "i8"), bytearray(nbytes + ENVELOPE_NBYTES), MPI.Status()
+    recv, received, status = Output(count, "i8"), bytearray(inline_nbytes(nbytes)), MPI.Status()
     requests = [own.Isend(put(told(own.rank, 1, 0, count)), right, 1)]
     own.Recv(received, left, 1, status)
     requests.append(own.Isend(bytearray(told(own.rank, 2, 0, count).tobytes()), right, 2))
@@ -555,7 +246,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     Request.Waitall(requests)
     assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
     for wait in (lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])):
-        received = bytearray(nbytes + ENVELOPE_NBYTES)
+        received = bytearray(inline_nbytes(nbytes))
         request = own.Irecv(received, left, 3)
         sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
         wait(request)
@@ -569,9 +260,6 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     with comparing() as compare:
         compare(recv, told(left, 2, 0, count), "a host array's message")
     own.Free()
-
-
-# ---- the communicator ----------------------------------------------------------------------------------
 
 
 def test_blocking_on_the_host(comm):
@@ -622,38 +310,3 @@ def test_many_communicators():
         comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
         comm.Sendrecv(xp.zeros(1), 0, 0, xp.ones(1), 0, 0)
         comm.Free()
-
-
-@gpu_only
-def test_streams(comm):
-    """Sends come after what made the data on their stream, receives before what reads it on theirs."""
-    right, left = neighbours(comm)
-    streams = [xp.cuda.Stream(non_blocking=True) for _ in range(2)]
-    with comparing() as compare:
-        for count in (1000, 40 * EAGER):
-            recvs = [xp.full(count, -1, "i8") for _ in streams]
-            synchronize()
-            requests = []
-            for index, stream in enumerate(streams):
-                with stream:
-                    send = xp.zeros(count, "i8")
-                    for _ in range(50):  # slow, on a stream of its own
-                        send += 1
-                    send += put(told(comm.rank, index, 0, count)) - 50
-                    requests += [comm.Irecv(recvs[index], left, index), comm.Isend(send, right, index)]
-            with streams[0]:
-                Request.Waitall(requests)
-                copies = [recv.copy() for recv in recvs]
-            for index, copy in enumerate(copies):
-                compare(copy, told(left, index, 0, count), f"stream {index}, {count} elements")
-
-
-@gpu_only
-def test_capture_is_refused(comm):
-    acquaint(comm)
-    stream, array = xp.cuda.Stream(non_blocking=True), xp.zeros(4)
-    with stream:
-        stream.begin_capture()
-        with pytest.raises(NotSupported, match="graph"):
-            comm.Send(array, comm.rank)
-        stream.end_capture()

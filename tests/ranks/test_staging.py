@@ -1,9 +1,4 @@
-"""Operations that MPI does on host copies: every form gives what it gives on host arrays, and touches nothing else.
-
-The device is made up: an array has an address at which there is no memory, and only the copies of `FakeGpu` reach it.
-"""
-
-import weakref
+"""Operations that MPI does on host copies: every form gives what it gives on host arrays, and touches nothing else."""
 
 import numpy as np
 import pytest
@@ -12,101 +7,13 @@ from mpi4py import MPI
 import pyncclx
 from arrays import host_only
 from everywhere import assert_everywhere
-from pyncclx import arrays, devices
-from pyncclx.base import Base
-from pyncclx.staging import copies, methods
+from fake_gpu import Array, allowed, check, installed, ramp
+from pyncclx.staging import methods
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only
-NOWHERE = 1 << 60  # from here on there is no memory
-memory: "weakref.WeakValueDictionary[int, np.ndarray]" = weakref.WeakValueDictionary()
-
-
-class Bytes(np.ndarray):
-    """Bytes that can be found by weak reference."""
-
-
-class Array:
-    """A device array: `host` says what is on the device."""
-
-    def __init__(self, values, readonly=False):
-        values = np.array(values)
-        self.bytes = np.frombuffer(bytearray(values.tobytes()), np.uint8).view(Bytes)
-        address = NOWHERE + self.bytes.ctypes.data
-        memory[address] = self.bytes
-        self.host = self.bytes.view(np.ndarray).view(values.dtype).reshape(values.shape)
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": values.shape,
-            "typestr": values.dtype.str,
-            "data": (address, readonly),
-        }
-
-
-class FakeGpu:
-    """A GPU, as far as copies need one."""
-
-    name, ordinal = "gpu", 0
-
-    def __init__(self):
-        self.uploaded = 0
-
-    def current_stream(self):
-        return None
-
-    def is_device_pointer(self, address):
-        return address >= NOWHERE
-
-    def allocate(self, nbytes):
-        return np.full(nbytes, 0xA5, np.uint8)
-
-    def _part(self, address, nbytes):
-        base = max(key for key in list(memory) if key <= address)
-        return memory[base][address - base :][:nbytes]
-
-    def download(self, address, host, stream):
-        host[:] = self._part(address, host.nbytes)
-
-    def upload(self, address, host, stream):
-        self.uploaded += host.nbytes
-        self._part(address, host.nbytes)[:] = host
-
-    def upload_where(self, address, host, mask, stream):
-        self.uploaded += int(mask.sum())
-        np.copyto(self._part(address, host.nbytes), host, where=mask)
-
-
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch):
-    """Arrays of the class above are on a GPU, and no kernel runs there."""
-    fake = FakeGpu()
-    monkeypatch.setattr(arrays, "host_arrays", lambda: False)
-    monkeypatch.setattr(arrays, "is_device_pointer", fake.is_device_pointer)
-    monkeypatch.setattr(devices, "select", lambda: fake)
-    monkeypatch.setattr(copies, "_mover", lambda: fake)
-
-    def refuse(self, state=None):
-        raise pyncclx.NotSupported("no kernels here")
-
-    monkeypatch.setattr(Base, "_make_team", refuse)
-    monkeypatch.setattr(Base, "endpoint", property(refuse))
-    return fake
-
-
-@pytest.fixture
-def comm():
-    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
-        comm.staging = True
-        yield comm
-
-
-def ramp(comm, count, dtype="f8", rank=None):
-    """What a rank contributes: its own numbers."""
-    return (np.arange(count) + 100 * (comm.rank if rank is None else rank)).astype(dtype)
-
-
-def check(array, expected):
-    np.testing.assert_array_equal(array.host, expected)
+gpu = pytest.fixture(installed, autouse=True)
+comm = pytest.fixture(allowed)
 
 
 def test_refused_unless_allowed(comm, monkeypatch):
@@ -165,77 +72,6 @@ def test_user_operator(comm):
     comm.Allreduce(Array(np.full(3, 2.0)), y, op)
     op.Free()
     check(y, np.full(3, 2.0**comm.size))
-
-
-@pytest.mark.parametrize("send", ["Send", "Bsend", "Ssend", "Rsend"])
-def test_messages(comm, send):
-    """Around a ring, in all three forms."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    MPI.Attach_buffer(MPI.Alloc_mem(1 << 16))
-    for form in ("I", "", "_init"):
-        x, y = Array(ramp(comm, 9)), Array(np.full(11, -1.0))
-        if form == "_init":
-            receive = comm.Recv_init([y, MPI.DOUBLE], left)
-            Prequest.Startall([receive])
-            comm.Barrier()
-            sending = getattr(comm, f"{send}_init")(x, right)
-            sending.Start()
-            indices = []
-            while len(indices) < 2:
-                indices += Request.Waitsome([receive, sending])
-        else:
-            receive = comm.Irecv(y, left)
-            comm.Barrier()
-            requests = [receive, getattr(comm, f"I{send.lower()}")(x, right)] if form else [receive]
-            if not form:
-                getattr(comm, send)(x, right)
-            MPI.Request.Waitall(requests)  # mpi4py's own
-        check(y, [*ramp(comm, 9, rank=left), -1, -1])
-    MPI.Detach_buffer()
-
-
-def test_sendrecv(comm):
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    y, z = Array(np.zeros(4)), Array(ramp(comm, 4))
-    status = MPI.Status()
-    comm.Sendrecv(Array(ramp(comm, 4)), right, recvbuf=y, source=left, status=status)
-    comm.Sendrecv_replace(z, right, source=left)
-    check(y, ramp(comm, 4, rank=left))
-    check(z, ramp(comm, 4, rank=left))
-    assert status.Get_count(MPI.DOUBLE) == 4
-
-
-@pytest.mark.parametrize("nonblocking", [False, True])
-def test_matched_probe(comm, nonblocking):
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    sending = comm.Isend(Array(ramp(comm, 6)), right)
-    y, message = Array(np.zeros(6)), comm.Mprobe(left)
-    if nonblocking:
-        message.Irecv(y).Wait()
-    else:
-        message.Recv(y)
-    sending.Wait()
-    check(y, ramp(comm, 6, rank=left))
-
-
-def test_partitions(comm):
-    """Each partition is sent as it is when it is declared ready, and is there when it has arrived."""
-    x, y = Array(np.zeros((4, 3))), Array(np.full((4, 3), -1.0))
-    send, receive = comm.Psend_init(x, 4, comm.rank), comm.Precv_init(y, 4, comm.rank)
-    for turn in range(2):
-        Prequest.Startall([send, receive])
-        for partition in (2, 0):
-            x.host[partition] = 10 * turn + partition
-            send.Pready(partition)
-        x.host[1] = x.host[3] = 10 * turn + 7
-        send.Pready_list([1, 3])
-        while not all(receive.Parrived(partition) for partition in range(4)):
-            pass
-        check(y, x.host)
-        Request.Waitall([send, receive])
-        check(y, x.host)
-    send.Free()
-    receive.Free()
 
 
 def test_columns_of_one_array(comm):

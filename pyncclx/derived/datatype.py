@@ -1,0 +1,183 @@
+"""The datatypes of `pyncclx.MPI`: `Pack` and `Unpack` of device arrays are done by the kernels that pack messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import arrays, devices
+from ..base import Base
+from ..buffers import on_host, resolve, where
+from ..collectives.launch import stream_for
+from ..errors import MPIError, NotSupported
+from ..staging.copies import Copy
+from ..staging.requests import LikeMpi4py
+from .packing import PACK, UNPACK, packing_of
+from .typed import resolve_typed
+from .typemap import typemap_of
+
+
+class Datatype(MPI.Datatype, metaclass=LikeMpi4py):
+    """An `mpi4py.MPI.Datatype` that packs device arrays too: as MPI does, so that each unpacks what the other packed.
+
+    The external representation, whose bytes are swapped, is made by MPI on host copies.
+    """
+
+    like = MPI.Datatype
+    _decoded: MPI.Datatype  # what has the same handle, and frees it in the end
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        equal = [name for name, constant in CONSTANTS.items() if constant == self]
+        itself = [name for name in equal if CONSTANTS[name] is self]
+        if equal:
+            return (_named, (itself[0],)) if itself else (_copy_of, (type(self), equal[0]))
+        reduced: Any = super().__reduce__()
+        create, (base, combiner, parameters, free) = reduced
+        return create, (_ours(base), combiner, {key: _each_ours(value) for key, value in parameters.items()}, free)
+
+    def free(self) -> None:
+        """As mpi4py's, which does nothing to its constants."""
+        if not any(constant is self for constant in CONSTANTS.values()):
+            super().free()
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Datatype:
+        """As mpi4py's."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Datatype:
+        """As mpi4py's."""
+        return cls(super().fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> Datatype:
+        """As mpi4py's."""
+        return cls(super().f2py(arg))
+
+    @classmethod
+    def fromcode(cls, code: str) -> Datatype:
+        """As mpi4py's."""
+        return _ours(super().fromcode(code))
+
+    def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
+        """As mpi4py's; of device arrays on the current stream.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_TRUNCATE: outbuf is too short.
+        ValueError
+            The datatype names what lies outside of inbuf.
+        NotSupported
+            One of the arrays is on the device, the other on the host.
+        """
+        if not on_host(inbuf, outbuf) and self._has_kernels:
+            return _move(self, PACK, "Pack", (inbuf, "inbuf"), (outbuf, "outbuf"), position, comm)
+        call = super().Pack
+        return _on_copies("Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
+
+    def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: MPI.Comm) -> int:
+        """As mpi4py's; of device arrays on the current stream. Raises what `Pack` does."""
+        if not on_host(inbuf, outbuf) and self._has_kernels:
+            return _move(self, UNPACK, "Unpack", (outbuf, "outbuf"), (inbuf, "inbuf"), position, comm)
+        call = super().Unpack
+        return _on_copies("Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
+
+    def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
+        """As mpi4py's; device arrays on host copies, the result is there when it returns."""
+        call, pack = super().Pack_external, "Pack_external"
+        return _on_copies(pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
+
+    def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
+        """As mpi4py's; device arrays on host copies, the result is there when it returns."""
+        call, unpack = super().Unpack_external, "Unpack_external"
+        return _on_copies(unpack, lambda source, target: call(datarep, source, position, target), inbuf, outbuf)
+
+    @property
+    def _has_kernels(self) -> bool:
+        """Whether MPI packs it as the kernels do: not if it leaves out the padding inside of its pairs."""
+        try:
+            return typemap_of(self).size == self.Get_size()
+        except NotSupported:
+            return False
+
+
+def _move(
+    datatype: Datatype,
+    kernel: str,
+    operation: str,
+    unpacked: tuple[Any, str],
+    packed: tuple[Any, str],
+    position: int,
+    comm: MPI.Comm,
+) -> int:
+    """Enqueue what packs, or unpacks, as many elements as `unpacked` has room for; the position behind them."""
+    device, (array, name), (memory, packed_name) = devices.select(), unpacked, packed
+    room = resolve([array, MPI.BYTE], f"{operation}: {name}", writable=kernel == UNPACK, device=device)
+    target = resolve([memory, MPI.BYTE], f"{operation}: {packed_name}", writable=kernel == PACK, device=device)
+    count = room.nbytes // max(typemap_of(datatype).extent, 1)
+    spec = [array, count, datatype]
+    typed = resolve_typed(spec, f"{operation}: {name}", writable=kernel == UNPACK, device=device)
+    if not 0 <= position <= target.nbytes - typed.nbytes:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"{operation}: {packed_name} has {target.nbytes} bytes, those from {position} to "
+            f"{position + typed.nbytes} are needed; pass a larger array",
+        )
+    stream = stream_for(device, (typed.buffer, target))
+    place = target.address + position
+    for launch in packing_of(device).launches(kernel, typed.parts, typed.buffer.address, place, stream):
+        device.launch(*launch, stream)
+    if isinstance(comm, Base) and comm.blocking == "host":
+        device.synchronize(stream)
+    return position + typed.nbytes
+
+
+def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
+    """MPI's call: of device arrays, on host copies."""
+    if arrays.host_arrays() or on_host(inbuf, outbuf):
+        return call(inbuf, outbuf)
+    if (where(inbuf), where(outbuf)) != ("device", "device"):
+        raise NotSupported(f"{operation}: one array is on the device, one in host memory; copy one of them")
+    source = Copy(inbuf, f"{operation}: inbuf", written=False, whole=True)
+    target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False)
+    for copy in (source, target):
+        copy.download()
+    position = call(source.stand(), target.stand())
+    target.upload()
+    return position
+
+
+#: mpi4py's constants, by name.
+CONSTANTS: dict[str, Datatype] = {
+    name: Datatype(value)
+    for name, value in vars(MPI).items()
+    if isinstance(value, MPI.Datatype) and not name.startswith("_")
+}
+
+
+def _ours(datatype: MPI.Datatype) -> Datatype:
+    """What mpi4py gives as one of ours; pickle looks classes and constants up by name, and finds ours."""
+    names = [name for name in CONSTANTS if vars(MPI)[name] is datatype]
+    if names:
+        return CONSTANTS[names[0]]
+    made = Datatype(datatype)
+    made._decoded = datatype
+    return made
+
+
+def _each_ours(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_each_ours(each) for each in value]
+    return _ours(value) if isinstance(value, MPI.Datatype) else value
+
+
+def _named(name: str) -> Datatype:
+    return CONSTANTS[name]
+
+
+def _copy_of(cls: type[Datatype], name: str) -> Datatype:
+    return cls.__new__(cls, CONSTANTS[name])

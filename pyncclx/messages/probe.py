@@ -1,0 +1,105 @@
+"""Probes tell how long a message is; a device array's is an envelope, which has to be read for that.
+
+MPI shows nothing of a message before it is received. So one that may be an envelope is received when a probe finds it,
+and sent to this process itself again: whoever receives it gets it from there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .envelope import ENVELOPE_NBYTES, may_be_one, unpack
+
+if TYPE_CHECKING:
+    from ..base import Base
+
+_itself = MPI.COMM_NULL  # this process alone; made at the first use
+_sent: list[tuple[MPI.Request, Any]] = []  # what has not been received yet
+
+
+class Held(NamedTuple):
+    """A message that a probe has found."""
+
+    source: int
+    tag: int
+    nbytes: int  # of its data
+    message: MPI.Message  # from this process itself
+
+    def fits(self, source: int, tag: int) -> bool:
+        """Whether a receive would match it."""
+        return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
+
+    def tell(self, status: MPI.Status | None) -> None:
+        """Say whose message it is."""
+        if status is not None:
+            status.Set_source(self.source)
+            status.Set_tag(self.tag)
+
+    def fill(self, status: MPI.Status | None) -> None:
+        """What a probe tells of it."""
+        if status is not None:
+            self.tell(status)
+            status.Set_error(MPI.SUCCESS)
+            status.Set_elements(MPI.BYTE, self.nbytes)
+
+
+def find(comm: Base, source: int, tag: int) -> Held | None:
+    """The first message that an earlier probe has found."""
+    return next((held for held in comm.state.held if held.fits(source, tag)), None)
+
+
+def take(comm: Base, source: int, tag: int) -> Held | None:
+    """The same, to be received."""
+    held = find(comm, source, tag) if comm.state.held else None
+    if held is not None:
+        comm.state.held.remove(held)
+    return held
+
+
+def look(comm: Base, known: MPI.Status) -> Held | None:
+    """Take a message that a probe has found, if it may be an envelope: the next probe or receive finds it here.
+
+    Not if messages with other tags came before it from the same rank: a receive with MPI.ANY_TAG must get them first.
+    """
+    if not may_be_one(known.Get_elements(MPI.BYTE)):
+        return None
+    first = MPI.Status()
+    MPI.Comm.Iprobe(comm, known.source, MPI.ANY_TAG, first)
+    if first.tag != known.tag:
+        return None
+    held = hold(MPI.Comm.Mprobe(comm, known.source, known.tag), known)
+    comm.state.held.append(held)
+    return held
+
+
+def hold(message: MPI.Message, known: MPI.Status) -> Held:
+    """Receive a message that may be an envelope, and send it to this process itself."""
+    global _itself
+    if _itself == MPI.COMM_NULL:
+        _itself = MPI.COMM_SELF.Dup()
+    data = np.empty(known.Get_elements(MPI.BYTE), np.uint8)
+    MPI.Message.Recv(message, [data, MPI.BYTE])
+    found = unpack(data[:ENVELOPE_NBYTES].tobytes())
+    _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
+    _sent.append((_itself.Isend([data, MPI.BYTE], 0), data))
+    nbytes = found[0].nbytes if found else data.nbytes
+    return Held(known.source, known.tag, nbytes, _itself.Mprobe(0))
+
+
+def receive_object(held: Held, status: MPI.Status | None = None) -> Any:
+    """The Python object of a message that turned out to be one."""
+    data = np.empty(held.nbytes, np.uint8)
+    MPI.Message.Recv(held.message, [data, MPI.BYTE], status)
+    held.tell(status)
+    return MPI.pickle.loads(data.tobytes())
+
+
+def ireceive_object(held: Held) -> MPI.Request:
+    """A request for the same."""
+    data = np.empty(held.nbytes, np.uint8)
+    MPI.Message.Recv(held.message, [data, MPI.BYTE])
+    _sent.append((_itself.Isend([data, MPI.BYTE], 0), data))
+    return _itself.irecv(bytearray(held.nbytes), 0)

@@ -1,0 +1,57 @@
+"""One-sided operations of windows in host memory, with device arrays on this side: MPI works on host copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .copies import Copy
+from .operations import Argument, argument
+from .requests import land_on_completion
+from .stage import replace
+
+_ORIGIN = Argument("origin", 0, False)
+_RESULT = Argument("result", 1, True)
+_FETCH = (_ORIGIN, _RESULT)
+
+#: The buffers of the methods of `Win`, and the position of their target_rank.
+ACCESSES: dict[str, tuple[tuple[Argument, ...], int]] = {
+    **dict.fromkeys(("Put", "Rput", "Accumulate", "Raccumulate"), ((_ORIGIN,), 1)),
+    **dict.fromkeys(("Get", "Rget"), ((Argument("origin", 0, True),), 1)),
+    **dict.fromkeys(("Get_accumulate", "Rget_accumulate", "Fetch_and_op"), (_FETCH, 2)),
+    "Compare_and_swap": ((_ORIGIN, Argument("compare", 1, False), Argument("result", 2, True)), 3),
+}
+
+
+class Origins:
+    """The host copies of a window's operations, which MPI may read and write until the operations are complete."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, list[Copy]]] = []  # with the rank that they are for
+
+    def stage(
+        self,
+        operation: str,
+        call: Callable[..., Any],
+        found: list[Argument],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
+        copies, args, kwargs = replace(f"Win.{operation}", found, args, kwargs)
+        for copy in copies:
+            copy.download()
+        result = call(*args, **kwargs)
+        if result is not None:
+            return land_on_completion(result, copies)
+        rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)
+        self._open.append((rank, copies))
+        return None
+
+    def land(self, rank: int | None = None) -> None:
+        """Take to the device what operations with a rank, or with all, have brought: MPI says they are complete."""
+        complete = [copies for of, copies in self._open if rank in (None, of)]
+        self._open = [] if rank is None else [entry for entry in self._open if entry[0] != rank]
+        for copies in complete:
+            for copy in copies:
+                copy.upload()

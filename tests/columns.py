@@ -1,0 +1,46 @@
+"""Datatypes of int64 with gaps, and collectives on them in all forms, for tests."""
+
+from mpi4py import MPI
+
+INT64 = MPI.INT64_T
+
+
+def rows_of(comm):
+    """As many rows of a column as go in chunks."""
+    return comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8 + 5
+
+
+# By name: a datatype of int64, given how many elements of it there are side by side.
+
+KINDS = {
+    "columns": lambda comm, many: INT64.Create_vector(7, 1, many).Create_resized(0, 8),
+    "long columns": lambda comm, many: INT64.Create_vector(rows_of(comm), 1, many).Create_resized(0, 8),
+    "pieces": lambda comm, many: INT64.Create_vector(3, 2, 3),
+    "irregular": lambda comm, many: INT64.Create_indexed(
+        [1 + i % 3 for i in range(20)], [i * i for i in range(1, 40, 2)]
+    ),
+    "struct": lambda comm, many: MPI.Datatype.Create_struct([1, 1], [0, 8], [INT64, MPI.INT32_T]).Create_resized(0, 24),
+    "contiguous": lambda comm, many: INT64.Create_contiguous(3),
+}
+
+
+def made(comm, kind, many):
+    """A datatype, and the int64 that `many` elements of it span."""
+    datatype = KINDS[kind](comm, many).Commit()
+    lower, length = datatype.Get_true_extent()
+    return datatype, ((many - 1) * datatype.extent + lower + length + 7) // 8
+
+
+def call(comm, form, name, *args):
+    """A collective in one of its forms."""
+    if form == "blocking":
+        getattr(comm, name)(*args)
+    elif form == "nonblocking":
+        getattr(comm, f"I{name.lower()}")(*args).Wait()
+    else:
+        request = getattr(comm, f"{name}_init")(*args)
+        request.Start()
+        request.Wait()
+
+
+FORMS = ("blocking", "nonblocking", "persistent")

@@ -1,0 +1,101 @@
+"""A made-up GPU: arrays have addresses at which there is no memory, and only the copies of `FakeGpu` reach it."""
+
+import weakref
+
+import numpy as np
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import arrays, devices
+from pyncclx.base import Base
+from pyncclx.staging import copies
+
+NOWHERE = 1 << 60  # from here on there is no memory
+
+memory: "weakref.WeakValueDictionary[int, np.ndarray]" = weakref.WeakValueDictionary()
+
+
+class Bytes(np.ndarray):
+    """Bytes that can be found by weak reference."""
+
+
+class Array:
+    """A device array: `host` says what is on the device."""
+
+    def __init__(self, values, readonly=False):
+        values = np.array(values)
+        self.bytes = np.frombuffer(bytearray(values.tobytes()), np.uint8).view(Bytes)
+        address = NOWHERE + self.bytes.ctypes.data
+        memory[address] = self.bytes
+        self.host = self.bytes.view(np.ndarray).view(values.dtype).reshape(values.shape)
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": values.shape,
+            "typestr": values.dtype.str,
+            "data": (address, readonly),
+        }
+
+
+class FakeGpu:
+    """A GPU, as far as copies need one."""
+
+    name, ordinal = "gpu", 0
+
+    def __init__(self):
+        self.uploaded = 0
+
+    def current_stream(self):
+        return None
+
+    def is_device_pointer(self, address):
+        return address >= NOWHERE
+
+    def allocate(self, nbytes):
+        return np.full(nbytes, 0xA5, np.uint8)
+
+    def _part(self, address, nbytes):
+        base = max(key for key in list(memory) if key <= address)
+        return memory[base][address - base :][:nbytes]
+
+    def download(self, address, host, stream):
+        host[:] = self._part(address, host.nbytes)
+
+    def upload(self, address, host, stream):
+        self.uploaded += host.nbytes
+        self._part(address, host.nbytes)[:] = host
+
+    def upload_where(self, address, host, mask, stream):
+        self.uploaded += int(mask.sum())
+        np.copyto(self._part(address, host.nbytes), host, where=mask)
+
+
+def ramp(comm, count, dtype="f8", rank=None):
+    """What a rank contributes: its own numbers."""
+    return (np.arange(count) + 100 * (comm.rank if rank is None else rank)).astype(dtype)
+
+
+def check(array, expected):
+    np.testing.assert_array_equal(array.host, expected)
+
+
+def installed(monkeypatch):
+    """Arrays of the class above are on a GPU, and no kernel runs there: make an automatic fixture of it."""
+    fake = FakeGpu()
+    monkeypatch.setattr(arrays, "host_arrays", lambda: False)
+    monkeypatch.setattr(arrays, "is_device_pointer", fake.is_device_pointer)
+    monkeypatch.setattr(devices, "select", lambda: fake)
+    monkeypatch.setattr(copies, "_mover", lambda: fake)
+
+    def refuse(self, state=None):
+        raise pyncclx.NotSupported("no kernels here")
+
+    monkeypatch.setattr(Base, "_make_team", refuse)
+    monkeypatch.setattr(Base, "endpoint", property(refuse))
+    return fake
+
+
+def allowed():
+    """A communicator that may stage: make a fixture of it."""
+    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
+        comm.staging = True
+        yield comm

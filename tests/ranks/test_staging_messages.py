@@ -1,0 +1,84 @@
+"""Messages that MPI does on host copies: blocking, nonblocking, persistent, partitioned, and matched by a probe."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from arrays import host_only
+from fake_gpu import Array, allowed, check, installed, ramp
+from pyncclx.staging.requests import Prequest, Request
+
+pytestmark = host_only
+gpu = pytest.fixture(installed, autouse=True)
+comm = pytest.fixture(allowed)
+
+
+@pytest.mark.parametrize("send", ["Send", "Bsend", "Ssend", "Rsend"])
+def test_messages(comm, send):
+    """Around a ring, in all three forms."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    MPI.Attach_buffer(MPI.Alloc_mem(1 << 16))
+    for form in ("I", "", "_init"):
+        x, y = Array(ramp(comm, 9)), Array(np.full(11, -1.0))
+        if form == "_init":
+            receive = comm.Recv_init([y, MPI.DOUBLE], left)
+            Prequest.Startall([receive])
+            comm.Barrier()
+            sending = getattr(comm, f"{send}_init")(x, right)
+            sending.Start()
+            indices = []
+            while len(indices) < 2:
+                indices += Request.Waitsome([receive, sending])
+        else:
+            receive = comm.Irecv(y, left)
+            comm.Barrier()
+            requests = [receive, getattr(comm, f"I{send.lower()}")(x, right)] if form else [receive]
+            if not form:
+                getattr(comm, send)(x, right)
+            MPI.Request.Waitall(requests)  # mpi4py's own
+        check(y, [*ramp(comm, 9, rank=left), -1, -1])
+    MPI.Detach_buffer()
+
+
+def test_sendrecv(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    y, z = Array(np.zeros(4)), Array(ramp(comm, 4))
+    status = MPI.Status()
+    comm.Sendrecv(Array(ramp(comm, 4)), right, recvbuf=y, source=left, status=status)
+    comm.Sendrecv_replace(z, right, source=left)
+    check(y, ramp(comm, 4, rank=left))
+    check(z, ramp(comm, 4, rank=left))
+    assert status.Get_count(MPI.DOUBLE) == 4
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+def test_matched_probe(comm, nonblocking):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sending = comm.Isend(Array(ramp(comm, 6)), right)
+    y, message = Array(np.zeros(6)), comm.Mprobe(left)
+    if nonblocking:
+        message.Irecv(y).Wait()
+    else:
+        message.Recv(y)
+    sending.Wait()
+    check(y, ramp(comm, 6, rank=left))
+
+
+def test_partitions(comm):
+    """Each partition is sent as it is when it is declared ready, and is there when it has arrived."""
+    x, y = Array(np.zeros((4, 3))), Array(np.full((4, 3), -1.0))
+    send, receive = comm.Psend_init(x, 4, comm.rank), comm.Precv_init(y, 4, comm.rank)
+    for turn in range(2):
+        Prequest.Startall([send, receive])
+        for partition in (2, 0):
+            x.host[partition] = 10 * turn + partition
+            send.Pready(partition)
+        x.host[1] = x.host[3] = 10 * turn + 7
+        send.Pready_list([1, 3])
+        while not all(receive.Parrived(partition) for partition in range(4)):
+            pass
+        check(y, x.host)
+        Request.Waitall([send, receive])
+        check(y, x.host)
+    send.Free()
+    receive.Free()
