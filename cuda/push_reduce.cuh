@@ -7,7 +7,7 @@
 //   3. p copies the result to the others, one after the other.
 // Between the steps all meet. A contribution lies where the shard of its rank belongs, which comes in step 3. Only that of
 // the rank before comes in step 2: the contribution of that rank lies where p's own result belongs, which replaces it pack
-// by pack. The few packs that do not divide by the ranks go through the rings, and every rank folds them.
+// by pack. The few packs or groups that do not divide by the ranks go through the rings, and every rank folds them.
 #pragma once
 #include "reach.cuh"
 #include "reduce.cuh"
@@ -33,8 +33,9 @@ __device__ inline void copy_shard(const char* from, char* to, u64 nbytes) {
         [&](u64 i, Pack pack) { put_pack(to, i, nbytes, pack); });
 }
 
-// Is there room in a ring for the packs that do not divide by the ranks? Alike on all ranks.
-__device__ inline bool can_push(const Team& team) { return team.chunk_nbytes >= u32(team.size) * kPackNbytes; }
+// Is there room in a ring for the groups that do not divide by the ranks? Alike on all ranks.
+template <class T>
+__device__ bool can_push(const Team& team) { return team.chunk_nbytes >= u32(team.size) * kGroupNbytes<T>; }
 
 template <class T, class Op>
 struct PushReduce {
@@ -49,8 +50,8 @@ struct PushReduce {
     __device__ PushReduce(Channel& channel, const Reach& reach, const ReduceArgs& args)
         : channel(channel),
           reach(reach),
-          part(args.nbytes, gridDim.x, blockIdx.x),
-          nbytes(part.nbytes / (u32(channel.team.size) * kPackNbytes) * kPackNbytes),
+          part(args.nbytes, gridDim.x, blockIdx.x, kGroupNbytes<T>),
+          nbytes(part.nbytes / (u32(channel.team.size) * kGroupNbytes<T>) * kGroupNbytes<T>),
           send(args.send + part.begin),
           recv(args.recv + part.begin),
           chunks(channel) {}
@@ -83,12 +84,10 @@ struct PushReduce {
 
     __device__ void fold(int next) const {
         const char* mine = send + me() * nbytes;
-        const auto folded = [&](u64 i) {
-            return fold_loaded<T, Op>(size(), [&](int rank) {
-                return rank == me() ? load_pack(mine, i, nbytes) : get_pack(recv + place(rank, me()) * nbytes, i, nbytes);
-            });
+        const auto load = [&](int rank, u64 i) {
+            return rank == me() ? load_pack(mine, i, nbytes) : get_pack(recv + place(rank, me()) * nbytes, i, nbytes);
         };
-        move_packs<kFoldsAtOnce>(threadIdx.x, packs_in(nbytes), blockDim.x, folded, [&](u64 i, Pack pack) {
+        fold_shard<T, Op, kFoldsAtOnce>(threadIdx.x, blockDim.x, packs_in(nbytes), size(), load, [&](u64 i, Pack pack) {
             put_pack(theirs(next) + me() * nbytes, i, nbytes, pack);
             store_pack(recv + me() * nbytes, i, nbytes, pack);
         });
@@ -106,11 +105,11 @@ struct PushReduce {
 
     __device__ void fold_rest() const {
         const char* from = send + size() * nbytes;
-        for (u64 i = threadIdx.x; i < packs_in(rest()); i += blockDim.x) {
-            const Pack pack = fold_loaded<T, Op>(size(), [&](int rank) {
-                return rank == me() ? load_pack(from, i, rest()) : get_pack(chunks.place(0, me(), rank, 0) + i);
-            });
+        const auto load = [&](int rank, u64 i) {
+            return rank == me() ? load_pack(from, i, rest()) : get_pack(chunks.place(0, me(), rank, 0) + i);
+        };
+        fold_shard<T, Op, 1>(threadIdx.x, blockDim.x, packs_in(rest()), size(), load, [&](u64 i, Pack pack) {
             store_pack(recv + size() * nbytes, i, rest(), pack);
-        }
+        });
     }
 };

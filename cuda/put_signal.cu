@@ -2,7 +2,7 @@
 //
 // A signal is a word of a rank's DeviceTeam, to which its peers add. What has been waited for is counted on the device, so
 // that both can be captured in a graph: a wait is over when `count` more have come than were taken before.
-#include "device_team.cuh"
+#include "device_meetings.cuh"
 
 constexpr u64 kFewBytes = 256;  // of which a warp moves one word a thread
 

@@ -1,41 +1,6 @@
-// Reductions of elements that do not divide a pack: records of 12, 24, 32, 40 … bytes.
-//
-// A *group* is the shortest run of packs that holds whole elements: 48 bytes for 12 or 24. Parts, shards and tiles
-// are cut into whole groups; one thread folds a group. All else is as in reduce.cuh, but for one thing: neighbouring
-// threads fold neighbouring groups, so that a warp's stores would have gaps, which a link between GPUs pays for. The
-// folded shard therefore replaces, in this rank's ring, what a peer had sent for it, and is sent on from there, pack
-// by pack.
+// Reductions of elements that do not divide a pack, as records may be: in whole groups (groups.cuh), else as in reduce.cuh.
 #pragma once
-#include "reduce.cuh"
-
-constexpr u32 greatest_common_divisor(u32 a, u32 b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-
-template <class T, class Op>
-struct GroupFold {
-    static constexpr u32 kNbytes = kPackNbytes / greatest_common_divisor(kPackNbytes, sizeof(T)) * sizeof(T);
-    static constexpr u32 kPacks = kNbytes / kPackNbytes;
-    static constexpr u32 kElements = kNbytes / sizeof(T);
-    T folded[kElements];
-
-    __device__ void add(int rank, const Pack (&packs)[kPacks]) {
-        T elements[kElements];
-        memcpy(elements, packs, kNbytes);
-#pragma unroll
-        for (u32 i = 0; i < kElements; ++i)
-            folded[i] = rank == 0 ? elements[i] : Op::combine(folded[i], elements[i]);
-    }
-
-    __device__ void result(int size, Pack (&packs)[kPacks]) const {
-        T elements[kElements];
-#pragma unroll
-        for (u32 i = 0; i < kElements; ++i) elements[i] = Op::finish(folded[i], size);
-        memcpy(packs, elements, kNbytes);
-    }
-};
-
-__device__ __forceinline__ u64 groups_in(u64 nbytes, u32 group_nbytes) {
-    return (nbytes + group_nbytes - 1) / group_nbytes;
-}
+#include "zero_copy.cuh"
 
 // What block `part` of `parts` folds of a message: an equal share in whole groups but for the end.
 __device__ __forceinline__ Shard group_part(const ReduceArgs& args, u32 group_nbytes) {
@@ -55,8 +20,8 @@ struct GroupTiling {
         : part(group_part(args, group_nbytes)), stride(scatters ? args.nbytes : 0), size(args.team.size),
           in_place(scatters && args.send == args.recv) {
         const u64 longest = most / group_nbytes * group_nbytes;
-        const u64 share = (groups_in(part.nbytes, group_nbytes) + size - 1) / size * group_nbytes;
-        shard_nbytes = scatters ? longest : smaller(share, longest);
+        const int sharers = scatters ? 1 : size;
+        shard_nbytes = smaller((groups_in(part.nbytes, group_nbytes) + sharers - 1) / sharers * group_nbytes, longest);
     }
     __device__ u64 tile_nbytes() const { return stride ? shard_nbytes : shard_nbytes * size; }
     __device__ u64 tiles() const { return part.nbytes ? (part.nbytes + tile_nbytes() - 1) / tile_nbytes() : 0; }
@@ -109,92 +74,13 @@ __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
     channel.leave(ok && receiver < 0 && part.nbytes > 0);
 }
 
-template <class T, class Op>
-struct RecordsTwoShot : TwoShot<T, Op, GroupTiling> {
-    using Folded = GroupFold<T, Op>;
-
-    __device__ bool run_records() {
-        return this->run([&](const Crew& crew, u64 tile) { return fold_records(crew, tile); });
-    }
-
-    // This rank's shard: waits for what all ranks contribute, and for places for the result. A call for each tile costs
-    // nothing, and leaves the registers to the fold.
-    __device__ __noinline__ bool fold_records(const Crew& crew, u64 tile) {
-        const int peer = int(crew.member);
-        const bool is_peer = this->channel.is_peer(peer), receives = this->receives(peer);
-        const bool ready = !is_peer || (this->chunks.wait_for_chunk(0, peer, tile) &&
-                                        (!receives || this->chunks.wait_for_place(1, peer, tile)));
-        if (!crew.everyone(ready)) return false;
-        const Shard shard = this->tiling.shard(tile, this->me());
-#pragma unroll 1
-        for (u64 g = crew.member; g < groups_in(shard.nbytes, Folded::kNbytes) && this->peers() > 0; g += crew.members)
-            fold_group(tile, shard, g);
-        crew.everyone(true);
-        for (int j = 0; j < this->peers(); ++j)
-            if (this->receives(this->channel.peer(j))) forward(crew, tile, shard, this->channel.peer(j));
-        if (this->receiver == kToNone || this->receives(this->me())) keep(crew, tile, shard);
-        crew.everyone(true);
-        if (!is_peer) return true;
-        fence_sys();
-        this->chunks.signal_read(0, peer, tile);
-        if (receives) this->chunks.signal_stored(1, peer, tile);
-        return true;
-    }
-
-  private:
-    // Where a folded shard lies until it has been sent on: where the next rank's contribution was.
-    __device__ Pack* folded_place(u64 tile) const {
-        return this->chunks.place(0, this->me(), this->channel.peer(0), tile);
-    }
-
-    // The thread that replaces a group has read it.
-    __device__ void fold_group(u64 tile, const Shard& shard, u64 g) const {
-        Folded fold;
-        Pack packs[Folded::kPacks];
-#pragma unroll 1
-        for (int rank = 0; rank < this->channel.team.size; ++rank) {
-#pragma unroll
-            for (u32 p = 0; p < Folded::kPacks; ++p) packs[p] = contribution(tile, shard, rank, g * Folded::kPacks + p);
-            fold.add(rank, packs);
-        }
-        fold.result(this->channel.team.size, packs);
-#pragma unroll
-        for (u32 p = 0; p < Folded::kPacks; ++p) {
-            const u64 i = g * Folded::kPacks + p;
-            if (i < packs_in(shard.nbytes)) put_pack(folded_place(tile) + i, packs[p]);
-        }
-    }
-
-    __device__ Pack contribution(u64 tile, const Shard& shard, int rank, u64 i) const {
-        if (i >= packs_in(shard.nbytes)) return Pack{0, 0};
-        if (rank == this->me()) return load_pack(shard.send, i, shard.nbytes);
-        return get_pack(this->chunks.place(0, this->me(), rank, tile) + i);
-    }
-
-    __device__ void forward(const Crew& crew, u64 tile, const Shard& shard, int peer) const {
-        Pack* place = this->chunks.place(1, peer, this->me(), tile);
-        move_packs(
-            crew.member, packs_in(shard.nbytes), crew.members, [&](u64 i) { return get_pack(folded_place(tile) + i); },
-            [&](u64 i, Pack pack) { put_pack(place + i, pack); });
-    }
-
-    __device__ void keep(const Crew& crew, u64 tile, const Shard& shard) const {
-        const bool alone = this->peers() == 0;
-        move_packs(
-            crew.member, packs_in(shard.nbytes), crew.members,
-            [&](u64 i) { return alone ? load_pack(shard.send, i, shard.nbytes) : get_pack(folded_place(tile) + i); },
-            [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
-    }
-};
-
+// A long reduction.
 template <class T, class Op>
 __device__ void records_two_shot(const ReduceArgs& args, int receiver) {
     Channel channel(args.team);
-    const Chunks chunks(channel);
-    const GroupTiling tiling(args, chunks.nbytes, GroupFold<T, Op>::kNbytes, receiver == kToNone);
-    RecordsTwoShot<T, Op> two_shot{{channel, chunks, tiling, receiver}};
-    const bool ok = two_shot.run_records() && tiling.tiles() > 0;
-    const char* own = tiling.part.send + args.team.rank * tiling.stride;
-    if (ok && tiling.in_place) move_result(Shard{own, const_cast<char*>(own), tiling.part.nbytes}, tiling.part.recv);
+    const auto tiling_of = [&](u64 most) { return GroupTiling(args, most, kGroupNbytes<T>, receiver == kToNone); };
+    const bool ok = reduce_long<T, Op>(channel, args, receiver, tiling_of);
+    const GroupTiling whole = tiling_of(~0ull);
+    if (ok && whole.in_place) move_result(whole.shard(0, args.team.rank), whole.part.recv);
     channel.leave(ok);
 }

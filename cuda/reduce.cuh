@@ -6,8 +6,8 @@
 //             however many ranks there are.
 #pragma once
 #include "chunk.cuh"
+#include "groups.cuh"
 #include "packet.cuh"
-#include "reduce_ops.cuh"
 
 // Pack `i` of `message` folded over all ranks; the peers' come as the packets of position 2 * i.
 template <class T, class Op>
@@ -46,6 +46,27 @@ __device__ Pack fold_loaded(int size, Load load) {
     return fold.result(size);
 }
 
+// Threads fold packs member, member + members … below `packs`, some at once; of elements that do not divide a pack, groups
+// of packs. Pack i of a rank is load(rank, i), of the result keep(i, pack).
+template <class T, class Op, int kFolds, class Load, class Keep>
+__device__ __forceinline__ void fold_shard(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
+    if constexpr (kGroupPacks<T> > 1) {
+        fold_groups<T, Op>(member, members, packs, size, load, keep);
+    } else {
+        const auto folded = [&](u64 i) { return fold_loaded<T, Op>(size, [&](int rank) { return load(rank, i); }); };
+#pragma unroll 1  // twice as many loads at once would not fit the registers
+        for (u64 i = member; i < packs; i += kFolds * members) {
+            Pack results[kFolds];
+#pragma unroll
+            for (int f = 0; f < kFolds; ++f)
+                if (i + f * members < packs) results[f] = folded(i + f * members);
+#pragma unroll
+            for (int f = 0; f < kFolds; ++f)
+                if (i + f * members < packs) keep(i + f * members, results[f]);
+        }
+    }
+}
+
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
 constexpr int kToNone = -2;  // only the rank that folded it, or the rank given
 
@@ -78,18 +99,21 @@ struct TwoShot {
     // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps one group does
     // all: tile t in rounds t to t + 2.
     __device__ bool run() {
-        return run([&](const Crew& crew, u64 tile) { return fold(crew, tile); });
-    }
-
-    // The same with another way to fold a tile.
-    template <class FoldTile>
-    __device__ bool run(FoldTile fold_tile) {
+        const auto fold_tile = [&](const Crew& crew, u64 tile) { return fold(crew, tile); };
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
-        const u32 warps = blockDim.x / 32, folders = warps / (1 + ways);
+        const u32 warps = blockDim.x / 32, folders = warps / (Op::kCostly ? 2 : 1 + ways);
+        const bool all = folders == 0 || folders == warps, folds = threadIdx.x / 32 < folders;
         bool ok = true;
-        if (folders == 0 || folders == warps) ok = work(Crew(1), 0, transfers + 1, fold_tile);
-        else if (threadIdx.x / 32 < folders) ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
-        else ok = work(Crew(transfers, folders, warps, 2), 1, transfers, fold_tile);
+        if constexpr (kGroupPacks<T> > 1) {  // too much code to have it three times
+            const Crew crew = all ? Crew(1) : folds ? Crew(1, 0, folders, 1) : Crew(transfers, folders, warps, 2);
+            ok = work(crew, all || folds ? 0 : 1, all ? transfers + 1 : folds ? 1 : transfers, fold_tile);
+        } else if (all) {
+            ok = work(Crew(1), 0, transfers + 1, fold_tile);
+        } else if (folds) {
+            ok = work(Crew(1, 0, folders, 1), 0, 1, fold_tile);
+        } else {
+            ok = work(Crew(transfers, folders, warps, 2), 1, transfers, fold_tile);
+        }
         return channel.everyone(ok);
     }
 
@@ -127,14 +151,13 @@ struct TwoShot {
                            (chunks.wait_for_chunk(0, peer, tile) && (!receives(peer) || chunks.wait_for_place(1, peer, tile)));
         if (!crew.everyone(ready)) return false;
         const Shard shard = tiling.shard(tile, me());
-#pragma unroll 1  // twice as many loads at once would not fit the registers
-        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members) {
-            const Pack pack = folded_pack(tile, shard, i);
+        const auto load = [&](int rank, u64 i) { return contribution(tile, shard, rank, i); };
+        fold_shard<T, Op, 1>(crew.member, crew.members, packs_in(shard.nbytes), channel.team.size, load, [&](u64 i, Pack pack) {
             if (receiver == kToNone || receives(me())) store_pack(shard.recv, i, shard.nbytes, pack);
 #pragma unroll 1
             for (int j = 0; j < peers(); ++j)
                 if (receives(channel.peer(j))) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
-        }
+        });
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
         chunks.signal_read(0, peer, tile);
@@ -144,11 +167,9 @@ struct TwoShot {
         return true;
     }
 
-    // Pack `i` of this rank's shard, folded over all ranks.
-    __device__ Pack folded_pack(u64 tile, const Shard& shard, u64 i) const {
-        return fold_loaded<T, Op>(channel.team.size, [&](int rank) {
-            return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
-        });
+    // What a rank contributes to pack `i` of this rank's shard.
+    __device__ Pack contribution(u64 tile, const Shard& shard, int rank, u64 i) const {
+        return rank == me() ? load_pack(shard.send, i, shard.nbytes) : get_pack(chunks.place(0, me(), rank, tile) + i);
     }
 };
 

@@ -35,6 +35,7 @@ template <class Real>
 __device__ __forceinline__ Complex<Real> product(Complex<Real> a, Complex<Real> b) { return a * b; }
 
 struct Operator {  // what an operator does with the folded value of `size` ranks, unless it says otherwise
+    static constexpr bool kCostly = false;  // more warps fold
     template <class A>
     __device__ static A finish(A folded, int) { return folded; }
 };

@@ -6,7 +6,7 @@
 //   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
 //   weak          plain payload traffic: a peer may look at it only after a release and an acquire;
 //   after loads   a word that says what has been loaded, so that it may be overwritten (see below).
-// The scope is `sys` since the other side is another GPU. Every asm says "memory", otherwise the compiler
+// The scope is `sys` since the other side is another GPU. Every asm that orders says "memory", otherwise the compiler
 // may still move ordinary accesses across it.
 #pragma once
 
@@ -87,6 +87,19 @@ __device__ __forceinline__ void put_pack(Pack* p, Pack v) {
 __device__ __forceinline__ Pack get_pack(const Pack* p) {
     Pack v;
     asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(p) : "memory");
+    return v;
+}
+
+// A word that nobody writes while a kernel runs: read where this stands, once, and through the cache.
+__device__ __forceinline__ u32 ld_here(const u32* p) {
+    u32 v;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ u64 ld_here(const u64* p) {
+    u64 v;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(v) : "l"(p));
     return v;
 }
 

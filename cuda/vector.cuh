@@ -92,13 +92,13 @@ __device__ __forceinline__ u64 share_of(u64 nbytes, int parts, u64 most) {
     return smaller(packs_in(nbytes / parts + 1) * kPackNbytes, most);
 }
 
-// A part of a message: what block `part` of `parts` moves of it, in whole packs but for the end.
+// A part of a message: what block `part` of `parts` moves of it, in whole packs, or longer units, but for the end.
 struct Part {
     u64 begin, nbytes;
 
-    __device__ Part(u64 message_nbytes, u32 parts, u32 part) {
-        const u64 packs = packs_in(message_nbytes) + parts - 1;
-        const u64 each = (packs >> 32 ? packs / parts : u32(packs) / parts) * kPackNbytes;  // a long division takes 100 ns
+    __device__ __forceinline__ Part(u64 message_nbytes, u32 parts, u32 part, u32 unit_nbytes = kPackNbytes) {
+        const u64 units = (message_nbytes + unit_nbytes - 1) / unit_nbytes + parts - 1;
+        const u64 each = (units >> 32 ? units / parts : u32(units) / parts) * unit_nbytes;  // a long division takes 100 ns
         begin = smaller(each * part, message_nbytes);
         nbytes = smaller(each, message_nbytes - begin);
     }

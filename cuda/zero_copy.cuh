@@ -22,11 +22,9 @@ struct ZeroCopy {
     __device__ bool run(const char* send, const char* recv) {
         const Shard shard = tiling.shard(0, channel.team.rank);
         const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
-        const auto folded = [&](u64 i) {
-            return fold_loaded<T, Op>(
-                channel.team.size, [&](int rank) { return get_pack(reach.send[rank] + from, i, shard.nbytes); });
-        };
-        move_packs<kFoldsAtOnce>(threadIdx.x, packs_in(shard.nbytes), blockDim.x, folded, [&](u64 i, Pack pack) {
+        const auto load = [&](int rank, u64 i) { return get_pack(reach.send[rank] + from, i, shard.nbytes); };
+        const u64 packs = packs_in(shard.nbytes);
+        fold_shard<T, Op, kFoldsAtOnce>(threadIdx.x, blockDim.x, packs, channel.team.size, load, [&](u64 i, Pack pack) {
             if (receiver == kToNone || apart) store_pack(shard.recv, i, shard.nbytes, pack);
             else if (receiver != kToAll) put_pack(reach.recv[receiver] + to, i, shard.nbytes, pack);
             else store_to_all(to, i, shard.nbytes, pack);
@@ -61,7 +59,7 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
-    if (windows && reach.apart && apart && can_push(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
+    if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
     if (windows && reach.all)
         return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
     Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks

@@ -1,11 +1,12 @@
 """Ping-pong between kernels of two ranks, written in Python and in CUDA C++: latency and bandwidth of one way.
 
-    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx]
+    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx] [--blocks N] [--nbytes N]
 
-A kernel on each rank stores a message in the other's memory, signals, and waits for it to come back. Each block moves a
-part, and none goes on before the parts of all have come, so the links carry one way at a time. No host takes part. On a
-GPU, and with Numba installed, the kernel is the Python function below; otherwise, or with --cxx, the text in C++, which
-does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
+A kernel on each rank stores a message in the other's memory, and waits for it to come back. No host takes part. A short
+message goes as packets, which say by themselves that they are there: one thread sends it. Of a long one each block
+moves a part and signals, and none goes on before the parts of all have come, so the links carry one way at a time. On a
+GPU, and with Numba installed, the kernels are the Python functions below; otherwise, or with --cxx, the text in C++,
+which does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import pyncclx.device as d
 CXX = """
 #include "pyncclx.cuh"
 
-extern "C" __global__ void ping_pong(pyncclx_team team, char* inbox, const char* data, long long part, long long nbytes,
-                                     long long rounds, long long seen) {
+extern "C" __global__ void with_signals(pyncclx_team team, char* inbox, const char* data, long long part,
+                                        long long nbytes, long long rounds, long long seen) {
     const int me = pyncclx_rank(team), peer = 1 - me;
     const long long begin = blockIdx.x * part, length = max(min(part, nbytes - begin), 0ll);
     const char* source = me == 0 ? data : inbox;
@@ -41,22 +42,41 @@ extern "C" __global__ void ping_pong(pyncclx_team team, char* inbox, const char*
         if (me == 0 && !pyncclx_wait_until_block(team, 0, seen)) return;
     }
 }
+
+extern "C" __global__ void with_packets(pyncclx_team team, char* inbox, char* slot, const char* data,
+                                        long long nbytes, long long rounds, long long seen) {
+    __shared__ long long message[16];
+    const int me = pyncclx_rank(team), peer = 1 - me;
+    if (me == 0) pyncclx_copy_thread(message, data, nbytes);
+    for (long long round = 0; round < rounds; ++round) {
+        seen += 1;
+        if (me == 1 && !pyncclx_receive_packets_thread(team, message, slot, nbytes, unsigned(seen))) return;
+        pyncclx_put_packets_thread(team, slot, message, nbytes, peer, unsigned(seen));
+        if (me == 0 && !pyncclx_receive_packets_thread(team, message, slot, nbytes, unsigned(seen))) return;
+    }
+    pyncclx_copy_thread(inbox, message, nbytes);
+}
 """
+SHORT = 128  # bytes of a message that one thread sends as packets
 
 Launch = Callable[..., None]
 
 
-def kernel_in_cxx() -> Launch:
-    """The kernel in C++: ``launch(blocks, threads, team, inbox, data, ...)``."""
-    kernel = d.kernel(CXX, "ping_pong")
-    return lambda blocks, threads, *args: kernel(blocks, threads, args)
+def kernels_in_cxx() -> tuple[Launch, Launch]:
+    """The kernels in C++: ``launch(blocks, threads, team, inbox, ...)``."""
+    made = d.kernels(CXX, "with_signals", "with_packets")
+    signals, packets = made["with_signals"], made["with_packets"]
+    return (
+        lambda blocks, threads, *args: signals(blocks, threads, args),
+        lambda blocks, threads, *args: packets(blocks, threads, args),
+    )
 
 
-def python_function() -> Callable[..., None]:
+def python_functions() -> tuple[Callable[..., None], Callable[..., None]]:
     """The same in Python."""
     cuda = importlib.import_module("numba.cuda")
 
-    def ping_pong(team, inbox, data, part, nbytes, rounds, seen):  # type: ignore[no-untyped-def]
+    def with_signals(team, inbox, data, part, nbytes, rounds, seen):  # type: ignore[no-untyped-def]
         me, block = d.rank(team), cuda.blockIdx.x
         begin = block * part
         length = max(min(part, nbytes - begin), 0)
@@ -72,26 +92,48 @@ def python_function() -> Callable[..., None]:
             if me == 0 and not d.wait_until_block(team, 0, seen):
                 return
 
-    return ping_pong
+    def with_packets(team, inbox, slot, data, nbytes, rounds, seen):  # type: ignore[no-untyped-def]
+        me, message = d.rank(team), d.address(cuda.shared.array(16, np.int64))
+        if me == 0:
+            d.copy_thread(message, data, nbytes)
+        for _ in range(rounds):
+            seen += 1
+            if me == 1 and not d.receive_packets_thread(team, message, slot, nbytes, seen):
+                return
+            d.put_packets_thread(team, slot, message, nbytes, 1 - me, seen)
+            if me == 0 and not d.receive_packets_thread(team, message, slot, nbytes, seen):
+                return
+        d.copy_thread(inbox, message, nbytes)
+
+    return with_signals, with_packets
 
 
-def kernel_in_python() -> Launch:
-    """That function, compiled by Numba: addresses are numbers."""
-    ping_pong = importlib.import_module("numba.cuda").jit(python_function())
+def kernels_in_python() -> tuple[Launch, Launch]:
+    """Those functions, compiled by Numba: addresses are numbers."""
+    signals, packets = map(importlib.import_module("numba.cuda").jit, python_functions())
 
-    def launch(blocks: int, threads: int, team: Any, inbox: Any, data: Any, *numbers: int) -> None:
-        ping_pong[blocks, threads](team.pointer, inbox.data.ptr, data.data.ptr, *numbers)
+    def launcher(kernel: Any) -> Launch:
+        def launch(blocks: int, threads: int, *args: Any) -> None:
+            kernel[blocks, threads](*(arg if isinstance(arg, int) else address_of(arg) for arg in args))
 
-    return launch
+        return launch
+
+    return launcher(signals), launcher(packets)
+
+
+def address_of(value: Any) -> int:
+    """Of an array's memory, or a team's."""
+    return int(value.pointer if isinstance(value, pyncclx.DeviceTeam) else value.data.ptr)
 
 
 class PingPong:
     """Two ranks, and the memory of messages of up to `most` bytes."""
 
-    def __init__(self, comm: pyncclx.Intracomm, launch: Launch, most: int) -> None:
-        self.comm, self.launch, self.seen = comm, launch, 0
+    def __init__(self, comm: pyncclx.Intracomm, kernels: tuple[Launch, Launch], most: int) -> None:
+        self.comm, self.with_signals, self.with_packets = comm, *kernels
+        self.signals_seen = self.packets_seen = 0
         self.team = comm.device_team(signals=1)
-        self.inbox = comm.Alloc(most, "u1")
+        self.inbox, self.slot = comm.Alloc(most, "u1"), comm.Alloc(2 * SHORT, "u1")
         values = np.random.default_rng(most).integers(0, 256, most, np.uint8)
         self.on_gpu = not isinstance(self.inbox, np.ndarray)
         self.data = importlib.import_module("cupy").asarray(values) if self.on_gpu else values
@@ -108,13 +150,18 @@ class PingPong:
 
     def run(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
         """Seconds that a number of rounds take on this rank."""
-        part = -(-nbytes // blocks // 128) * 128
         self.wait()
         self.comm.Barrier()
         began = time.perf_counter()
-        self.launch(blocks, threads, self.team, self.inbox, self.data, part, nbytes, rounds, self.seen)
+        if nbytes <= SHORT:
+            self.with_packets(1, 1, self.team, self.inbox, self.slot, self.data, nbytes, rounds, self.packets_seen)
+            self.packets_seen += rounds
+        else:
+            part = -(-nbytes // blocks // 128) * 128
+            where = self.team, self.inbox, self.data
+            self.with_signals(blocks, threads, *where, part, nbytes, rounds, self.signals_seen)
+            self.signals_seen += rounds * blocks
         self.wait()
-        self.seen += rounds * blocks
         return time.perf_counter() - began
 
     def wait(self) -> None:
@@ -126,7 +173,8 @@ class PingPong:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cxx", action="store_true", help="the kernel in C++")
-    parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the large message's kernel")
+    parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the long message's kernel")
+    parser.add_argument("--nbytes", type=int, metavar="N", help="of the long message (GPUs: 64 MiB)")
     options = parser.parse_args()
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     if comm.size != 2:
@@ -135,11 +183,12 @@ def main() -> None:
     on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
     in_python = not options.cxx and not on_host and importlib.util.find_spec("numba_cuda") is not None
     large, threads, rounds = (1 << 16, 64, (1, 3)) if on_host else (64 << 20, 512, (10_000, 50))
-    game = PingPong(comm, kernel_in_python() if in_python else kernel_in_cxx(), large)
+    large = max(options.nbytes or large, SHORT + 1)
+    game = PingPong(comm, kernels_in_python() if in_python else kernels_in_cxx(), large)
     latency = game.seconds(8, 1, 32, rounds[0])
     bandwidth = large / game.seconds(large, options.blocks, threads, rounds[1])
     if comm.rank == 0:
-        print(f"kernel in {'Python (Numba)' if in_python else 'CUDA C++'}: what came back is what was sent")
+        print(f"kernels in {'Python (Numba)' if in_python else 'CUDA C++'}: what came back is what was sent")
         print(f"{8:9} bytes one way: {latency * 1e6:.2f} µs")
         print(f"{large:9} bytes one way: {bandwidth / 1e9:.2f} GB/s with {options.blocks} blocks")
         if on_host:

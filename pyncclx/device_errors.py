@@ -26,6 +26,16 @@ _NUMBERS = {  # what is waited for
 }
 
 
+class GridTimeout(PeerTimeout):
+    """Blocks of one grid did not all come; `expected` and `seen` are numbers of blocks."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for blocks of its own grid, {self.seen} of "
+            f"{self.expected} had come; launch no more than the GPU can run at once, and let all of them call it"
+        )
+
+
 def misuse(record: dict[str, int]) -> ValueError:
     """What a device function recorded of its arguments: an overflow record with `source` as the function."""
     given, most = record["wanted"], record["capacity"]
@@ -41,4 +51,5 @@ def failure(record: dict[str, int], rank: int, aborted: bool) -> Exception:
     if aborted:
         return Aborted(f"{name}, called by a kernel: rank {rank} was told to stop waiting")
     peer = peer if peer < layout.MAX_RANKS else -1  # a signal may come from whomever
-    return PeerTimeout(name, 0, rank, peer, record["expected"], record["seen"])
+    kind = GridTimeout if function == "grid_barrier" else PeerTimeout
+    return kind(name, 0, rank, peer, record["expected"], record["seen"])

@@ -84,7 +84,7 @@ class DeviceTeam:
         return base + NBYTES + LINE * signal
 
     def check(self) -> None:
-        """Raise what kernels with this team have recorded; wait for the kernels before.
+        """Raise what kernels with this team have recorded; of those that have not ended, nothing yet.
 
         Raises
         ------

@@ -107,6 +107,8 @@ inline void st_relaxed_sys(u64* p, u64 v) { emulator::store_relaxed(p, v); }
 inline void st_release_sys(u32* p, u32 v) { emulator::store_release(p, v); }
 inline void st_release_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
+inline u32 ld_here(const u32* p) { return *static_cast<const volatile u32*>(p); }
+inline u64 ld_here(const u64* p) { return *static_cast<const volatile u64*>(p); }
 inline void st_after_loads_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
 inline Pack ld_packet_sys(const Pack* p) {

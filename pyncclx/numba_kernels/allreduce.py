@@ -12,7 +12,7 @@ from numba import cuda
 
 import pyncclx.device as d
 
-from .exchange import chunks, last_turn, leave, longest_chunk, meet, next_turn, packets, part_of
+from .exchange import after, chunks, last_turn, leave, longest_chunk, meet, next_turn, packets, part_of, peer_of_warp
 from .workspace import packet_nbytes
 
 Combine = Callable[[Any, Any], Any]
@@ -31,14 +31,11 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
             return
         arrived = cuda.shared.array((size, length), element)
         turn = next_turn(work, last_turn(work))
-        first, warps = cuda.threadIdx.x // 32, cuda.blockDim.x // 32
-        ok = 1
-        for j in range(first, size - 1, warps):  # a warp for each peer
-            d.put_packets_warp(team, packets(work, turn, me, size), send, part, (me + 1 + j) % size, turn)
-        for j in range(first, size - 1, warps):
-            source = (me + 1 + j) % size
-            to = d.address(arrived) + source * most
-            ok &= d.receive_packets_warp(team, to, packets(work, turn, source, size), part, turn)
+        peer, ok = peer_of_warp(me, size), 1
+        if peer != me:
+            d.put_packets_warp(team, packets(work, turn, me, size), send, part, peer, turn)
+            to = d.address(arrived) + peer * most
+            ok = d.receive_packets_warp(team, to, packets(work, turn, peer, size), part, turn)
         if cuda.syncthreads_and(ok):
             mine, result = d.pointer(send, element), d.pointer(recv, element)
             for i in range(cuda.threadIdx.x, part // itemsize, cuda.blockDim.x):
@@ -69,20 +66,18 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
         arrived = cuda.shared.array((size, columns), element)
         shard = min(((part + size - 1) // size + 15) // 16 * 16, half)  # of one rank in a tile, in bytes
         turn = last_turn(work)
-        warp, warps = cuda.threadIdx.x // 32, cuda.blockDim.x // 32
+        peer = peer_of_warp(me, size)
         for tile in range(0, part, size * shard):
             mine = min(tile + me * shard, part)
-            length = min(shard, part - mine)
+            theirs = min(tile + peer * shard, part)
+            length, length_of_theirs = min(shard, part - mine), min(shard, part - theirs)
             turn = next_turn(work, turn)
+            to_peer, from_peer = packets(work, turn, me, size), packets(work, turn, peer, size)
             ok = 1
-            for j in range(warp, size - 1, warps):  # a warp for each peer
-                peer = (me + 1 + j) % size
-                at = min(tile + peer * shard, part)
-                d.put_packets_warp(team, packets(work, turn, me, size), send + at, min(shard, part - at), peer, turn)
-            for j in range(warp, size - 1, warps):
-                source = (me + 1 + j) % size
-                to = d.address(arrived) + source * half
-                ok &= d.receive_packets_warp(team, to, packets(work, turn, source, size), length, turn)
+            if peer != me:
+                d.put_packets_warp(team, to_peer, send + theirs, length_of_theirs, peer, turn)
+                to = d.address(arrived) + peer * half
+                ok = d.receive_packets_warp(team, to, from_peer, length, turn)
             if not cuda.syncthreads_and(ok):
                 break
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
@@ -92,13 +87,9 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
                     total = combine(total, own[i] if rank == me else arrived[rank, i])
                 result[i] = total
             cuda.syncthreads()
-            for j in range(warp, size - 1, warps):
-                to = packets(work, turn, me, size) + 2 * half
-                d.put_packets_warp(team, to, recv + mine, length, (me + 1 + j) % size, turn)
-            for j in range(warp, size - 1, warps):
-                source = (me + 1 + j) % size
-                at, slot = min(tile + source * shard, part), packets(work, turn, source, size) + 2 * half
-                ok &= d.receive_packets_warp(team, recv + at, slot, min(shard, part - at), turn)
+            if peer != me:
+                d.put_packets_warp(team, to_peer + 2 * half, recv + mine, length, peer, turn)
+                ok = d.receive_packets_warp(team, recv + theirs, from_peer + 2 * half, length_of_theirs, turn)
             if not cuda.syncthreads_and(ok):
                 break
         leave(work, turn)
@@ -125,10 +116,10 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
             length = min(shard, part - mine)
             turn = next_turn(work, turn)
             for j in range(1, size):  # each rank begins with the next one
-                peer = (me + j) % size
+                peer = after(me, j, size)
                 at = min(tile + peer * shard, part)
                 d.put_block(team, chunks(work, turn, me, size), send + at, min(shard, part - at), peer)
-            if not meet(team, turn):
+            if not meet(team, turn, size):
                 break
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
             arrived = d.pointer(chunks(work, turn, 0, size), element)
@@ -145,11 +136,11 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
             cuda.syncthreads()
             turn = next_turn(work, turn)
             for j in range(1, size):
-                d.put_block(team, chunks(work, turn, me, size), recv + mine, length, (me + j) % size)
-            if not meet(team, turn):
+                d.put_block(team, chunks(work, turn, me, size), recv + mine, length, after(me, j, size))
+            if not meet(team, turn, size):
                 break
             for j in range(1, size):
-                source = (me + j) % size
+                source = after(me, j, size)
                 at = min(tile + source * shard, part)
                 d.copy_block(recv + at, chunks(work, turn, source, size), min(shard, part - at))
         leave(work, turn)

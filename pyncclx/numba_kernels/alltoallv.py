@@ -11,6 +11,7 @@ turns a block takes for long ones, which go chunk by chunk; all take as many, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pyncclx.kernel_errors import BAD_COUNTS
 from pyncclx.layout import MAX_RANKS
 
 from .exchange import (
+    after,
     chunks,
     inline,
     last_turn,
@@ -33,6 +35,7 @@ from .exchange import (
     next_turn,
     packets,
     part_of,
+    peer_of_warp,
     share_of,
 )
 
@@ -44,15 +47,15 @@ overflow = numba_code.device_function("pyncclx_numba_overflow", "int32(uint64, u
 
 
 @inline
-def row_to(args: Any, rank: int, call: int) -> tuple[int, int]:
+def row_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
     """Rows for a rank, and where they begin: as asked, but nothing outside of sendbuf."""
     counts, displs = d.pointer(args[6], np.int64), d.pointer(args[7], np.int64)
     count, displ = counts[rank], 0
+    for other in range(size):  # all of them, so that the loads travel together
+        number = max(counts[other], 0)
+        displ += number if other < rank else 0
     if args[7] != 0 and count != 0:
         displ = displs[rank]
-    else:
-        for before in range(rank):
-            displ += max(counts[before], 0)
     if count != 0 and (count < 0 or displ < 0 or displ > args[3] or count > args[3] - displ):
         if cuda.blockIdx.x == 0:
             overflow(call, BAD_COUNTS, rank, count, args[3])
@@ -128,11 +131,11 @@ def is_short(nbytes: int, size: int) -> Any:
 
 
 @inline
-def send_packets(team: int, work: int, turn: int, args: Any, out: Any, tell: Any) -> None:
+def send_packets(team: int, work: int, turn: int, args: Any, out: Any, tell: Any, size: int) -> None:
     """A warp for each peer: the header, and the message if it is short."""
-    me, size = d.rank(team), d.size(team)
-    for j in range(cuda.threadIdx.x // 32, size - 1, cuda.blockDim.x // 32):
-        peer = (me + 1 + j) % size
+    me = d.rank(team)
+    peer = peer_of_warp(me, size)
+    if peer != me:
         slot, nbytes = packets(work, turn, me, size), out[peer, 0] * args[2]
         d.put_packets_warp(team, slot, d.address(tell) + peer * HEADER_NBYTES, HEADER_NBYTES, peer, turn)
         if is_short(nbytes, size):
@@ -142,36 +145,35 @@ def send_packets(team: int, work: int, turn: int, args: Any, out: Any, tell: Any
 
 
 @inline
-def receive_headers(team: int, work: int, turn: int, told: Any) -> Any:
+def receive_headers(team: int, work: int, turn: int, told: Any, size: int) -> Any:
     """All threads wait for what the peers tell. False: leave."""
-    me, size, ok = d.rank(team), d.size(team), 1
-    for j in range(cuda.threadIdx.x // 32, size - 1, cuda.blockDim.x // 32):
-        source = (me + 1 + j) % size
+    me, ok = d.rank(team), 1
+    source = peer_of_warp(me, size)
+    if source != me:
         header = d.address(told) + source * HEADER_NBYTES
-        ok &= d.receive_packets_warp(team, header, packets(work, turn, source, size), HEADER_NBYTES, turn)
+        ok = d.receive_packets_warp(team, header, packets(work, turn, source, size), HEADER_NBYTES, turn)
     return cuda.syncthreads_and(ok) != 0
 
 
 @inline
-def receive_short(team: int, work: int, turn: int, args: Any, rows: Any) -> None:
+def receive_short(team: int, work: int, turn: int, args: Any, rows: Any, size: int) -> None:
     """The short messages, and not more of them than there is room for."""
-    me, size = d.rank(team), d.size(team)
-    for j in range(cuda.threadIdx.x // 32, size - 1, cuda.blockDim.x // 32):
-        source = (me + 1 + j) % size
-        nbytes = rows[source, 0] * args[2]
-        if is_short(nbytes, size):
-            begin, part = part_of(nbytes)
-            to, slot = args[1] + rows[source, 1] * args[2] + begin, packets(work, turn, source, size)
-            length = stored(part, begin, rows[source, 2] * args[2])
-            d.receive_packets_warp(team, to, slot + 2 * HEADER_NBYTES, length, turn)
+    me = d.rank(team)
+    source = peer_of_warp(me, size)
+    nbytes = rows[source, 0] * args[2]
+    if source != me and is_short(nbytes, size):
+        begin, part = part_of(nbytes)
+        to, slot = args[1] + rows[source, 1] * args[2] + begin, packets(work, turn, source, size)
+        length = stored(part, begin, rows[source, 2] * args[2])
+        d.receive_packets_warp(team, to, slot + 2 * HEADER_NBYTES, length, turn)
 
 
 @inline
-def put_chunks(team: int, work: int, turn: int, at: int, args: Any, out: Any) -> None:
+def put_chunks(team: int, work: int, turn: int, at: int, args: Any, out: Any, size: int) -> None:
     """What lies at `at` of this block's part of each long message, for every peer."""
-    me, size = d.rank(team), d.size(team)
+    me = d.rank(team)
     for j in range(1, size):
-        peer = (me + j) % size
+        peer = after(me, j, size)
         nbytes = out[peer, 0] * args[2]
         begin, part = part_of(nbytes)
         if not is_short(nbytes, size) and at < part:
@@ -180,11 +182,11 @@ def put_chunks(team: int, work: int, turn: int, at: int, args: Any, out: Any) ->
 
 
 @inline
-def take_chunks(team: int, work: int, turn: int, at: int, args: Any, rows: Any) -> None:
+def take_chunks(team: int, work: int, turn: int, at: int, args: Any, rows: Any, size: int) -> None:
     """What the peers have put at `at`, as far as there is room for it."""
-    me, size = d.rank(team), d.size(team)
+    me = d.rank(team)
     for j in range(1, size):
-        source = (me + j) % size
+        source = after(me, j, size)
         nbytes = rows[source, 0] * args[2]
         begin, part = part_of(nbytes)
         if not is_short(nbytes, size) and at < part:
@@ -201,33 +203,38 @@ def copy_own(args: Any, out: Any, rows: Any, me: int) -> None:
     d.copy_block(args[1] + rows[me, 1] * args[2] + begin, source, stored(part, begin, rows[me, 2] * args[2]))
 
 
-def alltoallv(team: int, work: int, args: Any, call: int) -> None:
+def alltoallv(size: int) -> Callable[..., None]:
     """Rows for every rank, as the counts in device memory say when the kernel runs."""
-    me, size, thread = d.rank(team), d.size(team), cuda.threadIdx.x
-    out, rows = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 3), np.int64)
-    tell, told = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 2), np.int64)
-    if thread < size:
-        out[thread, 0], out[thread, 1] = row_to(args, thread, call)
-    cuda.syncthreads()
-    write_headers(args, out, tell, told, me, size)
-    cuda.syncthreads()
-    turn = next_turn(work, last_turn(work))
-    send_packets(team, work, turn, args, out, tell)
-    if receive_headers(team, work, turn, told):
+
+    def kernel(team: int, work: int, args: Any, call: int) -> None:
+        me, thread = d.rank(team), cuda.threadIdx.x
+        out, rows = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 3), np.int64)
+        tell, told = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 2), np.int64)
+        turn = next_turn(work, last_turn(work))
         if thread < size:
-            rows[thread, 0], rows[thread, 1], rows[thread, 2] = row_from(args, told, thread)
+            out[thread, 0], out[thread, 1] = row_to(args, thread, size, call)
         cuda.syncthreads()
-        if cuda.blockIdx.x == 0 and thread < size:
-            write_outputs(args, rows, thread, size, call)
-        receive_short(team, work, turn, args, rows)
-        copy_own(args, out, rows, me)
-        longest = 0
-        for rank in range(size):
-            longest = max(longest, told[rank, 1])
-        for at in range(0, 0 if is_short(longest, size) else share_of(longest), longest_chunk(size)):
-            turn = next_turn(work, turn)
-            put_chunks(team, work, turn, at, args, out)
-            if not meet(team, turn):
-                break
-            take_chunks(team, work, turn, at, args, rows)
-    leave(work, turn)
+        write_headers(args, out, tell, told, me, size)
+        cuda.syncthreads()
+        send_packets(team, work, turn, args, out, tell, size)
+        if receive_headers(team, work, turn, told, size):
+            if thread < size:
+                rows[thread, 0], rows[thread, 1], rows[thread, 2] = row_from(args, told, thread)
+            cuda.syncthreads()
+            source = cuda.blockDim.x - 1 - thread  # the last warp: the first have packets to take
+            if cuda.blockIdx.x == 0 and source < size:
+                write_outputs(args, rows, source, size, call)
+            receive_short(team, work, turn, args, rows, size)
+            copy_own(args, out, rows, me)
+            longest = 0
+            for rank in range(size):
+                longest = max(longest, told[rank, 1])
+            for at in range(0, 0 if is_short(longest, size) else share_of(longest), longest_chunk(size)):
+                turn = next_turn(work, turn)
+                put_chunks(team, work, turn, at, args, out, size)
+                if not meet(team, turn, size):
+                    break
+                take_chunks(team, work, turn, at, args, rows, size)
+        leave(work, turn)
+
+    return kernel

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyncclx.device as d
 
 
-def barrier(team: int, work: int, args: Any, call: int) -> None:
+def barrier(size: int) -> Callable[..., None]:
     """One signal to every peer, one from every peer."""
-    d.barrier(team)
+
+    def kernel(team: int, work: int, args: Any, call: int) -> None:
+        d.barrier(team)
+
+    return kernel

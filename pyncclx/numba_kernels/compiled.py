@@ -120,10 +120,11 @@ def function_named(kernel: str, template: tuple[str, ...], size: int) -> Callabl
     file, _, form = kernel.removeprefix(PREFIX).partition("_")
     numba_code.check_present()  # before a file is imported that needs Numba
     module = importlib.import_module(f".{file}", __package__)
+    made: Callable[..., None]
     if not template:
-        found: Callable[..., None] = getattr(module, file)
-        return found
+        made = getattr(module, file)(size)
+        return made
     name, op = template
     element, combine = numba_code.element(name), numba_code.inlined(COMBINE[op])
-    made: Callable[..., None] = getattr(module, form)(element, np.dtype(name).itemsize, combine, size)
+    made = getattr(module, form)(element, np.dtype(name).itemsize, combine, size)
     return made

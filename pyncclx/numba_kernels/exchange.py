@@ -40,9 +40,25 @@ longest_packets, longest_chunk = inline(packet_nbytes), inline(chunk_nbytes)
 
 
 @inline
+def after(me: int, j: int, size: int) -> Any:
+    """The rank that comes `j` ranks after `me`, which comes after the last; j is at most `size`."""
+    rank = me + j
+    return rank - size if rank >= size else rank
+
+
+@inline
+def peer_of_warp(me: int, size: int) -> Any:
+    """The peer that this warp sends packets to and receives from; `me` for warps that have none. All peers have one."""
+    return after(me, min(1 + cuda.threadIdx.x // 32, size), size)
+
+
+@inline
 def share_of(nbytes: int) -> Any:
     """The most that a block moves of a message: an equal share, in whole packs of 16."""
-    return ((nbytes + 15) // 16 + cuda.gridDim.x - 1) // cuda.gridDim.x * 16
+    packs, blocks = (nbytes + 15) // 16 + cuda.gridDim.x - 1, cuda.gridDim.x
+    if packs >> 32 != 0:  # a division of 64 bits takes 100 ns
+        return packs // blocks * 16
+    return np.int64(np.uint32(packs) // np.uint32(blocks)) * 16
 
 
 @inline
@@ -103,14 +119,14 @@ def leave(work: int, turn: int) -> None:
 
 
 @inline
-def meet(team: int, turn: int) -> Any:
+def meet(team: int, turn: int, size: int) -> Any:
     """All threads tell the peers that what they put in this turn is there, and wait for the peers' word. False: leave.
 
     The barrier before comes between what all threads of the block stored, or read of the turn before, and the signals
     that one thread for each peer sets. The one behind lets all see what those threads have acquired.
     """
     cuda.syncthreads()
-    me, size, peer = d.rank(team), d.size(team), cuda.threadIdx.x
+    me, peer = d.rank(team), cuda.threadIdx.x
     ok = 1
     if peer < size and peer != me:
         ok = d.signal_set(team, peer, cuda.blockIdx.x * size + me, turn)

@@ -20,7 +20,7 @@ _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)
 
-HEADER = (CUDA_DIR / "pyncclx.cuh").read_text()
+HEADER = "".join((CUDA_DIR / f"pyncclx{part}.cuh").read_text() for part in ("", "_moves", "_blocks"))
 NUMBA_TYPES = {"pyncclx_team": "uint64", "pyncclx_address": "uint64", "u64": "uint64", "u32": "uint32", "int": "int32"}
 NUMBA_TYPES["void"] = "void"
 FUNCTION = re.compile(r"^PYNCCLX_API (\w+) pyncclx_(\w+)\(\s*([^)]*)\)", re.MULTILINE)
@@ -162,7 +162,7 @@ def test_numba_links_with_every_function() -> None:
     signatures = {
         device_kernels.ring: f"void({i8}, {u8}[::1], {u8}[:, ::1], {u8}[:, ::1], {i4}[::1], {i8}, {i8})",
         device_kernels.everything: f"void({i8}, {u64}[::1], {u64}[::1], {i8}[::1])",
-        ping_pong.python_function(): f"void({', '.join([i8] * 7)})",
+        **dict.fromkeys(ping_pong.python_functions(), f"void({', '.join([i8] * 7)})"),
     }
     for function, signature in signatures.items():
         (kernel, library), _ = cuda.compile_all(

@@ -53,7 +53,7 @@ def test_moves(name, size, blocks, in_place):
                 source = address(recv[rank]) + begin
             arguments[-1].append((source, address(recv[rank]), n))
     with kernels_of(machine) as module:
-        kernel = getattr(module(name), name)
+        kernel = getattr(module(name), name)(size)
         machine.call(lambda call: kernel, arguments)
     for call, recv in enumerate(recvs):
         for rank in range(size):
@@ -118,7 +118,7 @@ def test_alltoallv(size):
         for call in range(len(counts))
     ]
     with kernels_of(machine) as module:
-        kernel = module("alltoallv").alltoallv
+        kernel = module("alltoallv").alltoallv(size)
         machine.call(lambda call: kernel, arguments)
     for call, matrix in enumerate(counts):
         for rank in range(size):

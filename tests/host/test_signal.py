@@ -20,6 +20,8 @@ FUNCTIONS = [
     ("ld_relaxed_sys(a.wide)", "ld.relaxed.sys.global.u64", "LDG.E.64.STRONG.SYS"),
     ("ld_acquire_sys(a.word)", "ld.acquire.sys.global.u32", "LDG.E.STRONG.SYS CCTL.IVALL"),
     ("ld_acquire_sys(a.wide)", "ld.acquire.sys.global.u64", "LDG.E.64.STRONG.SYS CCTL.IVALL"),
+    ("ld_here(a.word)", "ld.global.u32", "LDG.E"),
+    ("ld_here(a.wide)", "ld.global.u64", "LDG.E.64"),
     ("sum(ld_packet_sys(a.pack))", "ld.relaxed.sys.global.v2.u64", "LDG.E.128.STRONG.SYS"),
     ("sum(get_pack(a.pack))", "ld.global.v2.u64", "LDG.E.128"),
     ("(st_relaxed_sys(a.word, 1), 0)", "st.relaxed.sys.global.u32", "STG.E.STRONG.SYS"),

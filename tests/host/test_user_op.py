@@ -14,7 +14,7 @@ import pytest
 import pyncclx
 from pyncclx import NotSupported, kernels, user_op
 from pyncclx.datatypes import TABLE
-from pyncclx.layout import plan
+from pyncclx.layout import PACK_NBYTES, plan
 
 nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
 numba_code = pytest.importorskip("pyncclx.devices.numba_code")
@@ -29,7 +29,7 @@ _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"
 # What kernels call out of their loops, and what divides.
-RARE = r"fold_records|load_bytes|store_bytes|one_by_one|record_failure|Patience|__cuda_sm20_\w+"
+RARE = r"load_bytes|store_bytes|one_by_one|record_failure|Patience|__cuda_sm20_\w+"
 
 
 def disassembler():
@@ -97,14 +97,18 @@ def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
 @needs_code
 @pytest.mark.parametrize("name", list(gallery.CASES))
 def test_nothing_is_called_and_nothing_spilled(name, tmp_path):
-    """No call but the kernels' own, which all kernels have; next to nothing leaves the registers."""
-    binary = linked(gallery.CASES[name].op)
+    """No call but the kernels' own, which all kernels have; next to nothing leaves the registers.
+
+    A group of records fills most of them, so that what is needed around its loop is elsewhere meanwhile.
+    """
+    op = gallery.CASES[name].op
+    binary, most = linked(op), 128 if operator(op).group_nbytes == PACK_NBYTES else 768
     for kernel, code in machine_code(binary, tmp_path).items():
         calls = [line for line in code if "CALL" in line and not re.search(RARE, line)]
         assert calls == [], kernel
     spilled = re.findall(r"(\d+) bytes spill", binary.log)
     assert spilled
-    assert max(map(int, spilled)) <= 128
+    assert max(map(int, spilled)) <= most
 
 
 def normalised(x, row, column, scale, weight):

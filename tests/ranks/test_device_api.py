@@ -1,9 +1,6 @@
 """The device API: a program's own kernels, in C++ and in Numba, move data, signal, wait and meet."""
 
-import functools
 import importlib.util
-import re
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +10,9 @@ from mpi4py import MPI
 import pyncclx
 import pyncclx.device as d
 from arrays import Output, get, gpu_only, put, synchronize, xp
-from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import Aborted, PeerTimeout, ops
+from device_api import SOURCE, WORLD, checked_team, i4, launch, one_communicator, row
+from everywhere import assert_everywhere
+from pyncclx import ops
 from reference import contributions, fold
 
 _path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"
@@ -22,43 +20,13 @@ _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)
 
-WORLD = MPI.COMM_WORLD
-SOURCE = Path(__file__).with_name("device_api.cu")
 WHO = {"thread": 0, "warp": 1, "block": 2}
-TIMEOUT = 0.5 if WORLD.size <= 4 else 1.0
 STRIDE = 8192
-
-one_communicator = pytest.mark.parametrize("comm", ["reversed" if WORLD.size > 1 else "dup"], indirect=True)
-
-
-@functools.cache
-def kernels():
-    """All of the file, by name."""
-    return d.kernels(SOURCE, *re.findall(r"__global__ void (\w+)", SOURCE.read_text()))
-
-
-def launch(name, grid, block, *args):
-    """Run a kernel and wait for it."""
-    kernels()[name](grid, block, args)
-    synchronize()
-
-
-def i4(value):
-    return np.int32(value)
-
-
-def row(rank, number, nbytes):
-    """Bytes that tell whose they are."""
-    return np.random.default_rng([rank, number, 7]).integers(0, 256, nbytes, np.uint8)
 
 
 @pytest.fixture
 def team(comm):
-    made = comm.device_team()
-    yield made
-    synchronize()
-    MPI.Comm.Barrier(comm)
-    made.check()
+    yield from checked_team(comm)
 
 
 # ---- functions -----------------------------------------------------------------------------------------
@@ -214,71 +182,6 @@ def test_fence_and_quiet(comm, team):
     assert get(taken).tolist() == [(comm.rank - 1) % comm.size + 1000]
 
 
-def test_a_team_knows_its_communicator(comm, team):
-    out = xp.zeros(5, "i4")
-    launch("describe", 1, 32, team, out)
-    assert get(out).tolist() == [comm.rank, comm.size, 1, 1, 1]
-    assert (team.rank, team.size) == (comm.rank, comm.size)
-
-
-# ---- who is wrong is told ------------------------------------------------------------------------------
-
-MISUSES = {
-    0: r"pyncclx_put, called by a kernel: peer \d+ is no rank of the \d+ there are",
-    1: "pyncclx_signal_set, .*: peer -1 is no rank",
-    2: r"pyncclx_signal_add, .*: signal 1000 of 64; .*signals=",
-    3: r"pyncclx_last_block, .*: counter 99 of 8; .*counters=",
-    4: "pyncclx_put, .*: 8 bytes at 0x[0-9a-f]+ are not in an array",
-    5: r"pyncclx_get, .*: \d+ bytes at .* are not in an array",
-    6: "pyncclx_atomic_add, .*: the word at .* multiple of its 8 bytes",
-    7: r"pyncclx_expect_size, .*: the kernel is made for \d+ ranks",
-    8: "pyncclx_wait_until, .*: signal 64 of 64",
-}
-
-
-@one_communicator
-def test_wrong_arguments_are_told_once(comm, team):
-    inbox = comm.Alloc(4096, "u1")
-    for which, text in MISUSES.items():
-        result = xp.full(1, -1, "i4")
-        launch("misuse", 1, 32, team, inbox, 4096, i4(which), result)
-        with raises_everywhere(comm, ValueError, match=text):
-            team.check()
-        assert_everywhere(comm, int(get(result)[0]) == 0, f"{which} returned {get(result)}")
-    array = put(np.ones(3, "f4"))
-    comm.Allreduce(MPI.IN_PLACE, array)  # the communicator goes on
-    assert get(array).tolist() == [comm.size] * 3
-
-
-@one_communicator
-def test_a_grid_that_is_too_large(comm):
-    small, out = comm.device_team(signals=1, blocks=2), xp.zeros(5, "i4")
-    with raises_everywhere(comm, ValueError, match=r"a grid of 3 blocks, the team was made for 2; .*blocks="):
-        launch("describe", 3, 32, small, out)
-    launch("describe", 3, 32, small.pointer, out)  # nobody on the host knows what the number is
-    with raises_everywhere(comm, ValueError, match="pyncclx_barrier, .*: a grid of 3 blocks, the team was made for 2"):
-        small.check()
-    launch("describe", 2, 32, small, out)
-    small.check()
-
-
-@one_communicator
-def test_a_grid_that_the_gpu_cannot_run_at_once(comm, monkeypatch):
-    kernel = kernels()["describe"]
-    monkeypatch.setattr(kernel._device, "most_blocks", lambda function, block: 20)
-    with raises_everywhere(comm, ValueError, match="a grid of 30 blocks of 64 threads, the GPU can run 20 at once"):
-        kernel(30, 64, [comm.device_team(), xp.zeros(5, "i4")])
-
-
-@one_communicator
-def test_wrong_numbers(comm):
-    for wrong in ({"signals": -1}, {"blocks": 4 + comm.rank if comm.size > 1 else -1}):
-        with raises_everywhere(comm, ValueError, match="device_team: signals, blocks and counters are the same"):
-            comm.device_team(**wrong)
-    with raises_everywhere(comm, TypeError):
-        kernels()["describe"](1, 32, [comm.device_team(), "no array"])
-
-
 @one_communicator
 def test_windows_of_later(comm, team):
     """A team knows of arrays that were allocated after it was made."""
@@ -290,63 +193,11 @@ def test_windows_of_later(comm, team):
     assert np.array_equal(get(inbox)[:10], row((comm.rank - 1) % comm.size, 0, 10))
 
 
-def test_a_team_after_free():
-    comm = pyncclx.Communicator().Dup()
-    team, out = comm.device_team(), xp.full(5, -1, "i4")
-    kernel, address = kernels()["describe"], team.pointer
-    held = comm.memory_report()["device teams"]
-    assert held >= 64 * 128 * 2
-    comm.Free()
-    for use in (lambda: team.pointer, team.check, lambda: team.signal_words, lambda: kernel(1, 32, [team, out])):
-        with raises_everywhere(WORLD, MPI.Exception, match="device_team: its communicator has been freed"):
-            use()
-    kernel(1, 32, [address, out])  # too late: it finds no team
-    assert get(out).tolist() == [0, 0, 0, 0, 0]
-    assert "freed" in repr(team)
-
-
-@pytest.fixture
-def brief(monkeypatch):
-    """A communicator whose kernels do not wait long."""
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(TIMEOUT))
-    comm = pyncclx.Communicator().Dup()
-    yield comm
-    comm.Free()
-
-
-def test_a_signal_that_never_comes(brief):
-    team, result = brief.device_team(), xp.full(1, -1, "i4")
-    launch("wait", 1, 64, team, i4(0), result)
-    for look in (team.check, lambda: brief.team):
-        with raises_everywhere(brief, PeerTimeout, match=r"wait_until \(signal 3\): .* for any rank .*signal 7"):
-            look()
-    assert get(result).tolist() == [0]
-
-
-@pytest.mark.ranks(2)
-def test_a_rank_that_does_not_come_to_the_barrier(brief):
-    team, result, away = brief.device_team(), xp.full(1, -1, "i4"), brief.size - 1
-    if brief.rank != away:
-        launch("wait", 1, 64, team, i4(1), result)
-        with pytest.raises(PeerTimeout) as raised:
-            team.check()
-        assert (raised.value.operation, raised.value.peer) == ("pyncclx_barrier (block 0)", away)
-        assert get(result).tolist() == [0]
-    WORLD.Barrier()
-
-
-def test_abort():
-    comm = pyncclx.Communicator().Dup()
-    team, result = comm.device_team(), xp.full(1, -1, "i4")
-    kernel = kernels()["wait"]
-    timer = threading.Timer(0.2, comm.team.abort)
-    timer.start()
-    kernel(1, 32, [team, i4(0), result])
-    synchronize()
-    timer.join()
-    with raises_everywhere(comm, Aborted, match=r"pyncclx_wait_until \(signal 3\), called by a kernel"):
-        team.check()
-    comm.Free()
+def test_a_team_knows_its_communicator(comm, team):
+    out = xp.zeros(5, "i4")
+    launch("describe", 1, 32, team, out)
+    assert get(out).tolist() == [comm.rank, comm.size, 1, 1, 1]
+    assert (team.rank, team.size) == (comm.rank, comm.size)
 
 
 # ---- other ways to write and launch them ---------------------------------------------------------------
@@ -380,10 +231,10 @@ def test_ping_pong(language):
     pair = WORLD.Split(0 if WORLD.rank < 2 else MPI.UNDEFINED)
     if pair == MPI.COMM_NULL:
         return
-    launch = ping_pong.kernel_in_cxx() if language == "C++" else ping_pong.kernel_in_python()
+    kernels = ping_pong.kernels_in_cxx() if language == "C++" else ping_pong.kernels_in_python()
     with pyncclx.Communicator(pair) as comm:
-        game = ping_pong.PingPong(comm, launch, 5000)
-        for nbytes, blocks in ((8, 1), (4999, 3), (100, 3)):
+        game = ping_pong.PingPong(comm, kernels, 5000)
+        for nbytes, blocks in ((8, 1), (4999, 3), (100, 1), (300, 3)):
             assert game.seconds(nbytes, blocks, 32, 2) > 0
 
 

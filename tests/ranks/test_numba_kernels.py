@@ -32,14 +32,56 @@ def lengths(size):
     return [*sizes, chunks * size - 8, 2 * chunks * size + 40]
 
 
-def captured(stream, call):
-    """`call` as a graph, made once before."""
-    with stream:
-        call()
-        stream.synchronize()
-        stream.begin_capture()
-        call()
-        return stream.end_capture()
+class Chain:
+    """Calls of all of them, each on the results of those before, in one of their forms."""
+
+    def __init__(self, comm, count, form):
+        self.comm, self.count, self.form, self.size = comm, count, form, comm.size
+        self.send, self.folded = put(labels(comm.rank, count) % 1000), Output(count, "i8")
+        self.gathered, self.exchanged, self.arrived = (Output((self.size, count), "i8") for _ in range(3))
+        self.counts, self.received = put(np.ones(self.size, "i8")), Output(self.size, "i8")
+        rows = [self.exchanged.array, self.counts], [self.arrived.array, self.received.array]
+        calls = [
+            ("Allreduce", self.send, self.folded.array),
+            ("Allgather", self.folded.array, self.gathered.array),
+            ("Alltoall", self.gathered.array, self.exchanged.array),
+            ("Alltoallv", *rows),
+            ("Barrier",),
+            ("Allreduce", self.folded.array, self.send, MPI.MIN),
+        ]
+        names = {"blocking": "{}", "nonblocking": "I{}", "persistent": "{}_init"}
+        self.calls = [
+            (names[form].format(name.lower() if form == "nonblocking" else name), *args) for name, *args in calls
+        ]
+        self.requests = self.make() if form == "persistent" else []
+
+    def make(self):
+        """Make each call; what they return."""
+        device = {"Barrier": {"device": True}, "Ibarrier": {"device": True}, "Barrier_init": {"device": True}}
+        return [
+            getattr(self.comm, name)(*args, algorithm="numba", **device.get(name, {})) for name, *args in self.calls
+        ]
+
+    def run(self):
+        """All of them, enqueued."""
+        self.send += self.comm.rank
+        if self.form == "persistent":
+            pyncclx.Prequest.Startall(self.requests)
+        requests = self.make() if self.form != "persistent" else self.requests
+        if self.form != "blocking":
+            pyncclx.Request.Waitall(requests)
+
+    def check(self, compare, rounds):
+        """What so many rounds lead to."""
+        value = [labels(rank, self.count) % 1000 for rank in range(self.size)]
+        for _ in range(rounds):
+            total = sum(row + rank for rank, row in enumerate(value))
+            value = [total] * self.size
+        compare(self.folded, total, "sum")
+        compare(self.exchanged, np.stack([total] * self.size), "blocks")
+        compare(self.arrived, np.stack([total] * self.size), "rows")
+        compare(self.received, np.ones(self.size, "i8"), "rows of each")
+        assert np.array_equal(get(self.send), total), "least"
 
 
 @gpu_only
@@ -168,33 +210,32 @@ def test_calls_back_to_back(comm):
 
 @gpu_only
 @needs_numba
-@pytest.mark.parametrize("count", [33, 200_000])
-def test_graphs(comm, stream, count):
-    """Captured once, replayed with other data, without waiting between the replays."""
-    send, folded = xp.zeros(count, "i8"), Output(count, "i8")
-    gathered, exchanged = Output((comm.size, count), "i8"), Output((comm.size, count), "i8")
-
-    def call():
-        comm.Allreduce(send, folded.array, algorithm="numba")
-        comm.Allgather(folded.array, gathered.array, algorithm="numba")
-        comm.Alltoall(gathered.array, exchanged.array, algorithm="numba")
-        comm.Barrier(device=True, algorithm="numba")
-        comm.Allreduce(folded.array, send, MPI.MIN, algorithm="numba")
-
-    graph = captured(stream, call)
+@one_communicator
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+def test_forms(comm, stream, form, graph):
+    """Each form, replayed from a graph or not, on two communicators in turn; nothing waits between the rounds."""
+    other = comm.Dup()
     with stream:
-        send[...] = put(labels(comm.rank, count) % 1000)
-        for _ in range(7):
-            send += comm.rank
-            graph.launch(stream)
-    value = [labels(rank, count) % 1000 for rank in range(comm.size)]
-    for _ in range(7):
-        total = sum(row + rank for rank, row in enumerate(value))
-        value = [total] * comm.size
+        chains = [Chain(comm, 33, form), Chain(other, 200_000, form), Chain(comm, 4000, form)]
+
+        def run():
+            for chain in chains:
+                chain.run()
+
+        run()
+        if graph:
+            stream.synchronize()
+            stream.begin_capture()
+            run()
+            captured = stream.end_capture()
+        for _ in range(5):
+            captured.launch(stream) if graph else run()
+    stream.synchronize()
     with comparing() as compare:
-        compare(folded, total, "sum")
-        compare(exchanged, np.stack([total] * comm.size), "blocks")
-        compare(send, total, "least")
+        for chain in chains:
+            chain.check(compare, 6)
+    other.Free()
 
 
 @gpu_only

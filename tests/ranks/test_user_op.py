@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from arrays import Output, put, xp
-from everywhere import raises_everywhere
+from arrays import Output, get, put, xp
+from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import NotSupported, ops
 from pyncclx.datatypes import TABLE
 from reference import comparing, contributions, fold
@@ -102,6 +102,26 @@ def test_records_in_place_and_unaligned(comm, check):
         recv = check.output(count, offset=8)
         comm.Allreduce(check.send(count, offset=4), recv.array, check.case.op)
         check.compare(recv, expected, f"count {count} unaligned")
+
+
+@one_communicator
+@pytest.mark.parametrize("check", RECORDS, indirect=True)
+def test_records_in_windows(comm, check):
+    """Loaded where they are, or stored where the result will be: shards are whole groups, and a rest."""
+    tile = counts(comm, check.case.dtype.itemsize)[-1]
+    for count in (37, tile, 3 * tile + 2):
+        send, recv, whole = (comm.Alloc(n * check.case.dtype.itemsize, "u1") for n in (count, count, count * comm.size))
+        send[...], recv[...] = check.send(count), 0xA5
+        whole[...] = check.send(count * comm.size)
+        wanted = gallery.expected(check.name, comm.size, count)
+        block = gallery.expected(check.name, comm.size, count * comm.size)[count * comm.rank : count * (comm.rank + 1)]
+        comm.Allreduce(send, recv, check.case.op)
+        results = [(get(recv), wanted)]
+        comm.Allreduce(MPI.IN_PLACE, send, check.case.op)
+        comm.Reduce_scatter_block(whole, recv, check.case.op)
+        results += [(get(send), wanted), (get(recv), block)]
+        right = [gallery.agrees(check.name, result.view(check.case.dtype), each) for result, each in results]
+        assert_everywhere(comm, all(right), f"count {count}: {right}")
 
 
 @one_communicator

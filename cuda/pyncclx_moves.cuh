@@ -1,0 +1,134 @@
+// The device API: how data moves between ranks. A part of pyncclx.cuh, which includes it.
+#pragma once
+
+// ---- put: from this rank's memory, any, to a peer's ----------------------------------------------------
+//
+// Orders nothing by itself: it is there for whoever acquires a signal, or meets in a barrier, that this thread gives
+// afterwards; what a warp or a block put together, after it has met (__syncwarp, __syncthreads).
+
+PYNCCLX_API int pyncclx_put_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return put(pyncclx::view(team, peer), pyncclx::kPut, dest, source, nbytes, peer, pyncclx::this_thread());
+}
+
+PYNCCLX_API int pyncclx_put_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return put(pyncclx::view(team, peer), pyncclx::kPut, dest, source, nbytes, peer, pyncclx::this_warp());
+}
+
+PYNCCLX_API int pyncclx_put_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return put(pyncclx::view(team, peer), pyncclx::kPut, dest, source, nbytes, peer, pyncclx::this_block());
+}
+
+// ---- get: from a peer's memory to this rank's, any -----------------------------------------------------
+//
+// Orders nothing by itself: it is there for this thread, and for the others of a warp or block after they have met.
+
+PYNCCLX_API int pyncclx_get_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return get(pyncclx::view(team, peer), dest, source, nbytes, peer, pyncclx::this_thread());
+}
+
+PYNCCLX_API int pyncclx_get_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return get(pyncclx::view(team, peer), dest, source, nbytes, peer, pyncclx::this_warp());
+}
+
+PYNCCLX_API int pyncclx_get_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
+    return get(pyncclx::view(team, peer), dest, source, nbytes, peer, pyncclx::this_block());
+}
+
+// ---- put, then signal_set ------------------------------------------------------------------------------
+
+// By a thread. Releases: whoever acquires the signal sees what was put, and what this thread did before.
+PYNCCLX_API int pyncclx_put_signal_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 signal, u64 value) {
+    const auto v = pyncclx::view(team, peer);
+    if (!is_signal(v, pyncclx::kPutSignal, signal)) return 0;
+    if (!put(v, pyncclx::kPutSignal, dest, source, nbytes, peer, pyncclx::this_thread())) return 0;
+    st_release_sys(pyncclx::signal_word(v.peer_state, signal), value);
+    return 1;
+}
+
+// By all threads of a warp. Releases what all of them put and did before.
+PYNCCLX_API int pyncclx_put_signal_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 signal, u64 value) {
+    const auto v = pyncclx::view(team, peer);
+    if (!is_signal(v, pyncclx::kPutSignal, signal)) return 0;
+    if (!put(v, pyncclx::kPutSignal, dest, source, nbytes, peer, pyncclx::this_warp())) return 0;
+    pyncclx::meet_warp();
+    if (pyncclx::this_warp().member == 0) st_release_sys(pyncclx::signal_word(v.peer_state, signal), value);
+    return 1;
+}
+
+// By all threads of a block. Releases what all of them put and did before.
+PYNCCLX_API int pyncclx_put_signal_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 signal, u64 value) {
+    const auto v = pyncclx::view(team, peer);
+    if (!is_signal(v, pyncclx::kPutSignal, signal)) return 0;
+    if (!put(v, pyncclx::kPutSignal, dest, source, nbytes, peer, pyncclx::this_block())) return 0;
+    __syncthreads();
+    if (pyncclx::thread_number() == 0) st_release_sys(pyncclx::signal_word(v.peer_state, signal), value);
+    return 1;
+}
+
+// ---- copy: between addresses that this rank has mapped -------------------------------------------------
+//
+// Its own arrays, shared memory, and what peer_pointer gives. Orders nothing by itself, as put.
+
+PYNCCLX_API void pyncclx_copy_thread(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_thread());
+}
+
+PYNCCLX_API void pyncclx_copy_warp(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_warp());
+}
+
+PYNCCLX_API void pyncclx_copy_block(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
+    pyncclx::copy(dest, source, nbytes, pyncclx::this_block());
+}
+
+// ---- packets: short messages that carry their own flag -------------------------------------------------
+//
+// In one trip, without a signal. A slot is memory from `comm.Alloc`, at a multiple of 16, of twice the message's bytes
+// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and another one for each message in a slot.
+// Order nothing but the message itself: the receiver has its bytes.
+
+// Puts a message into a peer's slot `dest`.
+PYNCCLX_API int pyncclx_put_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_thread());
+}
+
+PYNCCLX_API int pyncclx_put_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_warp());
+}
+
+PYNCCLX_API int pyncclx_put_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 epoch) {
+    return put_packets(pyncclx::view(team, peer), dest, source, nbytes, peer, epoch, pyncclx::this_block());
+}
+
+// Waits for the message of this epoch in this rank's slot `source`, and stores it at `dest`, any memory.
+PYNCCLX_API int pyncclx_receive_packets_thread(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    return receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_thread());
+}
+
+// The same by a warp, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_warp(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_warp());
+    pyncclx::meet_warp();
+    return __all_sync(pyncclx::lanes_of_warp(), ok);
+}
+
+// The same by a block, which meets afterwards.
+PYNCCLX_API int pyncclx_receive_packets_block(
+    pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
+    const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_block());
+    return __syncthreads_or(!ok) == 0;
+}
