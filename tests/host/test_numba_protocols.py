@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from plain_python import CHUNKS_NBYTES, PACKETS_NBYTES, Machine, kernels_of
+from pyncclx.collectives.alltoallv import PLACEMENTS
+from reference import labels
+from row_routing import LONGEST, POISON, WIDTH, draw, expected
 
 THREADS = 64
 
@@ -138,3 +141,44 @@ def test_alltoallv(size):
             assert totals[0] == total, what
             assert status.tolist() == (matrix[:, rank] - kept).tolist(), what
     assert not machine.overflows
+
+
+def test_alltoallv_in_all_layouts():
+    """Random counts and places, some of them none, and rooms for some of the rows."""
+    size, most = 2, 2 * LONGEST + 3
+    machine, routings, kept, arguments = Machine(size, 2, THREADS), [draw(n, size) for n in range(18)], [], []
+    for routing in routings:
+        kept.append([Rank(routing, me, most) for me in range(size)])
+        arguments.append([rank.arguments() for rank in kept[-1]])
+    with kernels_of(machine) as module:
+        kernel = module("alltoallv").alltoallv(size)
+        machine.call(lambda call: kernel, arguments)
+    for routing, ranks in zip(routings, kept, strict=True):
+        for me, rank in enumerate(ranks):
+            for what, right in expected(routing, me).items():
+                found = rank.outputs[what].reshape(right.shape)
+                assert np.array_equal(found, right), f"{what} of {routing} on rank {me}: {found.tolist()}"
+    assert not machine.overflows
+    assert {routing.layout for routing in routings} == set(PLACEMENTS)
+
+
+class Rank:
+    """The arrays of one rank in one call."""
+
+    def __init__(self, routing, me, most):
+        self.routing, size = routing, len(routing.counts)
+        self.send = labels(me, most * WIDTH, routing.number % 2**15).astype("i8").reshape(-1, WIDTH)
+        self.counts = routing.counts[me].copy()
+        self.displs = None if routing.displs is None else routing.displs[me].copy()
+        shapes = {what: right.shape for what, right in expected(routing, me).items()}
+        self.outputs = {what: np.full(shape, POISON, "i8") for what, shape in shapes.items()}
+        if routing.layout == "placed":
+            self.outputs["displs"][:] = routing.places[me][:size]
+
+    def arguments(self):
+        """The words that a kernel is told."""
+        recv, *outputs = (address(array) for array in self.outputs.values())
+        places = 0 if self.displs is None else address(self.displs)
+        room, layout = self.routing.capacity, PLACEMENTS[self.routing.layout]
+        sent = (address(self.send), recv, self.send[0].nbytes, len(self.send), room, room)
+        return (*sent, address(self.counts), places, *outputs, layout, 1)
