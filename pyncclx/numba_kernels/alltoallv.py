@@ -54,7 +54,9 @@ def row_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
     for other in range(size):  # all of them, so that the loads travel together
         number = max(counts[other], 0)
         displ += number if other < rank else 0
-    if args[7] != 0 and count != 0:
+    if count == 0:
+        displ = 0  # no rows have no place
+    elif args[7] != 0:
         displ = displs[rank]
     if count != 0 and (count < 0 or displ < 0 or displ > args[3] or count > args[3] - displ):
         if cuda.blockIdx.x == 0:

@@ -10,7 +10,8 @@ from everywhere import assert_everywhere
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from reference import comparing, labels
 
-COUNTS = (0, 3, 700, 9000)  # empty; with its envelope or copied on the way, twice; offered
+# Empty; with its envelope or copied on the way; offered.
+LENGTHS = (("Probe", 0), ("Probe", 700), ("Iprobe", 9000), ("Mprobe", 3), ("Mprobe", 9000), ("Improbe", 700))
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +37,7 @@ def probe(comm, kind, source, tag, status):
     return found if isinstance(found, MPI.Message) else None
 
 
-@pytest.mark.parametrize("kind", ["Probe", "Iprobe", "Mprobe", "Improbe"])
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("kind", "count"), LENGTHS)
 def test_length(comm, ring, kind, count):
     """An array as long as the probe says; three times: the first messages between two ranks go through MPI."""
     above, below = ring

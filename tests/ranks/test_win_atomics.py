@@ -10,10 +10,12 @@ from reference import comparing
 from window_memory import COUNT, Memory, opened
 
 memory = pytest.fixture(opened)
+on_one = pytest.mark.parametrize("comm", ["reversed"] if MPI.COMM_WORLD.size > 1 else ["dup"], indirect=True)
 
 SUMS = ("int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64")
 
 
+@on_one
 @pytest.mark.parametrize("name", SUMS)
 def test_accumulate_on_one_rank(comm, name):
     """All ranks at once into the same elements: small integers, whose sums are exact in every order."""
@@ -36,6 +38,7 @@ def test_accumulate_on_one_rank(comm, name):
 OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP")
 
 
+@on_one
 @pytest.mark.parametrize("name", OPS)
 def test_operators_as_mpi(comm, name):
     """One origin, its right neighbour; mpi4py does the same on host memory."""

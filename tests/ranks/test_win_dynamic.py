@@ -11,6 +11,7 @@ from pyncclx import NotSupported
 from reference import comparing, labels
 
 COUNT = 37
+pytestmark = pytest.mark.parametrize("comm", ["reversed"] if MPI.COMM_WORLD.size > 1 else ["dup"], indirect=True)
 
 
 class Attached:
