@@ -167,7 +167,7 @@ struct ShuffleCall {
             tokens.as<float>()[i] = ways.value(me, i / kHidden, i % kHidden, reuse);
         launch(::dispatch<float, float>,
                DispatchArgs{shuffle, tokens.as(), experts.as(), weights.as<float>(), routes.as<u64>(),
-                            ways_of_all.as<u32>(), token_counts, counts, offsets, &total, dropped, row_experts, row_weights, mine, 8, reuse, 0});
+                            ways_of_all.as<u32>(), token_counts, counts, offsets, &total, dropped, row_experts, row_weights, mine, 8, reuse, {}, 0});
         const float* rows = reinterpret_cast<const float*>(shuffle.rows[me]);
         if (total != i64(ways.rows[me].size())) return call.wrong("rows", 0, 0, "%lld", total);
         for (i64 row = 0; row < total; ++row) {
@@ -188,7 +188,7 @@ struct ShuffleCall {
                 results.as<float>()[row * kHidden + e] = ways.result(from.source, from.token, from.choice, e);
         }
         launch(::combine<float, float>, CombineArgs{shuffle, results.as(), ways_of_all.as<u32>(), token_counts,
-                                                    row_weights, routes.as<u64>(), out.as(), mine, 1, 0});
+                                                    row_weights, routes.as<u64>(), out.as(), mine, 1, {}, 0});
         for (int i = 0; i < mine * kHidden; ++i) {
             const int token = i / kHidden, e = i % kHidden;
             float expected = 0;
