@@ -8,7 +8,7 @@
 #include "reduce_ops.cuh"
 #include "vector.cuh"
 
-constexpr u32 greatest_common_divisor(u32 a, u32 b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+__device__ constexpr u32 greatest_common_divisor(u32 a, u32 b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 
 template <class T>
 constexpr u32 kGroupPacks = sizeof(T) / greatest_common_divisor(kPackNbytes, sizeof(T));  // 1 where it divides a pack

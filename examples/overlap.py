@@ -90,32 +90,9 @@ class Gpu(Device):
         self._cupy.cuda.Device().synchronize()
         return matrix.float().cpu().numpy()
 
-    def upload(self, values: Any) -> Any:
-        """Integers or single precision as they are."""
-        array = self._torch.from_numpy(values).to("cuda")
-        self._cupy.cuda.Device().synchronize()
-        return array
-
     def multiply(self, left: Matrix, right: Matrix, out: Matrix) -> None:
         """Enqueue a product."""
         self._torch.mm(left, right, out=out)
-
-    def stack(self, matrices: list[Matrix]) -> Any:
-        """Matrices one behind the other."""
-        return self._torch.stack(matrices)
-
-    def experts(self, rows: Any, offsets: Any, up: Any, down: Any) -> Matrix:
-        """Enqueue max(x @ up[e], 0) @ down[e] for the rows x of each expert e, which begin at offsets[e]."""
-        grouped = self._torch.nn.functional.grouped_mm
-        ends = self._torch.from_dlpack(offsets)[1:].int()
-        return grouped(grouped(self.matrix(rows), up, offs=ends).relu_(), down, offs=ends)
-
-    @contextlib.contextmanager
-    def leaving(self, multiprocessors: int) -> Iterator[None]:
-        """Let products leave so many multiprocessors to what is beside them."""
-        self._torch._C._set_sm_carveout_experimental(multiprocessors)
-        yield
-        self._torch._C._set_sm_carveout_experimental(None)
 
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -125,15 +102,7 @@ class Gpu(Device):
 
     def order(self, first: Any, then: Any) -> None:
         """What comes on a stream from now on waits for what there is on another."""
-        self.wait(then, self.mark(first))
-
-    def mark(self, stream: Any) -> Any:
-        """What there is on a stream, for `wait`."""
-        return stream.record(self._cupy.cuda.Event(disable_timing=True))
-
-    def wait(self, stream: Any, mark: Any) -> None:
-        """What comes on a stream from now on waits for a mark."""
-        stream.wait_event(mark)
+        then.wait_event(first.record(self._cupy.cuda.Event(disable_timing=True)))
 
     def seconds(self, comm: Any, work: Work, times: int) -> float:
         """The time of one of `times` calls in a CUDA graph: the median of its replays, on the slowest rank."""
@@ -176,38 +145,14 @@ class Cpu(Device):
     def get(self, matrix: Matrix) -> Any:
         return matrix.astype("f4")
 
-    def upload(self, values: Any) -> Any:
-        return values
-
     def multiply(self, left: Matrix, right: Matrix, out: Matrix) -> None:
         out[...] = left.astype("f4") @ right.astype("f4")
-
-    def stack(self, matrices: list[Matrix]) -> Any:
-        return np.stack(matrices)
-
-    def experts(self, rows: Any, offsets: Any, up: Any, down: Any) -> Matrix:
-        results = np.zeros((len(rows), down.shape[2]), self._dtype)
-        for expert, (first, end) in enumerate(itertools.pairwise(offsets)):
-            x = self.matrix(rows[first:end]).astype("f4")
-            inner = np.maximum(x @ up[expert].astype("f4"), 0).astype(self._dtype)
-            self.multiply(inner, down[expert], results[first:end])
-        return results
-
-    @contextlib.contextmanager
-    def leaving(self, multiprocessors: int) -> Iterator[None]:
-        yield
 
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:
         yield
 
     def order(self, first: Any, then: Any) -> None:
-        pass
-
-    def mark(self, stream: Any) -> None:
-        pass
-
-    def wait(self, stream: Any, mark: Any) -> None:
         pass
 
     def seconds(self, comm: Any, work: Work, times: int) -> float:

@@ -192,7 +192,7 @@ class Base(_Comm):
 
         The whole allocation is mapped that the array is in: with a pool behind it, other arrays are there too.
         Collective; each rank gives an array of its own, of any length. Not while a stream is being captured. The
-        memory must not be given back before the registration has been freed, or the communicator.
+        array is held until the registration has been freed, or the communicator.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class Base(_Comm):
         """
         team = self.team
         buffer = resolve(array, "Register: array", writable=False, device=team.device)
-        return Registration(cast(MPI.Intracomm, self), team, team.register(cast(MPI.Intracomm, self), buffer), buffer)
+        return Registration(cast(MPI.Intracomm, self), team, team.register(cast(MPI.Intracomm, self), buffer))
 
 
 if TYPE_CHECKING:

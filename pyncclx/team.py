@@ -89,6 +89,7 @@ class Team:
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.windows: list[Window] = []
         self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
+        self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
         self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
         self.packed = self._pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
@@ -126,7 +127,9 @@ class Team:
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
         """Map the memory that an array of each rank is in. Collective."""
         number = len(self.windows)
-        return self._add(register_window(comm, self.device, number, buffer.address, buffer.nbytes))
+        window = self._add(register_window(comm, self.device, number, buffer.address, buffer.nbytes))
+        self._registered[number] = buffer.owner
+        return window
 
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
         """Unmap what was registered, when no rank uses it any more. Its number is not used again. Collective."""
@@ -135,6 +138,7 @@ class Team:
         window.close()
         nobody = (0,) * self.size
         self.windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
+        del self._registered[window.number]
         self._tell()
 
     def _add(self, window: Window) -> Window:
@@ -262,5 +266,6 @@ class Team:
         for window in self.windows:
             window.close()
         self.windows.clear()
+        self._registered.clear()
         self._spans.clear()
         self._scratch.clear()

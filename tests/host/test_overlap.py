@@ -13,7 +13,6 @@ pytest.importorskip("tqdm")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ARGUMENTS = {
     "tensor_parallel.py": ["--hidden", "48", "--tokens", "24"],
-    "moe_overlap.py": ["--tokens", "51", "--k", "3", "--blocks", "1"],
     "jacobi_persistent.py": ["--size", "9", "--steps", "4"],
     "weight_transfer.py": ["--hidden", "13", "--versions", "3"],
 }

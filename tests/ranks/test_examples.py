@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import hash_table
 import jacobi
 import jacobi_persistent
-import moe_overlap
 import particles
 import particles_model
 import sample_sort
@@ -114,21 +113,6 @@ def test_tensor_parallel(comm, kind, full, monkeypatch):
         result[0, 0] += 1
     assert step.agrees(result) == (comm.rank != 0)
     step.free()
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_moe_overlap(comm, parts):
-    """With and without overlap, and by NumPy: the same bits. A wrong one would be seen."""
-    pytest.importorskip("ml_dtypes" if xp is np else "torch")
-    options = argparse.Namespace(experts=2 * comm.size + 1, k=3, inner=16, parts=parts, rows=1, blocks=2)
-    layer = moe_overlap.Layer(comm, device_of(comm), 10 * comm.size, 32, options)
-    assert_everywhere(comm, len(layer.parts) == parts and layer.is_right())
-    result = layer.device.get(layer.out)
-    assert_everywhere(comm, layer.inputs.agree(result))
-    if comm.rank == 0:
-        result[0, 0] += 1
-    assert layer.inputs.agree(result) == (comm.rank != 0)
-    layer.free()
 
 
 def test_jacobi_persistent(comm):

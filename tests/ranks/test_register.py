@@ -1,5 +1,8 @@
 """comm.Register: arrays that were there before become windows, and ordinary arrays again."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -97,6 +100,18 @@ def test_memory_that_cannot_be_opened(comm):
     recv = xp.zeros(10, "i8")
     comm.Allreduce(put(np.ones(10, "i8")), recv, MPI.SUM)
     assert_everywhere(comm, (get(recv) == comm.size).all())
+
+
+def test_the_array_is_held(comm):
+    array = shareable(1000)
+    held = weakref.ref(array)
+    registration = comm.Register(array)
+    del array
+    gc.collect()
+    assert_everywhere(comm, held() is not None)
+    registration.Free()
+    gc.collect()
+    assert_everywhere(comm, held() is None)
 
 
 def test_the_communicator_is_freed_first(comm):

@@ -1,5 +1,6 @@
 """Row transforms: what arrives has the bits of a transform by NumPy before the operation."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, get, put, synchronize, xp
-from everywhere import raises_everywhere
+from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import NotSupported, token_layout
 from reference import comparing
 
@@ -116,6 +117,17 @@ def test_windows_and_all_forms(comm, operation):
                 request.Wait()
                 compare(window, expected, f"persistent, {shape}")
             request.Free()
+
+
+def test_example(comm):
+    """The cases of examples/row_transforms.py, against NumPy's rows."""
+    pytest.importorskip("tqdm")
+    spare_compilers(comm, special=True)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+    row_transforms = importlib.import_module("row_transforms")
+    for case in row_transforms.CASES:
+        right = row_transforms.Example(comm, xp, case, 8 * comm.size, 48).is_right()
+        assert_everywhere(comm, right, case.name)
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
