@@ -17,7 +17,7 @@ from .messages.request import Request
 from .messages.send import Outgoing
 from .staging import stage
 from .staging.operations import OPERATIONS, Argument, argument, is_persistent
-from .staging.requests import StagedPrequest
+from .staging.requests import Prequest, StagedPrequest
 from .staging.windows import ACCESSES, Origins
 from .team import Team
 from .win import Win
@@ -48,6 +48,8 @@ class Recorder:
             *((Outgoing, "_inline", STAGED), (stage, "stage", STAGED), (Origins, "stage", STAGED)),
         ):
             setattr(owner, name, self._noting(getattr(owner, name), how))
+        together = self._counting_all(vars(Prequest)["Startall"].__func__)
+        setattr(Prequest, "Startall", classmethod(together))  # noqa: B010  to the type checker it is a method
         Incoming._move = self._noting_transport(Incoming._move)  # type: ignore[method-assign]
         for cls in (communicator.Comm, communicator.Intracomm, communicator.Topocomm):
             for operation, buffers in OPERATIONS.items():
@@ -106,6 +108,7 @@ class Recorder:
         native, staged = isinstance(request, persistent.Prequest), isinstance(request, StagedPrequest)
         how, name = NATIVE if native else STAGED if staged else HOST, "prepare" if staged else "Start"
         begin = getattr(request, name)
+        request.counted = operation, how, nbytes
 
         @functools.wraps(begin)
         def counting() -> None:
@@ -114,6 +117,21 @@ class Recorder:
             self._add(operation, how, nbytes, time.perf_counter() - began)
 
         setattr(request, name, counting)
+
+    def _counting_all(self, start_all: _Method) -> _Method:
+        """The same for those that are started together by one launch, which does not start each of them."""
+
+        @functools.wraps(start_all)
+        def counting(cls: type, requests: Any) -> None:
+            began = time.perf_counter()
+            start_all(cls, requests)
+            seconds = (time.perf_counter() - began) / max(len(requests), 1)
+            for request in requests:
+                if hasattr(request, "counted") and not isinstance(request, StagedPrequest):  # which are prepared
+                    operation, how, nbytes = request.counted
+                    self._add(operation, how, nbytes, seconds)
+
+        return counting
 
     def print(self) -> None:
         """Print the sum over all ranks on rank 0, what took longest first. Collective."""
