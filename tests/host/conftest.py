@@ -1,0 +1,21 @@
+"""Fixtures of the tests that run in one process."""
+
+import pytest
+
+from pyncclx import arrays
+
+
+@pytest.fixture
+def on_the_host_device(monkeypatch):
+    """NumPy arrays count as device arrays."""
+    monkeypatch.setenv("PYNCCLX_DEVICE", "host")
+    arrays.host_arrays.cache_clear()
+    yield
+    arrays.host_arrays.cache_clear()
+
+
+@pytest.fixture
+def on_gpus(on_the_host_device, monkeypatch):
+    """They are in host memory, as where there are GPUs."""
+    monkeypatch.delenv("PYNCCLX_DEVICE")
+    arrays.host_arrays.cache_clear()
