@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx import kernels, paths
+from pyncclx import kernels, layout, paths
 
 nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
 pytestmark = pytest.mark.timeout(300)
@@ -32,7 +32,10 @@ FEW = 12  # templates of a file that moves bytes or changes words: on other arch
 SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
 REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
-SPILLS = {"dispatch": 80}  # to 8-bit floats, where as many loads are on their way as registers allow
+SPILLS = {  # more than that, where it was measured to be no loss
+    "dispatch": 80,  # to 8-bit floats, where as many loads are on their way as registers allow
+    "reduce_scatter_block_two_shot": 124,  # of 128 MB on 4 H200 it took 360 µs so, and 433 before without
+}
 AT_ONCE = 12  # kernels in one program: reading the headers costs little beside them
 
 
@@ -177,13 +180,18 @@ def without_signals(report: Report) -> Iterator[str]:
             yield f"no strong access {kind}"
 
 
+# ChannelControl::tail in a lease, ring by ring. It says what has been read: nothing was stored that it could overtake.
+TAIL = layout.HEADER_NBYTES + 8 + (4 + 8 * layout.RINGS) * layout.MAX_RANKS
+TAILS = tuple(f"+{TAIL + 8 * layout.MAX_RANKS * ring:#x}]" for ring in range(layout.RINGS))
+
+
 def unfenced(report: Report) -> Iterator[str]:
     fenced = False
     for line in report.code:
         if "BAR" in line:
             fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
         flag = re.search(r"\bST\w*\.\S*STRONG", line) and ".128." not in line and not line.endswith("RZ")
-        if flag and not fenced:
+        if flag and not fenced and not any(tail in line for tail in TAILS):
             yield line
 
 
@@ -205,7 +213,7 @@ def test_flags_have_system_scope(reports):
 
 @needs_code
 def test_signals_come_after_a_fence(reports):
-    """Every flag (4 or 8 bytes; packets have 16) that is stored, other than to clear it, follows a system fence.
+    """Every flag (4 or 8 bytes; packets have 16) that is stored, but to clear it or to give room back, follows a fence.
 
     In the text, where the last barrier or fence before it must be a fence; a loop or a branch would not show.
     """
@@ -239,7 +247,8 @@ def test_one_pair_compiles_in_every_kernel(architecture):
     for file in kernels.REDUCTIONS:
         names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
         for name, found in compiled(Batch(architecture, file, names)).items():
-            assert found.spill_nbytes <= SPILL_NBYTES, f"{name}: {found.spill_nbytes} bytes"
+            limit = SPILLS.get(name.split("<")[0], SPILL_NBYTES)
+            assert found.spill_nbytes <= limit, f"{name}: {found.spill_nbytes} bytes"
 
 
 def test_compiling_leaves_the_interpreter_alone(tmp_path):
