@@ -135,15 +135,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
         fitting_rows[job % team.size] = room;
     }
     __syncthreads();
+    Row row{};
     if (ok && rank < team.size) {
-        const Row row = range_of(args, received, fitting_rows, rank);
+        row = range_of(args, received, fitting_rows, rank);
         const bool in_slots = args.rows.placement == kSlots || args.rows.placement == kSender;
         kept[rank] = row.kept;
         args.ranges[rank] = row.displ;
         args.ranges[team.size + rank] = in_slots ? row.displ + args.rows.capacity : row.displ + row.kept;
     }
     __syncthreads();
-    if (ok && rank < team.size) write_outputs(args.rows, range_of(args, received, fitting_rows, rank), kept, rank);
+    if (ok && rank < team.size) write_outputs(args.rows, row, kept, rank);
     channel.leave(ok && nbytes > 0);
 }
 

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_consta
 }
 
 // Both kernels below are launched early, for the time between two kernels is about that of the way to a peer. So each
-// waits for the one before it, a put before it moves anything. The one behind may begin when a put does, and when a wait is
-// over: so there are never more than two of them on the GPU that have not ended.
+// waits for the one before it, a put before it moves anything, a wait before it ends. The one behind may begin when a put
+// does, and when a wait is over. It ends after this one all the same, so that what is behind it sees what both have done.
 
 // One block. Its last act releases what all its threads have stored, and what kernels and copies before it have.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_constant__ PutSignalArgs args) {

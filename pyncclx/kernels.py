@@ -153,18 +153,23 @@ def load_template(device: Device, file: str, kernel: str, *template: str) -> Fun
     return _loaded[name]
 
 
+def _linked(template: tuple[str, ...]) -> user_op.Operator | row_transform.Linked | None:
+    """The user's function that kernels of these template arguments are linked with, if there is one."""
+    return user_op.named(template) or row_transform.named(template)
+
+
 def compile_image(device: Device, file: str, template: tuple[str, ...]) -> bytes:
     """Compile a file's kernels for a device: those of `template`, or all where it compiles whole files."""
-    function = user_op.named(template) or row_transform.named(template)
-    if function is not None:
-        return function.compile(device, file, FILES[file])
+    linked = _linked(template)
+    if linked is not None:
+        return linked.compile(device, file, FILES[file])
     templates = legal_templates(file) if device.compiles_whole_files else [template]
     return device.compile(file, [instantiation(kernel, *t) for kernel in FILES[file] for t in templates])
 
 
 def load_image(device: Device, file: str, template: tuple[str, ...], image: bytes) -> dict[str, Function]:
     """Load what `compile_image` gave; by the kernels' names with their template arguments."""
-    linked = user_op.named(template) or row_transform.named(template)
+    linked = _linked(template)
     if linked is None:
         return dict(device.load(image))
     loaded = linked.load(device, image, file, FILES[file])

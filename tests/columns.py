@@ -29,18 +29,3 @@ def made(comm, kind, many):
     datatype = KINDS[kind](comm, many).Commit()
     lower, length = datatype.Get_true_extent()
     return datatype, ((many - 1) * datatype.extent + lower + length + 7) // 8
-
-
-def call(comm, form, name, *args):
-    """A collective in one of its forms."""
-    if form == "blocking":
-        getattr(comm, name)(*args)
-    elif form == "nonblocking":
-        getattr(comm, f"I{name.lower()}")(*args).Wait()
-    else:
-        request = getattr(comm, f"{name}_init")(*args)
-        request.Start()
-        request.Wait()
-
-
-FORMS = ("blocking", "nonblocking", "persistent")

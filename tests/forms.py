@@ -1,6 +1,7 @@
-"""Every collective with small arguments, for tests of its nonblocking and persistent forms."""
+"""Every collective with small arguments, and calls in all forms: blocking, nonblocking, persistent."""
 
 COUNT = 37
+FORMS = ("blocking", "nonblocking", "persistent")
 
 
 def arguments(comm, name):
@@ -40,3 +41,16 @@ NAMES = (
     *("Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter", "Gather", "Scatter"),
     *("Allgather", "Alltoall", "Gatherv", "Scatterv", "Allgatherv", "Alltoallv"),
 )
+
+
+def call(comm, form, name, *args, starts=1):
+    """A collective in one of its forms."""
+    if form == "blocking":
+        getattr(comm, name)(*args)
+    elif form == "nonblocking":
+        getattr(comm, f"I{name.lower()}")(*args).Wait()
+    else:
+        request = getattr(comm, f"{name}_init")(*args)
+        for _ in range(starts):
+            request.Start()
+            request.Wait()

@@ -69,8 +69,6 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
         return
     if comm.device == "host" and arguments.graph:
         raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
-    if arguments.buffers == "registered" and comm.device == "host":
-        raise SystemExit("bench: NumPy's memory cannot be registered; try --windows, whose arrays are as fast")
     others = peers.make(arguments.against, comm)
     about = environment.describe(comm, arguments, others)
     rows = sweep.run(comm, arguments, others, about)

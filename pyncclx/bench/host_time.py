@@ -17,7 +17,7 @@ from ..messages.request import Request
 from ..persistent import Prequest
 from . import environment, report, sweep
 from .cases import CASES, Case
-from .memory import Ordinary, Windows
+from .memory import memory_of
 from .peers import Peer, make
 from .timing import queue_of, repeat
 
@@ -37,7 +37,7 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
     if comm.rank == 0:
         print(header(about, peers), flush=True)
     options = sweep.options_of(comm, arguments)
-    memory = Windows(comm, NBYTES * 2) if arguments.buffers == "windows" else Ordinary(comm)
+    memory = memory_of(comm, arguments.buffers, NBYTES * 2)
     results = []
     for operation in arguments.operation:
         case = CASES[operation](comm, NBYTES, options, memory)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..errors import NotSupported
 from ..win import Win
 
 SEND, RECV = 0, 1
@@ -62,6 +63,18 @@ class Registered:
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
         return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
+
+
+def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
+    """What the command line asks for: "ordinary", "windows" or "registered". Collective."""
+    if buffers == "windows":
+        return Windows(comm, nbytes)
+    if buffers == "ordinary":
+        return Ordinary(comm)
+    try:
+        return Registered(comm, nbytes)
+    except NotSupported as refusal:  # on all ranks
+        raise SystemExit(f"bench: {refusal}") from None
 
 
 class Pinned:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import NotSupported
 from . import check, osu, report, timing
 from .cases import CASES, Case, Options
-from .memory import Memory, Ordinary, Registered, Windows
+from .memory import memory_of
 from .peers import Peer
 from .progress import Progress
 
@@ -27,7 +27,7 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
     options = options_of(comm, arguments)
     wanted = list(sizes(arguments))
     most = max(wanted) * (comm.size if arguments.osu else 1) + _ROUNDED_UP
-    memory = _memory(comm, arguments, most)
+    memory = memory_of(comm, arguments.buffers, most)
     queue = timing.queue_of(comm)
     style = osu if arguments.osu else report
     rows: list[Row] = []
@@ -48,12 +48,6 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
                 progress.step(style.line(rows[-1], scale, peers))
             progress.print(style.footer(rows[begin:], peers))
     return rows
-
-
-def _memory(comm: Any, arguments: argparse.Namespace, most: int) -> Memory:
-    if arguments.buffers == "windows":
-        return Windows(comm, most)
-    return Registered(comm, most) if arguments.buffers == "registered" else Ordinary(comm)
 
 
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:

@@ -6,7 +6,8 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, put
-from columns import FORMS, INT64, call, made, rows_of
+from columns import INT64, made, rows_of
+from forms import FORMS, call
 from reference import comparing, labels
 
 

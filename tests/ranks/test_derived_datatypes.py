@@ -6,8 +6,9 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, get, put, xp
-from columns import FORMS, INT64, KINDS, call, made
+from columns import INT64, KINDS, made
 from everywhere import raises_everywhere
+from forms import FORMS, call
 from reference import comparing, labels
 
 

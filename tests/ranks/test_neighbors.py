@@ -7,6 +7,7 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, put
 from everywhere import raises_everywhere
+from forms import FORMS, call
 from reference import comparing, labels
 
 INT64 = MPI.INT64_T
@@ -22,19 +23,6 @@ def cart(request):
     dims = MPI.Compute_dims(world.size, dimensions)
     with world.Create_cart(dims, periods[request.param], reorder=False) as cart:
         yield cart
-
-
-def call(cart, form, name, *specs):
-    """An operation in one of its forms."""
-    if form == "blocking":
-        getattr(cart, name)(*specs)
-    elif form == "nonblocking":
-        getattr(cart, f"I{name.lower()}")(*specs).Wait()
-    else:
-        request = getattr(cart, f"{name}_init")(*specs)
-        for _ in range(2):
-            request.Start()
-            request.Wait()
 
 
 def sides(name, send, recv, neighbors, count, types):
@@ -64,7 +52,7 @@ def test_blocks(cart, name):
             values = values if name.endswith(("w", "ather", "atherv")) else values[: count * neighbors]
             expected = recv.read()
             getattr(MPI.Cartcomm, name)(cart, *sides(name, values, expected, neighbors, count, types))
-            call(cart, form, name, *sides(name, put(values), recv.array, neighbors, count, types))
+            call(cart, form, name, *sides(name, put(values), recv.array, neighbors, count, types), starts=2)
             compare(recv, expected, f"{form}, {count} elements")
             for each in (*stride, *types):
                 each.Free()
@@ -87,14 +75,14 @@ def test_graphs(name):
     with comparing() as compare:
         for graph, edges in graphs(pyncclx.Communicator()):
             assert graph.explain(name).startswith("native")
-            for number, form in enumerate(("blocking", "nonblocking", "persistent")):
+            for number, form in enumerate(FORMS):
                 count = 3 + number
                 types = [INT64.Create_hindexed_block(count, [8 * count * n]).Commit() for n in range(edges)]
                 values, recv = labels(graph.rank, (count + 1) * edges, number), Output(count * edges, "i8")
                 values = values if name.endswith(("w", "ather", "atherv")) else values[: count * edges]
                 expected = recv.read()
                 getattr(MPI.Topocomm, name)(graph, *sides(name, values, expected, edges, count, types))
-                call(graph, form, name, *sides(name, put(values), recv.array, edges, count, types))
+                call(graph, form, name, *sides(name, put(values), recv.array, edges, count, types), starts=2)
                 compare(recv, expected, f"{type(graph).__name__}, {form}")
                 for each in types:
                     each.Free()
