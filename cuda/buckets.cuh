@@ -92,11 +92,10 @@ __device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, int place
     return place == kNoPlace ? -1 : bucket_of(shuffle, u32(place));
 }
 
-// Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts share its capacity alike.
+// Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts, if it has any, share its capacity alike.
 __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
-    const bool shared = shuffle.drops && !shuffle.by_source;
-    const u32 capacity = u32(shuffle.capacity);
-    return int(shared ? capacity / u32(shuffle.first[rank + 1] - shuffle.first[rank]) : capacity);
+    const u32 capacity = u32(shuffle.capacity), sharers = u32(shuffle.first[rank + 1] - shuffle.first[rank]);
+    return int(shuffle.drops && !shuffle.by_source && sharers > 0 ? capacity / sharers : capacity);
 }
 
 // Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for

@@ -167,6 +167,15 @@ def test_rows_without_room_are_dropped(comm, regime, layout):
         comm.synchronize()
 
 
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_ranks_without_experts_share_nothing(comm, regime):
+    """Of one expert only the first rank has rows; the others have no capacity to divide."""
+    case = Case(comm, generator(comm), experts=1, capacity=5, overflow="drop")
+    with case.shuffle, comparing() as compare:
+        for number in range(2):
+            case.draw().round_trip(compare, f"routing {number}")
+
+
 @pytest.mark.parametrize("layout", ["expert", "source"])
 def test_rows_without_room_are_an_error(comm, regime, layout):
     case = Case(comm, generator(comm), k=3, experts=comm.size, capacity=6, layout=layout)
