@@ -14,13 +14,15 @@ union DispatchList {  // of a warp, in shared memory: it sends, or it receives
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
 
-// What a lane of a warp sends of one of the block's steps, `job`.
+// What a lane of a warp sends of one of the block's steps, `job`. Past the row it has zeros, which a group of 8-bit floats looks
+// at too, and not what it had of the step before.
 template <class From, class To>
 __device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, u32 job, Source<From, To>& source) {
     if (job >= steps.jobs(args.token_count)) return;
     const Steps::Step step = steps.step(job);
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
     if (i < steps.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    else if constexpr (sizeof(To) == sizeof(Float8)) source = {};
 }
 
 // What a thread needs first: on its way, while the block looks for its epoch.

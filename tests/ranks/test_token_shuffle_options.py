@@ -29,6 +29,17 @@ def test_types(comm, regime, dtype, hidden):
             assert not out.damage()
 
 
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_steps_of_scaled_rows(comm):
+    """A warp has several steps, and the last group of a row is none of 128: its scale is that of its own elements."""
+    case = Case(comm, generator(comm), hidden=1040, rows_dtype="float8_e4m3", tokens=12, blocks=1)
+    with case.shuffle, comparing() as compare:
+        case.draw([12] * comm.size)
+        for values in case.values:
+            values[:, 1024:] *= np.float32(1e-3)
+        case.check_rows(compare, case.dispatch()[0], "short last groups")
+
+
 @pytest.mark.parametrize("regime", ["few", "many"], indirect=True)
 def test_any_alignment(comm, regime):
     case = Case(comm, generator(comm), hidden=32, dtype="bfloat16")
