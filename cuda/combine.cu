@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
+    if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{steps, channel.epoch, slots};
     few.find_slots();
     if (hurries) know_rows(args, early, known);

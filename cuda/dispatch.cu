@@ -258,6 +258,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     if (sends && steps.are_few(args.token_count)) early.load(args, steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
+    if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
     if (ok) ok = begin(args, few, table, channel, early, all_few);

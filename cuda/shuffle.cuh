@@ -188,6 +188,15 @@ struct Gang {
     __device__ bool everyone(bool ok) const { return !any_of_group(!ok, barrier, members()); }
 };
 
+// Packets that this block has sent to itself and left alone for 2^32 operations would look new, as those of peers would
+// (Channel::scrub). All threads, before any is sent.
+__device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
+    if (channel.epoch != 2) return;
+    Pack* slots = shuffle.own_slots + u64(blockIdx.x) * shuffle.team.slot_packets;
+    for (u32 i = threadIdx.x; i < shuffle.team.slot_packets; i += blockDim.x) st_packet_sys(slots + i, Pack{0, 0});
+    __syncthreads();
+}
+
 // Words that say what a block has done in this operation. They lie where other operations keep how far a ring is
 // filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: how many stages block b of rank s has
 // stored here. Ring 1: this rank's block b has counted.

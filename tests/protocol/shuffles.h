@@ -37,7 +37,11 @@ struct ShuffleMemory {
             team.base[rank] = take(team.rings_offset, 0);
             begin_at(settings, team, rank);
             for (int part = 0; part < 6; ++part) parts[part][rank] = take(sizes[part], Buffer::kPoison);
-            own_slots[rank].resize(settings.channels * team.slot_packets);
+            Draw draw(mix(settings.seed + 2, u64(rank)));
+            for (u32 i = 0; i < settings.channels * team.slot_packets; ++i) {
+                const u32 epoch = operation_before(settings, draw);
+                own_slots[rank].push_back(epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch));
+            }
         }
         for (int e = 0; e < kExperts; ++e) places[0][e] = expert_place(e * team.size / kExperts, 0);
         for (int e = 1; e < kExperts; ++e)
