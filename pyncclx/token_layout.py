@@ -14,7 +14,9 @@ from .errors import NotSupported
 from .layout import MAX_RANKS, PACK_NBYTES, Layout
 
 MAX_BUCKETS = 1024  # kMaxBuckets of cuda/shuffle.cuh
-MAX_CHOICES = 128  # a Link of cuda/shuffle.cuh has seven bits
+MAX_CHOICES = 128  # kMaxChoices
+MAX_EXPERTS = 1 << 16  # expert_place has 16 bits for which of its rank's an expert is
+MAX_ALL_CHOICES = 2**31 - 1  # of all ranks: kernels count rows as int
 GROUP = 128  # elements with one scale: kGroup of cuda/cast.cuh
 ALIGNMENT = 256
 MOST_FEW_CHOICES, MOST_FEW_COUNTS = 1024, 4096  # kMostFewChoices and kMostFewCounts of cuda/few_tokens.cuh

@@ -12,7 +12,17 @@ from .base import IntraBase
 from .collectives.launch import compare, stream_for
 from .errors import CollectiveMismatch, NotSupported
 from .token_calls import Move, collect_move, combine_move, dispatch_move
-from .token_layout import MAX_CHOICES, PHASES, RECEIVE, SEND, check_buckets, place_experts, whole
+from .token_layout import (
+    MAX_ALL_CHOICES,
+    MAX_CHOICES,
+    MAX_EXPERTS,
+    PHASES,
+    RECEIVE,
+    SEND,
+    check_buckets,
+    place_experts,
+    whole,
+)
 from .token_memory import FLOAT8, ROW_TYPES, Handle, Memory, Rows
 
 LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
@@ -77,11 +87,11 @@ class TokenShuffle:
         blocks: int | None = None,
     ) -> None:
         self.comm = comm
-        self.num_experts = whole(num_experts, "num_experts", 1)
+        self.num_experts = whole(num_experts, "num_experts", 1, MAX_EXPERTS)
         self.capacity = whole(capacity, "capacity", 1, 2**31 - 1)
         self.hidden = whole(hidden, "hidden", LEAST_HIDDEN)
         self.k = whole(k, "k", 1, MAX_CHOICES)
-        self.max_tokens = whole(max_tokens, "max_tokens", 0, (2**31 - 1) // self.k)
+        self.max_tokens = whole(max_tokens, "max_tokens", 0, MAX_ALL_CHOICES // (self.k * comm.size))
         self.dtype = _one_of(_type_name(dtype), "dtype", ROW_TYPES)
         self.rows_dtype = _one_of(_type_name(rows_dtype or self.dtype), "rows_dtype", ROW_TYPES[self.dtype])
         self.layout = _one_of(layout, "layout", ("expert", "source"))

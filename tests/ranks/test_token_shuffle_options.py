@@ -129,8 +129,10 @@ def test_bad_parameters(comm):
 
     for error, match, changes in (
         (ValueError, "num_experts is 0", {"num_experts": 0}),
+        (ValueError, "num_experts is 65537", {"num_experts": (1 << 16) + 1, "layout": "source"}),
         (ValueError, "capacity is -1", {"capacity": -1}),
         (ValueError, "k is 0", {"k": 0}),
+        (ValueError, "max_tokens is", {"max_tokens": (1 << 30) // comm.size + 1}),
         (ValueError, "blocks is 65", {"blocks": 65}),
         (NotSupported, "hidden is 20", {"hidden": 20}),
         (ValueError, "dtype is 'int32'", {"dtype": "i4"}),
