@@ -14,23 +14,12 @@
 #pragma once
 #include "chunk.cuh"
 #include "packet.cuh"
-#include "vector.cuh"
+#include "spans.cuh"
 #include "window.cuh"
 
 constexpr u32 kHeader = 2;        // packets at the start of every slot that carry no payload:
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
-
-struct Span {
-    char* address;
-    u64 nbytes;  // that travel
-    u64 kept;    // of them, what the receiver stores: the rest did not fit its buffer
-};
-
-struct Spans {  // of one block, in shared memory; [rank]
-    Span out[kMaxRanks], in[kMaxRanks];
-    char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
-};
 
 // Where the packs of what is sent come from: from where the span is.
 struct StoredPacks {
@@ -258,12 +247,6 @@ struct ExchangeOf {
 };
 
 using Exchange = ExchangeOf<StoredPacks>;
-
-// This block's part of a message, as a span.
-__device__ __forceinline__ Span part_of(const char* message, u64 nbytes) {
-    const Part part(nbytes, gridDim.x, blockIdx.x);
-    return Span{const_cast<char*>(message) + part.begin, part.nbytes, part.nbytes};
-}
 
 // A whole operation whose spans are known at once: `out(rank)` and `in(rank)` give them.
 template <class Out, class In, class Load = StoredPacks>

@@ -41,14 +41,6 @@ __device__ __forceinline__ bool wait_for_clock(const Team& team, const u64* word
     return wait_for(team, word, Awaited{u32(clock), tag, peer, clock, 0});
 }
 
-// Pack `i` of a message in a peer's memory, of any alignment.
-__device__ __forceinline__ Pack get_any_pack(const char* message, u64 i, u64 nbytes) {
-    const char* from = message + i * kPackNbytes;
-    const u64 left = nbytes - i * kPackNbytes;
-    if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return get_pack(reinterpret_cast<const Pack*>(from));
-    return load_bytes(from, u32(smaller(left, kPackNbytes)));
-}
-
 // One block.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_eager(const __grid_constant__ PutArgs args) {
     move_packs(
@@ -74,7 +66,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) pull(const __grid_constant__ P
     if (ok)
         move_packs(
             threadIdx.x, packs_in(part.nbytes), blockDim.x,
-            [&](u64 i) { return get_any_pack(args.from + part.begin, i, part.nbytes); },
+            [&](u64 i) { return get_pack(args.from + part.begin, i, part.nbytes); },
             [&](u64 i, Pack pack) { store_pack(args.to + part.begin, i, part.nbytes, pack); });
     __syncthreads();
     if (threadIdx.x != 0) return;
