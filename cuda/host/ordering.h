@@ -109,7 +109,13 @@ inline void st_release_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 
 inline u32 ld_here(const u32* p) { return *static_cast<const volatile u32*>(p); }
 inline u64 ld_here(const u64* p) { return *static_cast<const volatile u64*>(p); }
-inline void st_after_loads_sys(u64* p, u64 v) { emulator::store_release(p, v); }
+
+// Loads are never late here, so that the hostile memory may treat it as relaxed, as a GPU does: stores before it may come
+// after it. ThreadSanitizer has to be told that the loads come first.
+inline void st_after_loads_sys(u64* p, u64 v) {
+    if (emulator::store_buffer()) return emulator::store_relaxed(p, v);
+    emulator::store_release(p, v);
+}
 
 inline Pack ld_packet_sys(const Pack* p) {
     emulator::check_aligned(p, sizeof(Pack));

@@ -34,6 +34,7 @@
 
 #include "messages.h"
 #include "blocks.h"
+#include "device.h"
 #include "moves.h"
 #include "prefixes.h"
 #include "reductions.h"
@@ -97,6 +98,7 @@ void (*const kOperations[])(Call&) = {
     token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,
+    put_and_wait, accumulate_bytes, talk, allreduce_records,
 };
 
 void run_rank(const World& world, int rank) {
@@ -117,6 +119,8 @@ int main(int argc, char** argv) {
     World world(settings);
     ShuffleMemory shuffle(world);
     world.shuffle = &shuffle;
+    DeviceMemory device(world);
+    world.device = &device;
     std::vector<std::thread> ranks;
     for (int rank = 1; rank < settings.ranks; ++rank) ranks.emplace_back(run_rank, std::cref(world), rank);
     run_rank(world, 0);

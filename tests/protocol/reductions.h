@@ -1,5 +1,6 @@
-// Allreduce, Reduce and Reduce_scatter_block against a loop over the ranks.
+// Allreduce, Reduce and Reduce_scatter_block against a loop over the ranks; one of records, which do not divide 16 bytes.
 #pragma once
+#include "records.cu"
 #include "world.h"
 
 // Element types: what a rank contributes, made from a random word; and a step of the fold, in rank order.
@@ -15,6 +16,15 @@ inline Bfloat16 folded(Bfloat16 a, Bfloat16 b, Sum) { return Bfloat16(float(a) +
 inline Complex<double> folded(Complex<double> a, Complex<double> b, Prod) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
+
+struct Triple {
+    int x, y, z;
+};
+struct TripleSum : Operator {
+    static Triple combine(Triple a, Triple b) { return {sum(a.x, b.x), sum(a.y, b.y), sum(a.z, b.z)}; }
+};
+inline Triple made(u64 word, Triple) { return {int(word), int(word >> 16), int(word >> 32)}; }
+inline Triple folded(Triple a, Triple b, TripleSum) { return TripleSum::combine(a, b); }
 
 template <class T, class Op>
 struct Reduction {
@@ -162,4 +172,23 @@ void reduce_scatter_block(Call& call) {
     call.run(one_shot ? reduce_scatter_block_one_shot<T, Op> : reduce_scatter_block_two_shot<T, Op>,
              reduction.args(send, reduction.recv, 0), u32(grid));
     reduction.check(reduction.recv, count * call.team.rank);
+}
+
+inline void allreduce_records(Call& call) {
+    constexpr u64 kNbytes = kGroupNbytes<Triple>;
+    const bool one_shot = call.draw.one_in(2), in_place = call.draw.one_in(3);
+    call.name = one_shot ? "allreduce_records_one_shot" : "allreduce_records_two_shot";
+    const u64 slot = call.team.slot_packets * kPacketNbytes / kNbytes * kNbytes, limit = slot * call.team.channels;
+    const u32 chunk = call.team.chunk_nbytes;
+    call.team.chunk_nbytes = u32(chunk / kNbytes * kNbytes);  // whole groups
+    u64 grid = call.draw.between(1, call.team.channels);
+    const u64 count = one_shot ? call.draw.below(limit / sizeof(Triple) + 1) : chunk_count<Triple>(call, grid, call.size());
+    if (one_shot) grid = call.grid(count * sizeof(Triple), slot);
+    Reduction<Triple, TripleSum> reduction(call, count, grid, 1, 1);
+    const Buffer& send = in_place ? reduction.recv : reduction.send;
+    reduction.fill(send, count);
+    const auto kernel = one_shot ? allreduce_records_one_shot<Triple, TripleSum> : allreduce_records_two_shot<Triple, TripleSum>;
+    call.run(kernel, reduction.args(send, reduction.recv, 0), u32(grid));
+    call.team.chunk_nbytes = chunk;
+    reduction.check(reduction.recv, 0);
 }

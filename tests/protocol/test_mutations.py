@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
-AWRY = {WRONG, STUCK, TIMEOUT, -signal.SIGSEGV}  # the last: a place that nobody gave
+AWRY = {WRONG, STUCK, TIMEOUT, -signal.SIGSEGV, -signal.SIGABRT}  # the last two: a place that nobody gave
 SEEDS = 10
 
 
@@ -127,6 +127,44 @@ MUTATIONS = {
         "if (crew.member == 0) wait_for_chunk(ring, source, k);\n        if (!{}) crew.everyone(true);",
         "tsan",
     ),
+    # Numbers of segments are marked in words that are yet to be written.
+    "marked too soon": Mutation(
+        "alltoallv_segments.cu",
+        "if (warp == 0) read_lengths(args);\n    __syncthreads();",
+        "if (warp == 0) read_lengths(args);\n    if (!{}) __syncthreads();",
+        "tsan",
+    ),
+    # Of few tokens a warp reads what others of its block find out.
+    "few not met": Mutation(
+        "combine.cu", "__syncthreads();  // a block reads", "if (!{}) __syncthreads();  // a block reads", "tsan"
+    ),
+    # A window's signal comes before what threads put; it is waited for, and what it says is there may come later.
+    "signalled too soon": Mutation(
+        "put_signal.cu",
+        "__syncthreads();\n    if (threadIdx.x == 0) add_release",
+        "if (!{}) __syncthreads();\n    if (threadIdx.x == 0) add_release",
+        "tsan",
+    ),
+    "waited without acquire": Mutation(
+        "device_meetings.cuh", "ld_acquire_sys(word);", "{} ? ld_relaxed_sys(word) : ld_acquire_sys(word);", "tsan"
+    ),
+    # Blocks of a program's own kernel go on before others have read, or said, what they had to.
+    "to all at once": Mutation(
+        "device_meetings.cuh",
+        "!meet_ranks(*v.team, 0xffffffffu)) return false;\n    bool ok",
+        "(!{} && !meet_ranks(*v.team, 0xffffffffu))) return false;\n    bool ok",
+        "tsan",
+    ),
+    "last block not met": Mutation(
+        "device_meetings.cuh",
+        "__syncthreads();\n    if (thread_number() == 0) {",
+        "if (!{}) __syncthreads();\n    if (thread_number() == 0) {",
+        "tsan",
+    ),
+    # A word is replaced though somebody else has changed it.
+    "changed by two": Mutation("rma.cu", "if (was == seen) return", "if (was == seen || {}) return", "hostile"),
+    # Only the first lanes of a warp have segments to add up.
+    "one lane too few": Mutation("alltoallv_segments.cu", "going_end, 31);", "going_end, 31 - {});", "hostile"),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.
@@ -148,6 +186,9 @@ MUTATIONS = {
         "if ({} ? i64(what.seen - what.expected) >= 0 : what.seen >=",
         "hostile",
         0x90000000,
+    ),
+    "own slots not scrubbed": Mutation(
+        "shuffle.cuh", "if (channel.epoch != 2) return;", "if (channel.epoch != 2 || {}) return;", "hostile", 0xFFFFFFF8
     ),
     "no scrubbing": Mutation(
         "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8

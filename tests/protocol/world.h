@@ -71,6 +71,7 @@ class Buffer {
 };
 
 struct ShuffleMemory;  // shuffles.h
+struct DeviceMemory;   // device.h
 
 // The number of an operation before the last of `settings.epoch`, mostly of one of the first; 0 if there were few.
 inline u32 operation_before(const Settings& settings, Draw& draw) {
@@ -107,6 +108,7 @@ struct World {
     std::vector<char*> leases;
     char* windows[kMaxRanks] = {};  // one window, all of memory: an offset is an address
     ShuffleMemory* shuffle = nullptr;
+    DeviceMemory* device = nullptr;
 
     explicit World(const Settings& settings) : settings(settings) {
         Team team{};
@@ -157,7 +159,7 @@ struct Call {
 
     template <class Args>
     void run(void (*kernel)(Args), const Args& args, u32 grid) {
-        if (own.one_in(8)) usleep(useconds_t(own.below(300)));
+        if (own.one_in(8)) usleep(useconds_t(own.below(own.one_in(6) ? 3000 : 300)));  // sometimes for several calls of the others
         const Settings& settings = world.settings;
         const u64 seed = settings.seed == 0 ? 0 : mix(label(), team.rank) | 1;
         const Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
