@@ -1,8 +1,8 @@
 // A memory system that delays and reorders a block's stores to peers as far as the PTX model allows.
 //
 // An x86 CPU makes stores visible in program order, so a forgotten release would never show in the emulator.
-// In hostile mode st_relaxed_sys, st_packet_sys and put_pack go to this buffer in pieces of at most eight
-// bytes; each is written after a random number of scheduler passes, or of yields once the kernel is over.
+// In hostile mode st_relaxed_sys, st_after_loads_sys, st_packet_sys and put_pack go to this buffer in pieces of at most
+// eight bytes; each is written after a random number of scheduler passes, or of yields once the kernel is over.
 // A release by a thread first writes what it must: its own stores, its warp's before the last __syncwarp(),
 // its group's before their last barrier, and its block's before the last __syncthreads().
 //

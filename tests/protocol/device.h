@@ -109,7 +109,7 @@ inline void put_and_wait(Call& call) {
 inline void accumulate_bytes(Call& call) {
     call.name = "accumulate";
     const int root = int(call.draw.below(call.size()));
-    const u64 count = call.draw.below(kMostWords + 1), shift = call.draw.below(4);
+    const u64 count = call.draw.one_in(4) ? call.draw.below(4) : kMostWords - call.draw.below(4), shift = call.draw.below(4);
     unsigned char own[kMostWords], before[kMostWords];
     char* target = call.world.device->inboxes[root]->words + shift;
     const auto of = [&](int rank, u64 i) { return static_cast<unsigned char>(byte_of(call, rank, root, i)); };

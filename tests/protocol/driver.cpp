@@ -92,7 +92,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 }
 
 void (*const kOperations[])(Call&) = {
-    barrier, bcast, allgather, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
+    barrier, bcast, allgather, alltoall, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
     ring,
     token_shuffle, alltoallv_segments,

@@ -76,7 +76,7 @@ inline void alltoall(Call& call) {
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const u64 nbytes = message_nbytes(call, grid);
     const Buffer recv(nbytes * call.size(), any_alignment(call)), apart(nbytes * call.size(), any_alignment(call));
-    const Buffer& send = call.draw.one_in(3) ? recv : apart;
+    const Buffer& send = call.draw.one_in(2) ? recv : apart;
     for (int rank = 0; rank < call.size(); ++rank) fill(call, send.as() + nbytes * rank, nbytes, call.team.rank, rank);
     call.run(alltoall, MoveArgs{call.team, send.as(), recv.as(), nbytes, 0}, grid);
     for (int rank = 0; rank < call.size(); ++rank)

@@ -134,10 +134,6 @@ MUTATIONS = {
         "if (warp == 0) read_lengths(args);\n    if (!{}) __syncthreads();",
         "tsan",
     ),
-    # Of few tokens a warp reads what others of its block find out.
-    "few not met": Mutation(
-        "combine.cu", "__syncthreads();  // a block reads", "if (!{}) __syncthreads();  // a block reads", "tsan"
-    ),
     # A window's signal comes before what threads put; it is waited for, and what it says is there may come later.
     "signalled too soon": Mutation(
         "put_signal.cu",
@@ -148,17 +144,11 @@ MUTATIONS = {
     "waited without acquire": Mutation(
         "device_meetings.cuh", "ld_acquire_sys(word);", "{} ? ld_relaxed_sys(word) : ld_acquire_sys(word);", "tsan"
     ),
-    # Blocks of a program's own kernel go on before others have read, or said, what they had to.
+    # Blocks of a program's own kernel go on before others have read what came.
     "to all at once": Mutation(
         "device_meetings.cuh",
         "!meet_ranks(*v.team, 0xffffffffu)) return false;\n    bool ok",
         "(!{} && !meet_ranks(*v.team, 0xffffffffu))) return false;\n    bool ok",
-        "tsan",
-    ),
-    "last block not met": Mutation(
-        "device_meetings.cuh",
-        "__syncthreads();\n    if (thread_number() == 0) {",
-        "if (!{}) __syncthreads();\n    if (thread_number() == 0) {",
         "tsan",
     ),
     # A word is replaced though somebody else has changed it.
@@ -188,7 +178,7 @@ MUTATIONS = {
         0x90000000,
     ),
     "own slots not scrubbed": Mutation(
-        "shuffle.cuh", "if (channel.epoch != 2) return;", "if (channel.epoch != 2 || {}) return;", "hostile", 0xFFFFFFF8
+        "shuffle.cuh", "if (channel.epoch != 2) return;", "if (channel.epoch != 2 || {}) return;", "hostile", 0xFFFFFFFA
     ),
     "no scrubbing": Mutation(
         "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8
