@@ -80,7 +80,7 @@ class Postbox:
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         self.headers = deque(range(HEADERS))
         self.clock = 0
-        self._streams: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
         self._awaited: list[Awaited] = []
         self._scratch: list[Array] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
@@ -118,10 +118,13 @@ class Postbox:
     def arrived_word(self, stream: Any) -> int:
         """Address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
         key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
-        if key not in self._streams and len(self._streams) == STREAMS:
-            self.device.synchronize()
-            self._streams.clear()
-        return self.memory.address + _ARRIVED + 4 * self._streams.setdefault(key, len(self._streams))
+        word = self._words.get(key)
+        if word is None:
+            if len(self._words) == STREAMS:
+                self.device.synchronize()
+                self._words.clear()
+            word = self._words.setdefault(key, self.memory.address + _ARRIVED + 4 * len(self._words))
+        return word
 
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that nobody waits for until MPI has sent it."""
