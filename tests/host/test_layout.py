@@ -112,9 +112,11 @@ def test_kernels_read_what_python_packs(tmp_path):
     packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases)
     packed += layout.PLACES.pack(*places)
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
-    rows = [next(number) for _ in range(12)] + [2, 1] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
+    numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
+    single = [next(number) for _ in range(12)] + [2, 1]
+    rows = single + [value for row in numbers_of for value in (*row, *[0] * (layout.MAX_RANKS - 7))]
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
-    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*rows))
+    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*single) + layout.pack_rows(*numbers_of))
 
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.packets_offset)
     numbers += (chosen.rings_offset, places[-1] + 1, places[-1] + 2, places[-1] + 3)
