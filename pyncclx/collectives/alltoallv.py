@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +14,15 @@ from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..layout import ALLTOALLV, NO_ROWS, Layout, pack_rows
 from ..numba_kernels import calls as numba
+from .alltoallv_options import FIXED, IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
 from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
-PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/layout.cuh
-PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
-IN_SLOTS = ("slots", "sender")
 MOST_ANNOUNCED = 1 << 32  # rows of a sendbuf whose places travel, in half a word, with the counts
+OUTPUTS = ("recvbuf counts", "recvbuf displs", "total", "status", "all_lengths of segments")
 
 
 class Rows(NamedTuple):
@@ -32,28 +30,6 @@ class Rows(NamedTuple):
 
     number: int
     nbytes: int  # of one row
-
-
-class Wanted(NamedTuple):
-    """The keyword arguments of the dynamic form."""
-
-    layout: str | None = None
-    capacity: int | None = None
-    total: Any = None
-    status: Any = None
-    overflow: str | None = None
-    segments: Any = None
-    algorithm: str | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether there is one that MPI's form does not have."""
-        return any(option is not None for option in self[:-1])
-
-    @property
-    def drops(self) -> bool:
-        """Whether rows that do not fit are no error."""
-        return self.overflow == "drop" if self.overflow else self.status is not None
 
 
 class Arrays(NamedTuple):
@@ -65,9 +41,6 @@ class Arrays(NamedTuple):
     recv_displs: Buffer | None
     total: Buffer | None
     status: Buffer | None
-
-
-OUTPUTS = ("recvbuf counts", "recvbuf displs", "total", "status", "all_lengths of segments")
 
 
 @lru_cache  # the same few sizes come again and again
@@ -126,15 +99,15 @@ def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
     """Counts on the device."""
-    device, size, layout = devices.select(), comm.size, wanted.layout or "packed"
-    _check_options(wanted, layout)
+    device, size, layout = devices.select(), comm.size, wanted.placement
+    wanted.check()
     send, recv, arrays = _resolve(sendbuf, recvbuf, wanted, size, device)
     segments = None if wanted.segments is None else read_segments(wanted.segments, size, device)
     _check_apart(arrays, segments, layout)
     sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, layout)
     _check_rows(sent, received, layout)
     numbers = (
-        *(send.address, recv.address, sent.nbytes, sent.number, _capacity(wanted, received.number), received.number),
+        *(send.address, recv.address, sent.nbytes, sent.number, wanted.rows_of(received.number), received.number),
         *[0 if buffer is None else buffer.address for buffer in arrays],
         *(PLACEMENTS[layout], wanted.drops),
     )
@@ -185,27 +158,6 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
         raise NotSupported(
             f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' tells places below 2**32: make rows longer"
         )
-
-
-def _check_options(wanted: Wanted, layout: str) -> None:
-    if layout not in PLACEMENTS:
-        raise ValueError(f"Alltoallv: layout is {layout!r}; it can be 'packed', 'slots', 'sender' or 'placed'")
-    if wanted.algorithm not in (numba.NAME, None):
-        names = f"it can be {numba.NAME!r}, or None for the kernel"
-        raise ValueError(f"Alltoallv: algorithm is {wanted.algorithm!r}; {names}")
-    if wanted.overflow not in (None, "raise", "drop"):
-        raise ValueError(f"Alltoallv: overflow is {wanted.overflow!r}; it can be 'raise' or 'drop'")
-
-
-def _capacity(wanted: Wanted, room: int) -> int:
-    """Rows that may be written: of recvbuf, or of each slot in it."""
-    if wanted.capacity is None:
-        return room
-    capacity = operator.index(wanted.capacity)
-    if not 0 <= capacity <= room:
-        where = "a slot of recvbuf" if wanted.layout in IN_SLOTS else "recvbuf"
-        raise ValueError(f"Alltoallv: capacity is {capacity}, and {where} has {room} rows; give 0 to {room}")
-    return capacity
 
 
 def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:

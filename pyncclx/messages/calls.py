@@ -40,7 +40,7 @@ def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
     outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is not None:
         outgoing.say_ready()
-    return request_of(_Pending(comm, outgoing, _no_message()))
+    return request_of(_Pending(comm, outgoing, MPI.Status()))
 
 
 def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
@@ -225,14 +225,6 @@ def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
 
 def _no_source() -> MPI.Status:
     """What MPI tells of a message from MPI.PROC_NULL."""
-    status = _no_message()
-    status.Set_source(MPI.PROC_NULL)
-    return status
-
-
-def _no_message() -> MPI.Status:
     status = MPI.Status()
-    status.Set_source(MPI.ANY_SOURCE)
-    status.Set_tag(MPI.ANY_TAG)
-    status.Set_elements(MPI.BYTE, 0)
+    status.Set_source(MPI.PROC_NULL)
     return status

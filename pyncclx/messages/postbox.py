@@ -96,8 +96,9 @@ class Postbox:
 
     def see(self, clock: int) -> None:
         """A message with this clock has come: what is sent from now on may follow from it."""
-        with self._lock:
-            self.clock = max(self.clock, clock)
+        if clock > self.clock:  # else it is above already, and never goes back
+            with self._lock:
+                self.clock = max(self.clock, clock)
 
     @staticmethod
     def ready_offset(place: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyncclx import kernel_errors, layout, paths
-from pyncclx.collectives import alltoallv
+from pyncclx.collectives import alltoallv_options as options
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -139,7 +139,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     failures, overflows = ("TIMED_OUT", "ABORTED"), ("BAD_COUNTS", "TRUNCATED")
     records = [getattr(kernel_errors, name, name) for name in (*failures, "overflows", *overflows)]
     assert said["failures"] == [[str(value) for value in records]]
-    placements = (alltoallv.PACKED, alltoallv.SLOTS, alltoallv.FIXED, alltoallv.SENDER, alltoallv.PLACED)
+    placements = (options.PACKED, options.SLOTS, options.FIXED, options.SENDER, options.PLACED)
     assert said["placements"] == [[str(value) for value in placements]]
 
 
