@@ -42,13 +42,10 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
     """Refuse blocks outside of the array; `displs` is None where only the device knows them."""
-    firsts = displs or [0] * len(counts)
-    if min(counts) >= 0 and min(firsts) >= 0 and max(map(operator.add, firsts, counts)) <= room:
-        return
     for rank, count in enumerate(counts):
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")
-        first = firsts[rank]
+        first = displs[rank] if displs is not None else 0
         if count and not 0 <= first <= room - count:  # an empty block may have any displacement
             raise ValueError(
                 f"{name} has {room} elements, the block of rank {rank} is {count} from element {first}; pass "
