@@ -173,7 +173,9 @@ class Device:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
             launcher = self._early_launcher if early else self._launcher
-            launcher.launch(function, grid, block, parameters, stream.ptr)
+            room = launcher.parameters
+            room.view[: len(parameters)] = parameters
+            launcher.launch(function, grid, block, room.pointers, stream.ptr)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         """Enqueue a kernel with any number of parameters."""
@@ -181,7 +183,7 @@ class Device:
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         with self._launching:
             place = ctypes.c_void_p(ctypes.addressof(pointers))
-            self._launcher.launch_arguments(function, grid, block, place, stream.ptr)
+            self._launcher.launch(function, grid, block, place, stream.ptr)
 
     def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
         """A launch to be made again and again."""

@@ -63,7 +63,7 @@ class Launcher:
     """Launches kernels; with `early`, such as wait by themselves for the kernel before."""
 
     def __init__(self, nbytes: int, early: bool = False) -> None:
-        self._parameters = Parameters(nbytes)
+        self.parameters = Parameters(nbytes)
         self._config = _Config(1, 1, 1, 1, 1, 1)
         if early:
             attribute = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -71,16 +71,8 @@ class Launcher:
             self._config.attributes, self._config.attributes_count = ctypes.addressof(self._attribute), 1
         self._place = ctypes.c_void_p(ctypes.addressof(self._config))
 
-    def launch(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, stream: int) -> None:
-        """Launch a kernel whose only parameter is a struct of these bytes."""
-        room = self._parameters
-        room.view[: len(parameters)] = parameters
-        self.launch_arguments(function, grid, block, room.pointers, stream)
-
-    def launch_arguments(
-        self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int
-    ) -> None:
-        """Launch a kernel whose parameters are where an array of pointers says."""
+    def launch(self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int) -> None:
+        """Launch a kernel whose parameters are where an array of pointers says, that of `parameters` for one."""
         config = self._config
         config.grid_x, config.block_x, config.stream = grid, block, stream
         if status := _launch_kernel(self._place, function, pointers, None):
