@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..buffers import Buffer
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
-from .begin import begin
+from .begin import begin, begin_to_send
 from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
@@ -170,7 +170,7 @@ def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: s
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
+    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin_to_send, start, comm))
 
 
 def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name: str = "buf") -> Incoming | None:
