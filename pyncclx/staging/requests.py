@@ -130,13 +130,40 @@ def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Requ
     An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
     give it some; so it is made to hold one whose end we are told of.
     """
+    _look_after_abandoned()
     held = np.empty(0, np.uint8)
     weakref.finalize(held, _upload, copies).atexit = False
     holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
     holder.Free()
-    holding = MPI.Request(holder)
+    holding = StagedRequest(holder)
     ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
     return holding
+
+
+class StagedRequest(MPI.Request):
+    """mpi4py's request of an operation on host copies, which live until MPI is done, also if nobody waits for that."""
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized() and self:
+            _abandoned.append((MPI.Request(self), ()))
+
+
+_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what programs have dropped, but MPI may still write to
+
+
+def _look_after_abandoned() -> None:
+    """Let go of copies with which MPI is done."""
+    _abandoned[:] = [(request, copies) for request, copies in _abandoned if not _is_over(request, copies)]
+
+
+def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
+    try:
+        if not request.Test():
+            return False
+    except MPI.Exception:  # nobody has asked
+        return True
+    _upload(copies)
+    return True
 
 
 def _upload(copies: Sequence[Copy]) -> None:
@@ -161,8 +188,13 @@ class StagedPrequest(Prequest):
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
+        _look_after_abandoned()
         self._copies, self._partitions = copies, partitions
         self._active = False
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized() and self and self._active:
+            _abandoned.append((MPI.Prequest(self), self._copies))
 
     def prepare(self) -> None:
         """Take the device arrays to the host, just before the operation is started."""
