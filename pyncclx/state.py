@@ -38,9 +38,7 @@ class State:
         if team is not None:
             team.device.synchronize()
             team.close()
-        endpoint, self.endpoint = self.endpoint, None
-        if endpoint is not None:
-            endpoint.close()
+        self.endpoint = None  # messages that are on their way keep it
 
 
 def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:

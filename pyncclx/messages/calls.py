@@ -125,7 +125,7 @@ class _Pending:
     """What a request of this module stands for."""
 
     def __init__(self, comm: Base, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
-        self._comm, self._message, self._status = comm, message, status
+        self._state, self._message, self._status = comm.state, message, status
 
     def finish(self) -> None:
         message, self._message = self._message, None
@@ -134,7 +134,8 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            _after(self._comm)
+            if self._state.blocking == "host":  # known of a communicator that has been freed since, too
+                message.endpoint.drain()
 
     def is_over(self) -> bool:
         if self._message is None:

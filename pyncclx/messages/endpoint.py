@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
 
 from .. import layout
-from ..devices import Device, Function
+from ..devices import Device, Function, Watch
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..kernel_errors import ABORTED
 from ..members import DEFAULT_TIMEOUT_S
 from ..team import NO_PLACES, Team
-from .postbox import HEADER_NBYTES, HEADERS, process_postbox
+from .postbox import HEADER_NBYTES, HEADERS, Postbox, process_postbox
 
 # In the error record; the names of the methods.
 OPERATIONS = ("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
@@ -26,8 +27,9 @@ _serial = 0
 
 
 class Endpoint:
-    """The messages of one communicator on one rank; made and closed by each rank alone.
+    """The messages of one communicator on one rank; made by each rank alone.
 
+    It lasts until its communicator has been freed and its last message is over, which may be later.
     Kernels take a `Team` of one: this rank's error record and patience are all they need of it.
     """
 
@@ -52,6 +54,7 @@ class Endpoint:
             for number, name in enumerate(OPERATIONS)
         }
         self._streams: dict[int, Any] = {}  # used since the last `drain`
+        weakref.finalize(self, _give_back, device, self.postbox, self._header, self.watch).atexit = False
 
     @cached_property
     def highest_tag(self) -> int:
@@ -115,11 +118,12 @@ class Endpoint:
         """Make every kernel of this endpoint leave its waits."""
         self.watch.array[0] = 1
 
-    def close(self) -> None:
-        """Give the header back, once no kernel can use it."""
-        self.device.synchronize()
-        self.postbox.headers.append(self._header)
-        self.watch.close()
+
+def _give_back(device: Device, postbox: Postbox, header: int, watch: Watch) -> None:
+    """Let others have what an endpoint had, once no kernel can use it."""
+    device.synchronize()
+    postbox.headers.append(header)
+    watch.close()
 
 
 def _world_ranks(comm: MPI.Comm) -> list[int]:
