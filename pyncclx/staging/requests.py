@@ -143,12 +143,26 @@ def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Requ
 class StagedRequest(MPI.Request):
     """mpi4py's request of an operation on host copies, which live until MPI is done, also if nobody waits for that."""
 
+    def Free(self) -> None:
+        """As mpi4py's: the operation goes on."""
+        _abandon(MPI.Request(self), ())
+        _forget(self)
+
     def __del__(self) -> None:
         if not MPI.Is_finalized() and self:
-            _abandoned.append((MPI.Request(self), ()))
+            _abandon(MPI.Request(self), ())
 
 
-_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what programs have dropped, but MPI may still write to
+_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what nobody waits for, but MPI may still read and write
+
+
+def _abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
+    _abandoned.append((request, copies))
+
+
+def _forget(request: MPI.Request) -> None:
+    """Make it a null request, which another one stands for."""
+    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
 
 
 def _look_after_abandoned() -> None:
@@ -163,6 +177,8 @@ def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
     except MPI.Exception:  # nobody has asked
         return True
     _upload(copies)
+    if request:  # a persistent one
+        request.Free()
     return True
 
 
@@ -192,9 +208,17 @@ class StagedPrequest(Prequest):
         self._copies, self._partitions = copies, partitions
         self._active = False
 
+    def Free(self) -> None:
+        """As mpi4py's: if it has been started, the operation goes on."""
+        if self._active:
+            _abandon(MPI.Prequest(self), self._copies)
+            _forget(self)
+        else:
+            super().Free()
+
     def __del__(self) -> None:
         if not MPI.Is_finalized() and self and self._active:
-            _abandoned.append((MPI.Prequest(self), self._copies))
+            _abandon(MPI.Prequest(self), self._copies)
 
     def prepare(self) -> None:
         """Take the device arrays to the host, just before the operation is started."""
