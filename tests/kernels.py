@@ -13,7 +13,7 @@ from pyncclx import kernels, user_op
 from pyncclx.devices.host import Device
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
-import operators
+import operators_gallery
 
 TRANSFORMS = [  # of tests/ranks/test_row_transform.py
     *(("transformed.cu", "float", "float"), ("transformed.cu", "float", "Bfloat16")),
@@ -32,7 +32,7 @@ def compile_file(file: str) -> str:
 
 def compile_operator(name: str) -> str:
     """Compile the kernels that reduce an example's elements by an operator of their own."""
-    op = operators.CASES[name].op
+    op = operators_gallery.CASES[name].op
     made = user_op._operator(op.fn, op.dtype)
     kernels.compile_image(Device(), "allreduce.cu", made.template)
     return f"allreduce.cu of {made.cxx}"
@@ -57,7 +57,7 @@ if __name__ == "__main__":
         tests = sorted((Path(__file__).parent / "ranks").glob("*.cu"))
         done = (
             processes.map(compile_file, files),
-            processes.map(compile_operator, operators.CASES),
+            processes.map(compile_operator, operators_gallery.CASES),
             processes.map(compile_transform, TRANSFORMS),
             processes.map(compile_test, tests),
         )

@@ -22,9 +22,9 @@ pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
 pytestmark = pytest.mark.timeout(300)
 
-_path = Path(__file__).resolve().parents[2] / "examples" / "operators.py"
-_spec = importlib.util.spec_from_file_location("operators", _path)
-gallery = sys.modules["operators"] = importlib.util.module_from_spec(_spec)
+_path = Path(__file__).resolve().parents[2] / "examples" / "operators_gallery.py"
+_spec = importlib.util.spec_from_file_location("operators_gallery", _path)
+gallery = sys.modules["operators_gallery"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"

@@ -1,4 +1,4 @@
-"""Operators written in Python: the gallery in examples/operators.py, and what they refuse."""
+"""Operators written in Python: the gallery of examples/operators.py, and what they refuse."""
 
 import importlib.util
 import math
@@ -18,9 +18,9 @@ from reference import comparing, contributions, fold
 
 pytest.importorskip("numba", reason="operators written in Python need Numba")
 
-_path = Path(__file__).resolve().parents[2] / "examples" / "operators.py"
-_spec = importlib.util.spec_from_file_location("operators", _path)
-gallery = sys.modules["operators"] = importlib.util.module_from_spec(_spec)
+_path = Path(__file__).resolve().parents[2] / "examples" / "operators_gallery.py"
+_spec = importlib.util.spec_from_file_location("operators_gallery", _path)
+gallery = sys.modules["operators_gallery"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)
 
 one_communicator = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
