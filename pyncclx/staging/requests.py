@@ -14,7 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import persistent
+from ..errors import NotSupported
 from ..messages import request as messages
+from ..messages.envelope import MAGIC
 from .copies import Copy
 
 
@@ -228,9 +230,20 @@ class StagedPrequest(Prequest):
         self._active = True
 
     def land(self) -> None:
-        """Take the result to the device, if the operation has been started and is complete."""
+        """Take the result to the device, if the operation has been started and is complete.
+
+        Raises
+        ------
+        NotSupported
+            What has come is the envelope of a device array, which kernels were to receive.
+        """
         if self._active:
             self._active = False
+            if any(copy.written and bytes(copy.host[: len(MAGIC)]) == MAGIC for copy in self._copies):
+                raise NotSupported(
+                    "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
+                    "it by Recv or Irecv, or send it by Send_init"
+                )
             _upload(self._copies)
 
     def Start(self) -> None:

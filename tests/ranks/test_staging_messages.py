@@ -6,6 +6,8 @@ from mpi4py import MPI
 
 from arrays import host_only
 from fake_gpu import Array, allowed, check, installed, ramp
+from pyncclx import NotSupported
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, MAGIC
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only
@@ -102,3 +104,15 @@ def test_nobody_waits(comm, persistent, end):
         if y.host[-1]:
             break
     check(y, ramp(comm, 3000))
+
+
+def test_a_message_for_kernels(comm):
+    """A persistent receive cannot get a device array's data that stays on the device, and says so."""
+    y = Array(np.zeros(100))
+    receive = comm.Recv_init(y, comm.rank, 3)
+    receive.Start()
+    MPI.Comm.Send(comm, [MAGIC + bytes(ENVELOPE_NBYTES - len(MAGIC)), MPI.BYTE], comm.rank, 3)
+    with pytest.raises(NotSupported, match="Send_init"):
+        receive.Wait()
+    check(y, np.zeros(100))
+    receive.Free()
