@@ -13,7 +13,7 @@ import pytest
 
 from pyncclx import paths
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
