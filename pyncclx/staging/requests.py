@@ -147,6 +147,8 @@ class StagedRequest(MPI.Request):
 
     def Free(self) -> None:
         """As mpi4py's: the operation goes on."""
+        if not self:
+            super().Free()  # which MPI refuses
         _abandon(MPI.Request(self), ())
         _forget(self)
 
@@ -213,6 +215,7 @@ class StagedPrequest(Prequest):
     def Free(self) -> None:
         """As mpi4py's: if it has been started, the operation goes on."""
         if self._active:
+            self._active = False
             _abandon(MPI.Prequest(self), self._copies)
             _forget(self)
         else:

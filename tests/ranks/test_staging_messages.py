@@ -97,6 +97,8 @@ def test_nobody_waits(comm, persistent, end):
     if end == "freed":
         request.Free()
         assert not request
+        with pytest.raises(MPI.Exception):
+            request.Free()
     del request
     comm.Send(Array(ramp(comm, 3000)), comm.rank, 5)
     for _ in range(1000):
