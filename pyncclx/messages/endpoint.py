@@ -11,12 +11,12 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import layout
-from ..devices import Device, Function, Watch
+from ..devices import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..kernel_errors import ABORTED
 from ..members import DEFAULT_TIMEOUT_S
 from ..team import NO_PLACES, Team
-from .postbox import HEADER_NBYTES, HEADERS, Postbox, process_postbox
+from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.
 OPERATIONS = ("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
@@ -42,6 +42,7 @@ class Endpoint:
         self.rank, self.size = comm.rank, len(self._world)  # those that can be addressed
         self.team: Team | None = None  # of the communicator, once it has one
         self.watch = device.allocate_watch(8 * len(layout.WATCH))
+        self.postbox.reclaim()
         if not self.postbox.headers:
             raise NotSupported(f"{HEADERS} communicators have sent or received device arrays: Free some")
         self._header = self.postbox.headers.popleft()
@@ -54,7 +55,7 @@ class Endpoint:
             for number, name in enumerate(OPERATIONS)
         }
         self._streams: dict[int, Any] = {}  # used since the last `drain`
-        weakref.finalize(self, _give_back, device, self.postbox, self._header, self.watch).atexit = False
+        weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
 
     @cached_property
     def highest_tag(self) -> int:
@@ -117,13 +118,6 @@ class Endpoint:
     def abort(self) -> None:
         """Make every kernel of this endpoint leave its waits."""
         self.watch.array[0] = 1
-
-
-def _give_back(device: Device, postbox: Postbox, header: int, watch: Watch) -> None:
-    """Let others have what an endpoint had, once no kernel can use it."""
-    device.synchronize()
-    postbox.headers.append(header)
-    watch.close()
 
 
 def _world_ranks(comm: MPI.Comm) -> list[int]:
