@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..buffers import Buffer
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
-from .begin import begin
+from .begin import begin, begin_to_send
 from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
@@ -128,7 +128,7 @@ class _Pending:
     """What a request of this module stands for."""
 
     def __init__(self, comm: Base, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
-        self._comm, self._message, self._status = comm, message, status
+        self._state, self._message, self._status = comm.state, message, status
 
     def finish(self) -> None:
         message, self._message = self._message, None
@@ -137,7 +137,8 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            _after(self._comm)
+            if self._state.blocking == "host":  # known of a communicator that has been freed since, too
+                message.endpoint.drain()
 
     def is_over(self) -> bool:
         if self._message is None:
@@ -179,7 +180,7 @@ def _outgoing(
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
+    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin_to_send, start, comm))
 
 
 def _begin_receive(

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from .. import kernels
-from ..devices import Device
+from ..devices import Device, Watch
 from .envelope import Sender
 from .peers import Opened, Readers, this_node
 from .places import Places
@@ -79,6 +79,7 @@ class Postbox:
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         self.headers = deque(range(HEADERS))
+        self.retired: deque[tuple[int, Watch]] = deque()  # of endpoints that are gone; late kernels may still use them
         self.clock = 0
         self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
         self._awaited: list[Awaited] = []
@@ -115,6 +116,17 @@ class Postbox:
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """What receivers have written to the done words of some places by now."""
         return struct.unpack(f"={number}Q", self.device.peek(self.memory.address + self.done_offset(first), 8 * number))
+
+    def reclaim(self) -> None:
+        """Let others have what endpoints had that are gone."""
+        with self._lock:
+            number = len(self.retired)
+            if number:
+                self.device.synchronize()
+            for _ in range(number):
+                header, watch = self.retired.popleft()
+                self.headers.append(header)
+                watch.close()
 
     def arrived_word(self, stream: Any) -> int:
         """Address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..buffers import Buffer
 from ..devices.exported import Exported
+from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .postbox import SLOT_NBYTES
@@ -86,9 +87,9 @@ class Outgoing:
         return self._envelope(buffer, transport, place, *where)
 
     def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
-        message = np.empty(inline_nbytes(buffer.nbytes), np.uint8)
+        message = np.empty(inline_nbytes(buffer.nbytes) + GAP, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(buffer, INLINE, 0, 0, answer), np.uint8)
-        device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES
+        device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP
         device.copy(data, buffer.address, buffer.nbytes, self.stream)
         device.synchronize(self.stream)
         return message

@@ -96,7 +96,7 @@ def run(folder: Path, data: bytes) -> dict[str, list[list[str]]]:
         str(program),
     ]
     subprocess.run(command, check=True, timeout=100)
-    lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=20).stdout.decode()
+    lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=100).stdout.decode()
     said: dict[str, list[list[str]]] = {}
     for first, *words in map(str.split, lines.splitlines()):
         said.setdefault(first, []).append(words)
