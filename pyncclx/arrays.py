@@ -53,7 +53,7 @@ def reader_of(array: Any) -> Reader | None:
 
 def place(array: Any, read: Reader) -> str:
     """Tell whether `array` is in "device" or "host" memory. Creates no context and loads no array library."""
-    if read in (read_cupy, read_buffer) or host_arrays():
+    if read is read_cupy or read is read_buffer or host_arrays():
         return "device"
     if read is read_numpy:
         return "host"
@@ -147,7 +147,7 @@ def _read_by_class(kind: type) -> Reader | None:
 
 def in_c_order(array: Any) -> bool:
     """Whether an array is; `resolve` lets contiguous ones pass in either order."""
-    if hasattr(array, "is_contiguous"):  # PyTorch's
+    if reader_of(array) is read_torch:
         return bool(array.is_contiguous())
     try:
         return bool(array.flags["C_CONTIGUOUS"])

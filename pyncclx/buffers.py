@@ -9,13 +9,13 @@ from typing import Any
 from mpi4py import MPI
 
 from . import datatypes, vectors
-from .arrays import place, read_numpy, reader_of
+from .arrays import place, read_numpy, read_torch, reader_of
 from .datatypes import TABLE, Datatype
 from .errors import MPIError, NotSupported
 from .memory import Device
 from .specs import is_nothing, no_buffer, on_host, parts, spec_parts, where
 
-__all__ = ["Buffer", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "spec_parts", "where"]
+__all__ = ["Buffer", "on_device", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "spec_parts", "where"]
 
 
 @dataclass(slots=True)
@@ -51,6 +51,11 @@ class Buffer:
     def nbytes(self) -> int:
         """Bytes of `count` elements."""
         return self.count * self.datatype.itemsize
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether PyTorch's current stream made the data: there its user goes on."""
+        return self.stream is not None and reader_of(self.owner) is read_torch
 
 
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:
@@ -129,13 +134,13 @@ def resolve_vector(
     buffer = _whole(array, key, name, writable, device, divide=o_counts is None)
     counts: list[int] | Buffer
     displs: list[int] | Buffer | None
-    if _on_device(o_counts):
+    if on_device(o_counts):
         counts = _device_integers(o_counts, f"{name} counts", size, device)
     elif o_counts is None:
         counts = vectors.divide(buffer.count, size)
     else:
         counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
-    if _on_device(o_displs):
+    if on_device(o_displs):
         displs = _device_integers(o_displs, f"{name} displs", size, device)
     elif o_displs is None:
         displs = vectors.packed(counts) if isinstance(counts, list) else None
@@ -179,10 +184,10 @@ def resolve_dynamic(
 
 def _whole(array: Any, key: Any, name: str, writable: bool, device: Device, divide: bool) -> Buffer:
     """Resolve all of the array in a spec; `divide` if its length must tell the count."""
-    if is_nothing(array):
-        return Buffer(0, 0, _datatype(key, name, divide), (0,), False, None, None)
     read = reader_of(array)
     if read is None:
+        if is_nothing(array):
+            return Buffer(0, 0, _datatype(key, name, divide), (0,), False, None, None)
         raise no_buffer(array, name)
     address, nbytes, own, shape, readonly, stream, owner = read(array, name, device)
     if readonly and writable:
@@ -241,10 +246,9 @@ def _datatype(key: Any, name: str, divide: bool) -> Datatype:
         raise
 
 
-def _on_device(value: Any) -> bool:
-    if value is None or isinstance(value, (int, list, tuple)):
-        return False
-    read = reader_of(value)
+def on_device(value: Any) -> bool:
+    """Whether counts or displs are a device array. NumPy arrays never are, on the host device neither."""
+    read = reader_of(value)  # none of None, integers, lists and tuples
     return read is not None and read is not read_numpy and place(value, read) == "device"
 
 

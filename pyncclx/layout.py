@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 
 from .tuning import Limits
 
@@ -26,7 +27,8 @@ WATCH = (  # Watch: one 64-bit word each
 FAILURE, OVERFLOW = WATCH.index("failure"), WATCH.index("overflow")
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
 REDUCE = struct.Struct("=QQQi4x")  # ReduceArgs and MoveArgs after their Team: send, recv, nbytes, root
-ALLTOALLV = struct.Struct(f"=QQqqqqQQQQQQii{4 * MAX_RANKS}q")  # AlltoallvArgs after its Team
+ALLTOALLV = struct.Struct("=QQqqqqQQQQQQii")  # AlltoallvArgs after its Team, without its four rows
+NO_ROWS = bytes(4 * 8 * MAX_RANKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,16 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
             return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
         channels //= 2
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
+
+
+@cache
+def _row(size: int) -> struct.Struct:
+    return struct.Struct(f"={size}q{8 * (MAX_RANKS - size)}x")
+
+
+def pack_rows(*rows: list[int]) -> bytes:
+    """Rows of one 64-bit number for each rank, each with room for `MAX_RANKS`."""
+    return b"".join([_row(len(row)).pack(*row) for row in rows])
 
 
 def pack_windows(windows: list[tuple[int, ...]]) -> bytes:

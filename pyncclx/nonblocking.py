@@ -63,8 +63,8 @@ class Launched:
     """What the request of a collective stands for: the end of its kernel."""
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
-        team = enqueue(comm, call)
-        self._state, self._team = state_of(comm), team
+        self._state = state_of(comm)
+        team = self._team = enqueue(comm, self._state, call)
         self._event = None if team is None else team.mark()
         self._buffers = call.buffers  # keep the arrays
 
@@ -99,7 +99,7 @@ def fill_empty(status: MPI.Status) -> None:
 
 def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:
     """The stream that its user goes on with: CuPy's current one, for PyTorch's tensors PyTorch's."""
-    if device.name != "host" and any(type(buffer.owner).__module__.startswith("torch") for buffer in buffers):
+    if any(buffer.of_torch for buffer in buffers):
         return device.external_stream(sys.modules["torch"].cuda.current_stream(device.ordinal).cuda_stream)
     return device.current_stream()
 

@@ -43,7 +43,7 @@ class Prepared:
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         stream_for(device, call.buffers)  # producers on other streams are known now, not later
-        of_torch = any(type(buffer.owner).__module__.startswith("torch") for buffer in call.buffers)
+        of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
 
     @property

@@ -38,9 +38,9 @@ class State:
         if team is not None:
             team.device.synchronize()
             team.close()
-        endpoint, self.endpoint = self.endpoint, None
-        if endpoint is not None:
-            endpoint.close()
+        if self.endpoint is not None:
+            postbox, self.endpoint = self.endpoint.postbox, None  # messages that are on their way keep it
+            postbox.reclaim()
 
 
 def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:

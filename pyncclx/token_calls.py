@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import datatypes, devices, row_transform
 from .arrays import in_c_order
 from .buffers import Buffer, resolve
 from .token_layout import COLLECT, COMBINE, DISPATCH
-from .token_memory import CXX, Handle, address_of, array_type
+from .token_memory import CXX, Handle, array_type
 
 if TYPE_CHECKING:
     from .token_shuffle import TokenShuffle
@@ -49,16 +50,14 @@ def dispatch_move(
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
     applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
     reuse, handle = handle is not None, handle or shuffle.held().new_handle(count)
-    rows = handle.rows
-    outputs = (handle.routes, handle.ways, handle.token_counts, rows.counts, rows.offsets, rows.total, rows.dropped)
     arguments = DISPATCH.pack(
         *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
-        *map(address_of, (*outputs, rows.experts, rows.weights)),
+        *handle.addresses,
         *(count, ids.datatype.itemsize if ids else 0, reuse),
         *applied.addresses,
     )
     buffers = tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer)
-    return Move("Dispatch", applied.template, arguments, buffers, (rows, handle), applied.name)
+    return Move("Dispatch", applied.template, arguments, buffers, (handle.rows, handle), applied.name)
 
 
 def combine_move(
@@ -76,9 +75,12 @@ def combine_move(
     types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
     sent = _read(expert_out, "combine: expert_out", (shuffle.capacity, shuffle.hidden), (shuffle.dtype,))
     summed = _read(out, "combine: out", (count, shuffle.hidden), types, writable=True)
-    addresses = map(address_of, (handle.ways, handle.token_counts, handle.rows.weights, handle.routes))
+    routes, ways, token_counts, *_, weights = handle.addresses
     applied = _applied(shuffle, transform, "combine", summed.datatype.name)
-    arguments = COMBINE.pack(sent.address, *addresses, summed.address, count, bool(weighted), *applied.addresses)
+    arguments = COMBINE.pack(
+        *(sent.address, ways, token_counts, weights, routes, summed.address, count, bool(weighted)),
+        *applied.addresses,
+    )
     return Move("Combine", applied.template, arguments, (sent, *applied.buffers, summed), out, applied.name)
 
 
@@ -94,17 +96,23 @@ def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -
         out = shuffle.held().xp.empty((count, shuffle.k), "f4")
     sent = _read(values, "collect: values", (shuffle.capacity,), ("float32",))
     collected = _read(out, "collect: out", (count, shuffle.k), ("float32",), writable=True)
-    addresses = map(address_of, (handle.ways, handle.token_counts, handle.routes))
-    arguments = COLLECT.pack(sent.address, *addresses, collected.address, count)
+    routes, ways, token_counts, *_ = handle.addresses
+    arguments = COLLECT.pack(sent.address, ways, token_counts, routes, collected.address, count)
     return Move("Collect", (), arguments, (sent, collected), out)
 
 
 def _applied(shuffle: TokenShuffle, transform: Any, operation: str, result: str) -> row_transform.Applied:
     """A transform of elements of the shuffle's dtype, in a kernel that makes `result` of them; or none."""
-    names, element = (CXX[shuffle.dtype], CXX[result]), datatypes.of(shuffle.dtype)
+    names = CXX[shuffle.dtype], CXX[result]
     if transform is None:
-        return row_transform.NONE._replace(template=names)
+        return _untransformed(names)
+    element = datatypes.of(shuffle.dtype)
     return row_transform.apply(transform, operation, names, element, element)
+
+
+@cache
+def _untransformed(names: tuple[str, str]) -> row_transform.Applied:
+    return row_transform.NONE._replace(template=names)
 
 
 def _read(
@@ -112,12 +120,16 @@ def _read(
 ) -> Buffer:
     """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
     buffer = resolve(array, name, writable=writable, device=devices.select())
-    wanted = ["n" if length is None else str(length) for length in shape]
     found = buffer.shape
-    if len(found) != len(shape) or any(want not in (None, got) for want, got in zip(shape, found, strict=True)):
+    if found != shape and not _fits(found, shape):
+        wanted = ["n" if length is None else str(length) for length in shape]
         raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
     if buffer.datatype.name not in types:
         raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
     if not in_c_order(array):
         raise ValueError(f"{name} is in Fortran order; pass an array in C order")
     return buffer
+
+
+def _fits(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+    return len(found) == len(shape) and all(want in (None, got) for want, got in zip(shape, found, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,11 @@ class Handle:
     routes: Any  # (tokens, k) uint64: what the choices became
     ways: Any  # (size, max_tokens, k) uint32: the rows here of all ranks' choices
     token_counts: Any  # (size,) int64: tokens of each rank
+
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Of routes, ways, token_counts, and what a dispatch writes of the rows: counts to weights, in that order."""
+        return tuple(map(address_of, (self.routes, self.ways, self.token_counts, *self.rows[2:])))
 
 
 class Memory:

@@ -7,28 +7,18 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import datatypes, kernels
+from . import datatypes
 from .base import IntraBase
-from .collectives.launch import compare, stream_for
 from .errors import CollectiveMismatch, NotSupported
-from .token_calls import Move, collect_move, combine_move, dispatch_move
-from .token_layout import (
-    MAX_ALL_CHOICES,
-    MAX_CHOICES,
-    MAX_EXPERTS,
-    PHASES,
-    RECEIVE,
-    SEND,
-    check_buckets,
-    place_experts,
-    whole,
-)
-from .token_memory import FLOAT8, ROW_TYPES, Handle, Memory, Rows
+from .token_calls import collect_move, combine_move, dispatch_move
+from .token_launch import Launching
+from .token_layout import MAX_ALL_CHOICES, MAX_CHOICES, MAX_EXPERTS, check_buckets, place_experts, whole
+from .token_memory import FLOAT8, ROW_TYPES, Handle, Rows
 
 LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
 
 
-class TokenShuffle:
+class TokenShuffle(Launching):
     """Moves tokens to the ranks of their experts and the results back; made by `Intracomm.Create_token_shuffle`.
 
     Parameters
@@ -86,7 +76,7 @@ class TokenShuffle:
         placement: Any = None,
         blocks: int | None = None,
     ) -> None:
-        self.comm = comm
+        super().__init__(comm)
         self.num_experts = whole(num_experts, "num_experts", 1, MAX_EXPERTS)
         self.capacity = whole(capacity, "capacity", 1, 2**31 - 1)
         self.hidden = whole(hidden, "hidden", LEAST_HIDDEN)
@@ -104,9 +94,6 @@ class TokenShuffle:
             )
         self.first_buckets = self.placement.first_buckets(by_source=layout == "source")
         check_buckets(self.first_buckets)
-        self._memory: Memory | None = None
-        self._begun: Move | None = None
-        self._closed = False
         self._agree()
 
     def _agree(self) -> None:
@@ -237,65 +224,6 @@ class TokenShuffle:
             `out`. Zero for a choice without a row.
         """
         return self._whole(collect_move(self, values, handle, out))
-
-    # Launching
-
-    def held(self) -> Memory:
-        """The memory, allocated at the first use. Collective then."""
-        if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
-            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
-        if self._memory is None:
-            self._memory = Memory(self)
-        return self._memory
-
-    def _whole(self, move: Move) -> Any:
-        self._launch(move, SEND | RECEIVE)
-        return move.result
-
-    def _begin(self, move: Move) -> None:
-        self._launch(move, SEND)
-        self._begun = move
-
-    def _end(self, operation: str) -> Any:
-        move = self._begun
-        if move is None or move.operation != operation:
-            raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
-        self._begun = None
-        self._launch(move, RECEIVE)
-        return move.result
-
-    def _launch(self, move: Move, phases: int) -> None:
-        comm, operation = self.comm, move.operation
-        if self._begun is not None:
-            begun = self._begun.operation.lower()
-            raise RuntimeError(f"{operation.lower()} after {begun}_begin: call {begun}_end before")
-        if comm.checking:
-            compare(comm, operation, (move.template[:2], move.transform, phases))
-        team, memory = comm.team, self.held()
-        function = kernels.get(comm, team, f"{operation.lower()}.cu", operation.lower(), *move.template)
-        stream = stream_for(team.device, move.buffers)
-        parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
-        team.enqueue(function, memory.blocks, team.threads, parameters, stream)
-        if comm.blocking == "host":
-            team.drain()
-
-    # The end
-
-    def Free(self) -> None:
-        """Release the memory. Collective; rows and handles must not be used any more."""
-        memory, self._memory, self._closed = self._memory, None, True
-        if memory is None or memory not in memory.team.dependents:
-            return
-        memory.team.device.synchronize()
-        MPI.Comm.Barrier(self.comm)
-        memory.close()
-
-    def __enter__(self) -> TokenShuffle:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:  # it waits for all ranks; those of a rank that raises may never come here
-            self.Free()
 
 
 class Shuffles(IntraBase):

@@ -37,8 +37,7 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
         return [each * rank for rank in range(size)] if stride else [each] * size
     if length != size:
         raise ValueError(f"{name} has {length} items, expecting {size}, one for each rank")
-    items = value if isinstance(value, (list, tuple)) else (value[rank] for rank in range(size))
-    return list(map(operator.index, items))
+    return list(map(operator.index, value))
 
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:

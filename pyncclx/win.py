@@ -249,8 +249,9 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
     def _insist(self, rank: int) -> None:
         """MPI may put a lock off until the first access: make one, of the word beneath the device's memory."""
         if self._exposed is not None and self._exposed.in_use and rank != MPI.PROC_NULL:
-            word = self._words[rank] if isinstance(self._exposed, Attached) else 0
-            MPI.Win.Get(self, [np.empty(_WORD, "u1"), MPI.BYTE], rank, [word, _WORD, MPI.BYTE])
+            place = self._words[rank] if isinstance(self._exposed, Attached) else 0
+            word = np.empty(_WORD, "u1")  # MPI may write to it until the Flush
+            MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, _WORD, MPI.BYTE])
             MPI.Win.Flush(self, rank)
 
 

@@ -22,7 +22,7 @@ WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 
 # Seconds that a test may take, unless it is marked `timeout(seconds)`.
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 # Seconds that a rank on which it failed waits for the others, who may be stuck without it.
 GRACE = 30.0
 # Seconds from the first rank's last word to the end, in which the other ranks can say theirs.

@@ -21,8 +21,8 @@ import launch
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = (1, 2, 3, 4, 8)
 # Seconds that a step may take, several times what it takes on two processors.
-LIMITS = {"ruff": 60.0, "mypy": 240.0, "kernels": 900.0, "host": 1500.0, "ranks": 1200.0, "protocol": 1200.0}
-LIMITS["conformance"] = 900.0
+LIMITS = {"ruff": 60.0, "mypy": 480.0, "kernels": 1800.0, "host": 3000.0, "ranks": 2400.0, "protocol": 2400.0}
+LIMITS["conformance"] = 1800.0
 DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"

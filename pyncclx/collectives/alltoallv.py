@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from .. import devices
-from ..buffers import Buffer, on_host, resolve, resolve_dynamic, resolve_vector, where
+from ..buffers import Buffer, on_device, on_host, resolve, resolve_dynamic, resolve_vector
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
-from ..layout import ALLTOALLV, MAX_RANKS, Layout
+from ..layout import ALLTOALLV, NO_ROWS, Layout, pack_rows
 from ..numba_kernels import calls as numba
-from .alltoallv_segments import read_segments, segments_call
+from .alltoallv_options import FIXED, IN_SLOTS, PLACEMENTS, Wanted
+from .alltoallv_segments import Segments, read_segments, segments_call
 from .launch import Call, Choice, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
-PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/layout.cuh
-PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
-IN_SLOTS = ("slots", "sender")
 MOST_ANNOUNCED = 1 << 32  # rows of a sendbuf whose places travel, in half a word, with the counts
+OUTPUTS = ("recvbuf counts", "recvbuf displs", "total", "status", "all_lengths of segments")
 
 
 class Rows(NamedTuple):
@@ -34,21 +32,15 @@ class Rows(NamedTuple):
     nbytes: int  # of one row
 
 
-class Wanted(NamedTuple):
-    """The keyword arguments of the dynamic form."""
+class Arrays(NamedTuple):
+    """The device arrays of the dynamic form beside the two buffers, in the order of `ALLTOALLV`."""
 
-    layout: str
-    capacity: int | None
-    total: Any
-    status: Any
-    overflow: str | None
-    segments: Any
-    algorithm: str | None
-
-    @property
-    def drops(self) -> bool:
-        """Whether rows that do not fit are no error."""
-        return self.overflow == "drop" if self.overflow else self.status is not None
+    counts: Buffer
+    displs: Buffer | None
+    recv_counts: Buffer | None
+    recv_displs: Buffer | None
+    total: Buffer | None
+    status: Buffer | None
 
 
 @lru_cache  # the same few sizes come again and again
@@ -60,25 +52,12 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)
-def alltoallv(
-    comm: Intracomm,
-    sendbuf: Any,
-    recvbuf: Any,
-    *,
-    layout: str | None = None,
-    capacity: int | None = None,
-    total: Any = None,
-    status: Any = None,
-    overflow: str | None = None,
-    segments: Any = None,
-    algorithm: str | None = None,
-) -> Call | None:
-    """See `Intracomm.Alltoallv`."""
-    ours = (layout, capacity, total, status, overflow, segments)
-    if any(option is not None for option in ours) or counts_on_device(sendbuf):
-        wanted = Wanted(layout or "packed", capacity, total, status, overflow, segments, algorithm)
+def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any, **options: Any) -> Call | None:
+    """See `Intracomm.Alltoallv`; the options are those of `Wanted`."""
+    wanted = Wanted(**options)
+    if counts_on_device(sendbuf) or wanted.given:
         return _dynamic(comm, sendbuf, recvbuf, wanted)
-    if algorithm is not None:
+    if wanted.algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
     return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
 
@@ -87,10 +66,7 @@ def counts_on_device(spec: Any) -> bool:
     """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
     if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
         return False
-    counts = spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1]
-    return hasattr(counts, "__cuda_array_interface__") or (
-        not hasattr(counts, "__array_interface__") and where(counts) == "device"
-    )
+    return on_device(spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1])
 
 
 def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
@@ -117,18 +93,36 @@ def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
 
     `rows`: send counts, send displacements, receive counts, receive displacements.
     """
-    return ALLTOALLV.pack(
-        *(send.address, recv.address, 1, send.nbytes, 0, 0),
-        *(0, 0, 0, 0, 0, 0),
-        *(FIXED, 0),
-        *(number for row in rows for number in (*row, *[0] * (MAX_RANKS - len(row)))),
-    )
+    numbers = ALLTOALLV.pack(send.address, recv.address, 1, send.nbytes, 0, 0, 0, 0, 0, 0, 0, 0, FIXED, 0)
+    return numbers + pack_rows(*rows)
 
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
     """Counts on the device."""
-    _check_options(wanted)
-    device, size = devices.select(), comm.size
+    device, size, layout = devices.select(), comm.size, wanted.placement
+    wanted.check()
+    send, recv, arrays = _resolve(sendbuf, recvbuf, wanted, size, device)
+    segments = None if wanted.segments is None else read_segments(wanted.segments, size, device)
+    _check_apart(arrays, segments, layout)
+    sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, layout)
+    _check_rows(sent, received, layout)
+    numbers = (
+        *(send.address, recv.address, sent.nbytes, sent.number, wanted.rows_of(received.number), received.number),
+        *[0 if buffer is None else buffer.address for buffer in arrays],
+        *(PLACEMENTS[layout], wanted.drops),
+    )
+    buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
+    if segments is not None:
+        if wanted.algorithm is not None:
+            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
+        return segments_call(comm, numbers, buffers, segments, (layout, sent.nbytes))
+    if numba.wanted(wanted.algorithm):
+        return numba.alltoallv(comm, numbers, buffers, (layout, sent.nbytes))
+    return _call(ALLTOALLV.pack(*numbers) + NO_ROWS, buffers, (layout, sent.nbytes))
+
+
+def _resolve(sendbuf: Any, recvbuf: Any, wanted: Wanted, size: int, device: Any) -> tuple[Buffer, Buffer, Arrays]:
+    """The arrays of the dynamic form."""
     try:
         send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
         recv, recv_counts, recv_displs = resolve_dynamic(
@@ -150,58 +144,20 @@ def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Cal
         raise ValueError("Alltoallv: sendbuf has displs, and segments say where they begin; leave displs out")
     total = None if wanted.total is None else _integers(wanted.total, "Alltoallv: total", 1, device)
     status = None if wanted.status is None else _integers(wanted.status, "Alltoallv: status", size, device)
-    given = {"recvbuf counts": recv_counts, "recvbuf displs": recv_displs, "total": total, "status": status}
-    segments = None if wanted.segments is None else read_segments(wanted.segments, size, device)
-    if segments is not None:
-        given["all_lengths of segments"] = segments.all_lengths
-    inputs = [counts, displs, recv_displs if wanted.layout == "placed" else None, *(segments or ())[:2]]
-    _check_apart(inputs, {name: buffer for name, buffer in given.items() if buffer is not inputs[2]})
-    sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, wanted.layout)
+    return send, recv, Arrays(counts, displs, recv_counts, recv_displs, total, status)
+
+
+def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
+    """Raise unless rows of both buffers are of one length, and not too many."""
     if sent.nbytes != received.nbytes:
         raise MPIError(
             MPI.ERR_TRUNCATE,
             f"Alltoallv: a row of sendbuf has {sent.nbytes} bytes, a row of recvbuf {received.nbytes}; make them equal",
         )
-    if wanted.layout == "sender" and sent.number >= MOST_ANNOUNCED:
+    if layout == "sender" and sent.number >= MOST_ANNOUNCED:
         raise NotSupported(
             f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' tells places below 2**32: make rows longer"
         )
-    arrays = (counts, displs, recv_counts, recv_displs, total, status)
-    numbers = (
-        *(send.address, recv.address, sent.nbytes, sent.number, _capacity(wanted, received.number), received.number),
-        *(_address(buffer) for buffer in arrays),
-        *(PLACEMENTS[wanted.layout], wanted.drops),
-    )
-    buffers = (send, *(buffer for buffer in arrays if buffer is not None), recv)
-    if segments is not None:
-        if wanted.algorithm is not None:
-            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
-        return segments_call(comm, numbers, buffers, segments, (wanted.layout, sent.nbytes))
-    if numba.wanted(wanted.algorithm):
-        return numba.alltoallv(comm, numbers, buffers, (wanted.layout, sent.nbytes))
-    arguments = ALLTOALLV.pack(*numbers, *[0] * (4 * MAX_RANKS))
-    return _call(arguments, buffers, (wanted.layout, sent.nbytes))
-
-
-def _check_options(wanted: Wanted) -> None:
-    if wanted.layout not in PLACEMENTS:
-        raise ValueError(f"Alltoallv: layout is {wanted.layout!r}; it can be 'packed', 'slots', 'sender' or 'placed'")
-    if wanted.algorithm not in (numba.NAME, None):
-        names = f"it can be {numba.NAME!r}, or None for the kernel"
-        raise ValueError(f"Alltoallv: algorithm is {wanted.algorithm!r}; {names}")
-    if wanted.overflow not in (None, "raise", "drop"):
-        raise ValueError(f"Alltoallv: overflow is {wanted.overflow!r}; it can be 'raise' or 'drop'")
-
-
-def _capacity(wanted: Wanted, room: int) -> int:
-    """Rows that may be written: of recvbuf, or of each slot in it."""
-    if wanted.capacity is None:
-        return room
-    capacity = operator.index(wanted.capacity)
-    if not 0 <= capacity <= room:
-        where = "a slot of recvbuf" if wanted.layout in IN_SLOTS else "recvbuf"
-        raise ValueError(f"Alltoallv: capacity is {capacity}, and {where} has {room} rows; give 0 to {room}")
-    return capacity
 
 
 def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
@@ -229,16 +185,18 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
     return buffer
 
 
-def _check_apart(inputs: list[Buffer | None], outputs: dict[str, Buffer | None]) -> None:
+def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
     """An output that is also an input could be written before every block has read it."""
+    inputs: tuple[Buffer | None, ...] = arrays[:2]
+    outputs: tuple[Buffer | None, ...] = arrays[2:]
+    if layout == "placed":
+        inputs, outputs = (*inputs, arrays.recv_displs), (arrays.recv_counts, None, *arrays[4:])
+    if segments is not None:
+        inputs, outputs = (*inputs, segments.lengths, segments.ids), (*outputs, segments.all_lengths)
     read = {buffer.address for buffer in inputs if buffer is not None}
-    for name, buffer in outputs.items():
+    for name, buffer in zip(OUTPUTS, outputs, strict=False):
         if buffer is not None and buffer.address in read:
             raise ValueError(f"Alltoallv: {name} is an array that gives counts or displs; pass another one")
-
-
-def _address(buffer: Buffer | None) -> int:
-    return 0 if buffer is None else buffer.address
 
 
 def _in_bytes(values: list[int] | Buffer | None, itemsize: int) -> list[int]:

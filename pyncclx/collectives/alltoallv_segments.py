@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..buffers import Buffer, resolve
 from ..errors import NotSupported
-from ..layout import ALLTOALLV, MAX_RANKS, Layout
+from ..layout import ALLTOALLV, NO_ROWS, Layout
 from ..team import OPERATIONS, Plan, Team
 from .launch import Call, Choice
 
@@ -82,9 +82,9 @@ def segments_call(
     address = comm.team.scratch(sum(lengths))
     tables = [address + sum(lengths[:i]) for i in range(len(lengths))]
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
-    arguments = ALLTOALLV.pack(*numbers, *[0] * (4 * MAX_RANKS)) + SEGMENTS.pack(
-        *(0 if buffer is None else buffer.address for buffer in arrays), count, segments.ids.count, *tables
-    )
+    addresses = [0 if buffer is None else buffer.address for buffer in arrays]
+    own = SEGMENTS.pack(*addresses, count, segments.ids.count, *tables)
+    arguments = ALLTOALLV.pack(*numbers) + NO_ROWS + own
 
     def list_segments(team: Team, stream: Any) -> None:
         function = team.functions[("list_segments",)]

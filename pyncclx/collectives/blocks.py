@@ -10,10 +10,10 @@ from mpi4py import MPI
 from .. import devices
 from ..buffers import Buffer, on_host, resolve, resolve_vector, where
 from ..errors import MPIError, NotSupported
-from ..layout import MAX_RANKS, Layout
+from ..layout import MAX_RANKS, Layout, pack_rows
 from .launch import Choice, is_in_place
 
-BLOCKS = struct.Struct(f"=QQQi4x{2 * MAX_RANKS}Q")  # BlocksArgs of cuda/blocks.cuh after its Team
+BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/blocks.cuh after its Team, without its two rows
 
 
 def announced(layout: Layout, kernel: str) -> Choice:
@@ -35,7 +35,7 @@ class Blocks(NamedTuple):
         return self.buffer.address + self.begins[rank]
 
 
-_NOTHING = [0] * MAX_RANKS
+_NO_ROWS = bytes(2 * 8 * MAX_RANKS)
 
 
 def pack(send: int, recv: int, nbytes: int, root: int, blocks: Blocks | None = None) -> bytes:
@@ -43,9 +43,8 @@ def pack(send: int, recv: int, nbytes: int, root: int, blocks: Blocks | None = N
 
     `nbytes` is that of the block in the other buffer, the one that has a single block.
     """
-    padding = _NOTHING[len(blocks.nbytes) :] if blocks else []
-    rows = (*blocks.nbytes, *padding, *blocks.begins, *padding) if blocks else (*_NOTHING, *_NOTHING)
-    return BLOCKS.pack(send, recv, nbytes, root, *rows)
+    rows = pack_rows(blocks.nbytes, blocks.begins) if blocks else _NO_ROWS
+    return BLOCKS.pack(send, recv, nbytes, root) + rows
 
 
 def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:

@@ -13,6 +13,7 @@ from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..layout import PACK_NBYTES, Layout
 from ..numba_kernels import compiled
+from ..state import State, state_of
 from ..team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
@@ -135,14 +136,15 @@ class Call(NamedTuple):
 
 def run(comm: Intracomm, call: Call) -> None:
     """Launch a call's kernel on the current stream; wait for it if the communicator blocks."""
-    launched = enqueue(comm, call)
-    if launched is not None and comm.state.blocking == "host":
-        launched.drain()
+    state = state_of(comm)
+    team = enqueue(comm, state, call)
+    if team is not None and state.blocking == "host":
+        team.drain()
 
 
-def enqueue(comm: Intracomm, call: Call) -> Team | None:
+def enqueue(comm: Intracomm, state: State, call: Call) -> Team | None:
     """Launch a call's kernel on the current stream; returns the team it runs in, None if there was nothing to do."""
-    if comm.state.checking:
+    if state.checking:
         compare(comm, call.operation, call.signature)
     if call.empty:
         return None
@@ -183,7 +185,7 @@ def stream_for(device: Any, buffers: tuple[Buffer, ...]) -> Any:
     for buffer in buffers:
         if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
             producer = device.external_stream(buffer.stream)
-            if type(buffer.owner).__module__.startswith("torch"):
+            if buffer.of_torch:
                 stream = producer
             else:
                 device.order(producer, stream)

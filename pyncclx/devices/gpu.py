@@ -20,6 +20,7 @@ from .exported import Exported
 from .gpu_launch import Launcher, Step, checked
 from .gpu_memory import (
     POSIX_FD,
+    Allocations,
     LegacyPeerMemory,
     LegacySharedMemory,
     MappedMemory,
@@ -30,7 +31,7 @@ from .gpu_memory import (
     Upload,
     ipc_handle,
 )
-from .gpu_streams import Event, Foreign, Repeated, capture_of, handle_of
+from .gpu_streams import Event, Foreign, Repeated, capture_of, handle_of, is_capturing
 from .pointers import is_device_pointer
 
 MAX_CHANNELS = 64
@@ -65,7 +66,7 @@ class Device:
         self.most_channels: int = properties["multiProcessorCount"]
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
-        self._handles: dict[int, tuple[int, bytes]] = {}  # of allocations: address -> identity, CUDA IPC handle
+        self._allocations = Allocations()
         self._reader: Any = None  # the stream of `peek`
         self._event = checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._launcher = Launcher(MOST_PARAMETERS)
@@ -172,7 +173,9 @@ class Device:
         """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
             launcher = self._early_launcher if early else self._launcher
-            launcher.launch(function, grid, block, parameters, stream.ptr)
+            room = launcher.parameters
+            room.view[: len(parameters)] = parameters
+            launcher.launch(function, grid, block, room.pointers, stream.ptr)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         """Enqueue a kernel with any number of parameters."""
@@ -180,7 +183,7 @@ class Device:
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         with self._launching:
             place = ctypes.c_void_p(ctypes.addressof(pointers))
-            self._launcher.launch_arguments(function, grid, block, place, stream.ptr)
+            self._launcher.launch(function, grid, block, place, stream.ptr)
 
     def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
         """A launch to be made again and again."""
@@ -215,11 +218,10 @@ class Device:
         """
         if first.ptr == then.ptr:
             return
-        before, after = handle_of(first), handle_of(then)
-        if capture_of(before) != capture_of(after):
+        if capture_of(first) != capture_of(then):
             return
-        checked(driver.cuEventRecord(self._event, before))
-        checked(driver.cuStreamWaitEvent(after, self._event, 0))
+        checked(driver.cuEventRecord(self._event, handle_of(first)))
+        checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))
 
     def event(self) -> Event:
         """An event to record."""
@@ -248,15 +250,7 @@ class Device:
 
     def allocation(self, address: int) -> Exported | None:
         """Let other processes open the allocation that an address is in; None unless it came from cudaMalloc."""
-        capable = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
-        if not checked(driver.cuPointerGetAttribute(capable, address)):
-            return None
-        number = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
-        identity = int(checked(driver.cuPointerGetAttribute(number, address)))
-        base, whole = map(int, checked(driver.cuMemGetAddressRange(address)))
-        if self._handles.get(base, (-1, b""))[0] != identity:
-            self._handles[base] = identity, ipc_handle(base)
-        return Exported(base, whole, self._handles[base][1], identity, address - base)
+        return self._allocations.at(address)
 
     def open_exported(self, handle: bytes, nbytes: int) -> LegacyPeerMemory:
         """Map an allocation of another process."""
@@ -283,4 +277,4 @@ class Device:
 
     def is_capturing(self, stream: Any) -> bool:
         """Whether a stream is being captured in a graph."""
-        return capture_of(handle_of(stream)) != 0
+        return is_capturing(stream)

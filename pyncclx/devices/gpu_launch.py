@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 
-_LIBRARY = ctypes.CDLL("libcuda.so.1")
-_launch_kernel, _launch_graph = _LIBRARY.cuLaunchKernelEx, _LIBRARY.cuGraphLaunch
+LIBRARY = ctypes.CDLL("libcuda.so.1")
+_launch_kernel, _launch_graph = LIBRARY.cuLaunchKernelEx, LIBRARY.cuGraphLaunch
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
@@ -26,9 +26,9 @@ def checked(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _checked_status(status: int) -> None:
-    if status:
-        checked((driver.CUresult(status),))
+def fail(status: int) -> None:
+    """Raise the error that a driver call by ctypes has returned."""
+    checked((driver.CUresult(status),))
 
 
 class _Config(ctypes.Structure):
@@ -63,7 +63,7 @@ class Launcher:
     """Launches kernels; with `early`, such as wait by themselves for the kernel before."""
 
     def __init__(self, nbytes: int, early: bool = False) -> None:
-        self._parameters = Parameters(nbytes)
+        self.parameters = Parameters(nbytes)
         self._config = _Config(1, 1, 1, 1, 1, 1)
         if early:
             attribute = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -71,19 +71,12 @@ class Launcher:
             self._config.attributes, self._config.attributes_count = ctypes.addressof(self._attribute), 1
         self._place = ctypes.c_void_p(ctypes.addressof(self._config))
 
-    def launch(self, function: ctypes.c_void_p, grid: int, block: int, parameters: bytes, stream: int) -> None:
-        """Launch a kernel whose only parameter is a struct of these bytes."""
-        room = self._parameters
-        room.view[: len(parameters)] = parameters
-        self.launch_arguments(function, grid, block, room.pointers, stream)
-
-    def launch_arguments(
-        self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int
-    ) -> None:
-        """Launch a kernel whose parameters are where an array of pointers says."""
+    def launch(self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int) -> None:
+        """Launch a kernel whose parameters are where an array of pointers says, that of `parameters` for one."""
         config = self._config
         config.grid_x, config.block_x, config.stream = grid, block, stream
-        _checked_status(_launch_kernel(self._place, function, pointers, None))
+        if status := _launch_kernel(self._place, function, pointers, None):
+            fail(status)
 
 
 class Step(NamedTuple):
@@ -112,7 +105,8 @@ class Graph:
 
     def launch(self, stream: int) -> None:
         """Launch them on a stream that is not being captured."""
-        _checked_status(_launch_graph(self._graph, ctypes.c_void_p(stream)))
+        if status := _launch_graph(self._graph, ctypes.c_void_p(stream)):
+            fail(status)
 
 
 def _add_kernel(graph: Any, before: list[Any], step: Step) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any, ClassVar
 
@@ -9,9 +10,13 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
-from .gpu_launch import checked
+from .exported import Exported
+from .gpu_launch import LIBRARY, checked, fail
 
 POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_HAS_IPC_HANDLE = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+_NUMBER = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID)
+_MOST_ALLOCATIONS = 1024  # that are remembered
 
 
 class MappedMemory:
@@ -129,6 +134,35 @@ class PinnedWords:
 
     def close(self) -> None:
         del self.array, self._memory
+
+
+class Allocations:
+    """The allocations of this process that other processes can open, by the numbers that the driver gives them once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int, bytes]] = {}  # where it begins, bytes, CUDA IPC handle
+
+    def at(self, address: int) -> Exported | None:
+        """The allocation that an address is in; None unless it came from cudaMalloc."""
+        if not _attribute(_HAS_IPC_HANDLE, address):
+            return None
+        number = _attribute(_NUMBER, address)
+        base, nbytes, handle = self._known.get(number) or self._read(number, address)
+        return Exported(base, nbytes, handle, number, address - base)
+
+    def _read(self, number: int, address: int) -> tuple[int, int, bytes]:
+        base, nbytes = map(int, checked(driver.cuMemGetAddressRange(address)))
+        if len(self._known) >= _MOST_ALLOCATIONS:
+            self._known.clear()
+        self._known[number] = base, nbytes, ipc_handle(base)
+        return self._known[number]
+
+
+def _attribute(name: int, address: int) -> int:
+    value = ctypes.c_uint64(0)  # shorter ones leave the rest zero
+    if status := LIBRARY.cuPointerGetAttribute(ctypes.byref(value), name, ctypes.c_uint64(address)):
+        fail(status)
+    return value.value
 
 
 def ipc_handle(address: int) -> bytes:

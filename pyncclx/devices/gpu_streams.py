@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
 from cuda.bindings import driver
 
-from .gpu_launch import Graph, Step, checked
+from .gpu_launch import LIBRARY, Graph, Step, checked, fail
 
-_ACTIVE = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+_ACTIVE = int(driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
+_NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
+_stream_is_capturing = LIBRARY.cuStreamIsCapturing
+_record_event, _query_event = LIBRARY.cuEventRecord, LIBRARY.cuEventQuery
 _handles: dict[int, Any] = {}
 
 
@@ -32,12 +36,16 @@ def handle_of(stream: Any) -> Any:
         return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
 
 
-def capture_of(handle: Any) -> int:
+def is_capturing(stream: Any) -> bool:
+    """Whether a stream is being captured in a graph: a cheaper question than in which."""
+    status = ctypes.c_int(0)
+    failed = _stream_is_capturing(ctypes.c_void_p(stream.ptr), ctypes.byref(status))
+    return not failed and status.value == _ACTIVE
+
+
+def capture_of(stream: Any) -> int:
     """The capture a stream takes part in; 0: none."""
-    status, *values = driver.cuStreamGetCaptureInfo(handle)
-    if status != driver.CUresult.CUDA_SUCCESS or values[0] != _ACTIVE:
-        return 0
-    return int(values[1])
+    return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
 class Event:
@@ -45,14 +53,19 @@ class Event:
 
     def __init__(self) -> None:
         self._owner = cupy.cuda.Event(disable_timing=True)
-        self.event = driver.CUevent(self._owner.ptr)
+        self._pointer = ctypes.c_void_p(self._owner.ptr)
         self._on = self._capture = 0  # the stream and the capture it was recorded in
+
+    @property
+    def event(self) -> Any:
+        """The driver's handle."""
+        return driver.CUevent(self._owner.ptr)
 
     def record(self, stream: Any) -> None:
         """Be where the stream's work ends by now."""
-        handle = handle_of(stream)
-        self._on, self._capture = stream.ptr, capture_of(handle)
-        checked(driver.cuEventRecord(self.event, handle))
+        self._on, self._capture = stream.ptr, capture_of(stream)
+        if status := _record_event(self._pointer, ctypes.c_void_p(stream.ptr)):
+            fail(status)
 
     def recorded(self, pointer: int) -> None:
         """A graph has been launched, on the stream of this handle, that does what `record` does."""
@@ -62,17 +75,15 @@ class Event:
         """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
         if self._capture:
             return True
-        result = driver.cuEventQuery(self.event)
-        if result[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        checked(result)
-        return True
+        status = _query_event(self._pointer)
+        if status not in (0, _NOT_READY):
+            fail(status)
+        return bool(status == 0)
 
     def order(self, then: Any) -> None:
         """What is enqueued on `then` from now on waits; not across the border of a capture, as `Device.order`."""
-        handle = handle_of(then)
-        if then.ptr != self._on and capture_of(handle) == self._capture:
-            checked(driver.cuStreamWaitEvent(handle, self.event, 0))
+        if then.ptr != self._on and capture_of(then) == self._capture:
+            checked(driver.cuStreamWaitEvent(handle_of(then), self.event, 0))
 
     def synchronize(self) -> None:
         """Wait on the host; not for one in a capture."""

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..buffers import Buffer
 from ..collectives.launch import stream_for
 from ..errors import NotSupported
-from .begin import begin
+from .begin import begin, begin_to_send
 from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
@@ -19,14 +19,15 @@ from .typed import TypedBuffer, resolve_message
 
 if TYPE_CHECKING:
     from ..base import Base
+    from .endpoint import Endpoint
 
 
 def send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> None:
     """Send and Ssend."""
-    outgoing = _outgoing(comm, operation, buf, dest, tag)
+    outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is None:
         return
-    if comm.endpoint.postbox.idle:
+    if outgoing.postbox.idle:
         outgoing.say_ready_and_wait()
     else:
         outgoing.say_ready()
@@ -36,15 +37,15 @@ def send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> None:
 
 def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
     """Isend and Issend."""
-    outgoing = _outgoing(comm, operation, buf, dest, tag)
+    outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is not None:
         outgoing.say_ready()
-    return request_of(_Pending(comm, outgoing, _no_message()))
+    return request_of(_Pending(comm, outgoing, MPI.Status()))
 
 
 def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
-    incoming = _incoming(comm, "Recv", buf, source, tag)
+    incoming = _begin_receive(comm, comm.endpoint, "Recv", buf, source, tag)
     if incoming is None:
         return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
     incoming.finish(incoming.stream)
@@ -54,7 +55,7 @@ def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | No
 
 def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
-    incoming = _incoming(comm, "Irecv", buf, source, tag)
+    incoming = _begin_receive(comm, comm.endpoint, "Irecv", buf, source, tag)
     return request_of(_Pending(comm, incoming, incoming.status if incoming else _no_source()))
 
 
@@ -88,10 +89,11 @@ def exchange(
     """Sendrecv."""
     endpoint = comm.endpoint
     endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
+    to_send = None
     if dest != MPI.PROC_NULL:
-        _resolve(comm, f"{operation}: sendbuf", sendbuf, writable=False)
-    incoming = _incoming(comm, operation, recvbuf, source, recvtag, "recvbuf")
-    outgoing = _outgoing(comm, operation, sendbuf, dest, sendtag, "sendbuf")
+        to_send = _resolve(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
+    incoming = _begin_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
+    outgoing = to_send and _outgoing(comm, endpoint, operation, *to_send, dest, sendtag)
     if outgoing is not None:
         outgoing.say_ready()
     try:
@@ -108,10 +110,11 @@ def exchange_in_place(
     comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
 ) -> None:
     """Sendrecv_replace. What arrives may not overwrite what the receiver of ours has still to read: send a copy."""
-    buffer, stream = _resolve(comm, "Sendrecv_replace: buf", buf, writable=True)
-    device = comm.endpoint.device
+    endpoint = comm.endpoint
+    buffer, stream = _resolve(endpoint, "Sendrecv_replace: buf", buf, writable=True)
+    device = endpoint.device
     if isinstance(buffer, TypedBuffer):
-        buffer.pack(comm.endpoint, stream)
+        buffer.pack(endpoint, stream)
         address = buffer.address
     else:
         copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
@@ -125,7 +128,7 @@ class _Pending:
     """What a request of this module stands for."""
 
     def __init__(self, comm: Base, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
-        self._comm, self._message, self._status = comm, message, status
+        self._state, self._message, self._status = comm.state, message, status
 
     def finish(self) -> None:
         message, self._message = self._message, None
@@ -134,7 +137,8 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            _after(self._comm)
+            if self._state.blocking == "host":  # known of a communicator that has been freed since, too
+                message.endpoint.drain()
 
     def is_over(self) -> bool:
         if self._message is None:
@@ -147,9 +151,9 @@ class _Pending:
         _tell(status, self._status)
 
 
-def _resolve(comm: Base, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
+def _resolve(endpoint: Endpoint, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
     """The buffer, and the stream to work on."""
-    device = comm.endpoint.device
+    device = endpoint.device
     buffer = buf if isinstance(buf, Buffer) else resolve_message(buf, name, writable=writable, device=device)
     stream = stream_for(device, (buffer,))
     if device.is_capturing(stream):
@@ -160,26 +164,33 @@ def _resolve(comm: Base, name: str, buf: Any, *, writable: bool) -> tuple[Buffer
     return buffer, stream
 
 
-def _outgoing(comm: Base, operation: str, buf: Any, dest: int, tag: int, name: str = "buf") -> Outgoing | None:
+def _begin_send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Outgoing | None:
     """Begin to send; None to MPI.PROC_NULL."""
     endpoint = comm.endpoint
     endpoint.check_send(operation, dest, tag)
     if dest == MPI.PROC_NULL:
         return None
-    buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=False)
+    buffer, stream = _resolve(endpoint, f"{operation}: buf", buf, writable=False)
+    return _outgoing(comm, endpoint, operation, buffer, stream, dest, tag)
+
+
+def _outgoing(
+    comm: Base, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, dest: int, tag: int
+) -> Outgoing:
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
     start = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin, start, comm))
+    return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin_to_send, start, comm))
 
 
-def _incoming(comm: Base, operation: str, buf: Any, source: int, tag: int, name: str = "buf") -> Incoming | None:
+def _begin_receive(
+    comm: Base, endpoint: Endpoint, operation: str, buf: Any, source: int, tag: int, name: str = "buf"
+) -> Incoming | None:
     """Begin to receive; None from MPI.PROC_NULL."""
-    endpoint = comm.endpoint
     endpoint.check_receive(operation, source, tag)
     if source == MPI.PROC_NULL:
         return None
-    buffer, stream = _resolve(comm, f"{operation}: {name}", buf, writable=True)
+    buffer, stream = _resolve(endpoint, f"{operation}: {name}", buf, writable=True)
     return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
 
 
@@ -189,14 +200,14 @@ def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any, held: H
     def start(envelope: Any, source: int, tag: int) -> MPI.Request:
         return MPI.Message.Irecv(message, [envelope, MPI.BYTE])
 
-    buffer, stream = _resolve(comm, f"{operation}: buf", buf, writable=True)
-    return Incoming(comm.endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start, held)
+    endpoint = comm.endpoint
+    buffer, stream = _resolve(endpoint, f"{operation}: buf", buf, writable=True)
+    return Incoming(endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start, held)
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:
     """The stream that goes on when a request was waited for; with PyTorch's tensors, theirs."""
-    of_torch = type(message.buffer.owner).__module__.startswith("torch")
-    return message.stream if of_torch else message.endpoint.device.current_stream()
+    return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
 
 
 def _after(comm: Base) -> None:
@@ -215,14 +226,6 @@ def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
 
 def _no_source() -> MPI.Status:
     """What MPI tells of a message from MPI.PROC_NULL."""
-    status = _no_message()
-    status.Set_source(MPI.PROC_NULL)
-    return status
-
-
-def _no_message() -> MPI.Status:
     status = MPI.Status()
-    status.Set_source(MPI.ANY_SOURCE)
-    status.Set_tag(MPI.ANY_TAG)
-    status.Set_elements(MPI.BYTE, 0)
+    status.Set_source(MPI.PROC_NULL)
     return status

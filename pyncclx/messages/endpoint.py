@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,9 @@ _serial = 0
 
 
 class Endpoint:
-    """The messages of one communicator on one rank; made and closed by each rank alone.
+    """The messages of one communicator on one rank; made by each rank alone.
 
+    It lasts until its communicator has been freed and its last message is over, which may be later.
     Kernels take a `Team` of one: this rank's error record and patience are all they need of it.
     """
 
@@ -40,6 +42,7 @@ class Endpoint:
         self.rank, self.size = comm.rank, len(self._world)  # those that can be addressed
         self.team: Team | None = None  # of the communicator, once it has one
         self.watch = device.allocate_watch(8 * len(layout.WATCH))
+        self.postbox.reclaim()
         if not self.postbox.headers:
             raise NotSupported(f"{HEADERS} communicators have sent or received device arrays: Free some")
         self._header = self.postbox.headers.popleft()
@@ -52,6 +55,7 @@ class Endpoint:
             for number, name in enumerate(OPERATIONS)
         }
         self._streams: dict[int, Any] = {}  # used since the last `drain`
+        weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
 
     @cached_property
     def highest_tag(self) -> int:
@@ -114,12 +118,6 @@ class Endpoint:
     def abort(self) -> None:
         """Make every kernel of this endpoint leave its waits."""
         self.watch.array[0] = 1
-
-    def close(self) -> None:
-        """Give the header back, once no kernel can use it."""
-        self.device.synchronize()
-        self.postbox.headers.append(self._header)
-        self.watch.close()
 
 
 def _world_ranks(comm: MPI.Comm) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import NamedTuple
 
@@ -17,8 +18,9 @@ INLINE = 4  # it follows the envelope in the same message of MPI
 
 HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
 _OWN = struct.Struct("=16s16s64sQ16s16s5x")
-_MESSAGE = struct.Struct("=16s9Q64s")
-ENVELOPE_NBYTES = _MESSAGE.size + _OWN.size
+_MESSAGE = struct.Struct("=9Q64s")
+_OWN_OFFSET = len(MAGIC) + _MESSAGE.size
+ENVELOPE_NBYTES = _OWN_OFFSET + _OWN.size
 _GRAIN = 64  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
 
 
@@ -53,7 +55,7 @@ class Envelope(NamedTuple):
 
     def pack(self, sender: bytes) -> bytes:
         """Bytes of the envelope; `sender` is what `Sender.pack` gave."""
-        return _MESSAGE.pack(MAGIC, *self) + sender
+        return MAGIC + _MESSAGE.pack(*self) + sender
 
 
 def inline_nbytes(nbytes: int) -> int:
@@ -70,7 +72,10 @@ def unpack(message: bytes) -> tuple[Envelope, Sender] | None:
     """Read an envelope; None if it is none."""
     if len(message) < ENVELOPE_NBYTES or not message.startswith(MAGIC):
         return None
-    _, *fields = _MESSAGE.unpack_from(message)
-    uid, node, bounce_handle, bounce_nbytes, socket, token = _OWN.unpack_from(message, _MESSAGE.size)
-    sender = Sender(uid, node, bounce_handle.rstrip(b"\0"), bounce_nbytes, socket.rstrip(b"\0"), token)
-    return Envelope._make(fields), sender
+    return Envelope(*_MESSAGE.unpack_from(message, len(MAGIC))), _unpack_sender(message[_OWN_OFFSET:])
+
+
+@functools.lru_cache  # the same few processes send again and again
+def _unpack_sender(packed: bytes) -> Sender:
+    uid, node, bounce_handle, bounce_nbytes, socket, token = _OWN.unpack(packed)
+    return Sender(uid, node, bounce_handle.rstrip(b"\0"), bounce_nbytes, socket.rstrip(b"\0"), token)

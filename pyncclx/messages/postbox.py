@@ -29,7 +29,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from .. import kernels
-from ..devices import Device
+from ..devices import Device, Watch
 from .envelope import Sender
 from .peers import Opened, Readers, this_node
 from .places import Places
@@ -79,8 +79,9 @@ class Postbox:
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         self.headers = deque(range(HEADERS))
+        self.retired: deque[tuple[int, Watch]] = deque()  # of endpoints that are gone; late kernels may still use them
         self.clock = 0
-        self._streams: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
         self._awaited: list[Awaited] = []
         self._scratch: list[Array] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
@@ -96,8 +97,9 @@ class Postbox:
 
     def see(self, clock: int) -> None:
         """A message with this clock has come: what is sent from now on may follow from it."""
-        with self._lock:
-            self.clock = max(self.clock, clock)
+        if clock > self.clock:  # else it is above already, and never goes back
+            with self._lock:
+                self.clock = max(self.clock, clock)
 
     @staticmethod
     def ready_offset(place: int) -> int:
@@ -115,13 +117,27 @@ class Postbox:
         """What receivers have written to the done words of some places by now."""
         return struct.unpack(f"={number}Q", self.device.peek(self.memory.address + self.done_offset(first), 8 * number))
 
+    def reclaim(self) -> None:
+        """Let others have what endpoints had that are gone."""
+        with self._lock:
+            number = len(self.retired)
+            if number:
+                self.device.synchronize()
+            for _ in range(number):
+                header, watch = self.retired.popleft()
+                self.headers.append(header)
+                watch.close()
+
     def arrived_word(self, stream: Any) -> int:
         """Address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
         key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
-        if key not in self._streams and len(self._streams) == STREAMS:
-            self.device.synchronize()
-            self._streams.clear()
-        return self.memory.address + _ARRIVED + 4 * self._streams.setdefault(key, len(self._streams))
+        word = self._words.get(key)
+        if word is None:
+            if len(self._words) == STREAMS:
+                self.device.synchronize()
+                self._words.clear()
+            word = self._words.setdefault(key, self.memory.address + _ARRIVED + 4 * len(self._words))
+        return word
 
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that nobody waits for until MPI has sent it."""

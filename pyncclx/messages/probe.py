@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from .begin import GAP, parted
 from .envelope import ENVELOPE_NBYTES, may_be_one, unpack
 
 if TYPE_CHECKING:
@@ -80,12 +81,14 @@ def hold(message: MPI.Message, known: MPI.Status) -> Held:
     global _itself
     if _itself == MPI.COMM_NULL:
         _itself = MPI.COMM_SELF.Dup()
-    data = np.empty(known.Get_elements(MPI.BYTE), np.uint8)
-    MPI.Message.Recv(message, [data, MPI.BYTE])
+    received = known.Get_elements(MPI.BYTE)
+    data, datatype = np.empty(received + GAP, np.uint8), parted(received + GAP)
+    MPI.Message.Recv(message, [data, 1, datatype])
     found = unpack(data[:ENVELOPE_NBYTES].tobytes())
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
-    _sent.append((_itself.Isend([data, MPI.BYTE], 0), data))
-    nbytes = found[0].nbytes if found else data.nbytes
+    _sent.append((_itself.Isend([data, 1, datatype], 0), data))
+    datatype.Free()
+    nbytes = found[0].nbytes if found else received
     return Held(known.source, known.tag, nbytes, _itself.Mprobe(0))
 
 

@@ -131,7 +131,7 @@ class Incoming:
     def _move(self) -> None:
         if self._found is None or self._found[0].transport == INLINE:
             if self._error is None and self._nbytes:
-                data = self._message.ctypes.data + (ENVELOPE_NBYTES if self._found else 0)
+                data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if self._found else 0)
                 self.endpoint.device.copy(self.buffer.address, data, self._nbytes, self.stream)
         elif self._found[0].transport != EMPTY:
             self._pull(*self._found)

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..buffers import Buffer
 from ..devices.exported import Exported
+from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .postbox import SLOT_NBYTES
@@ -33,14 +34,15 @@ class Outgoing:
         self.buffer = buffer  # keeps the memory
         self.clock = self.postbox.tick()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        self._keep: Any = None  # what MPI reads
+        number = endpoint.number_of(dest)
+        message: Any
         if buffer.nbytes == 0:
             message = self._envelope(buffer, EMPTY, 0, 0)
-        elif not self.postbox.readers.has(endpoint.number_of(dest)):
-            message = self._inline(buffer, answer=endpoint.number_of(dest) + 1)
+        elif not self.postbox.readers.has(number):
+            message = self._inline(buffer, answer=number + 1)
         else:
             message = self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
-        self._keep = message
+        self._keep = message  # what MPI reads
         self._request: MPI.Request = start(message, dest, tag)
 
     # Each gives the message for MPI, or None if the data cannot travel so.
@@ -52,13 +54,13 @@ class Outgoing:
         return envelope.pack(self.postbox.sender)
 
     def _eager(self, buffer: Buffer) -> bytes | None:
-        if buffer.nbytes > SLOT_NBYTES or (place := self.postbox.slots.take()) is None:
+        postbox, nbytes = self.postbox, buffer.nbytes
+        if nbytes > SLOT_NBYTES or (place := postbox.slots.take()) is None:
             return None
-        base, offset = self.postbox.memory.address, self.postbox.slot_offset(place)
-        ready = base + self.postbox.ready_offset(place)
-        arguments = PUT.pack(buffer.address, base + offset, ready, buffer.nbytes, self.clock)
-        threads = min(-(-buffer.nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
-        self.postbox.slots.hold(place, self.clock)
+        base, offset = postbox.memory.address, postbox.slot_offset(place)
+        arguments = PUT.pack(buffer.address, base + offset, base + postbox.ready_offset(place), nbytes, self.clock)
+        threads = min(-(-nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        postbox.slots.hold(place, self.clock)
         self.endpoint.launch(self.operation, "put_eager", (1, threads), arguments, self.stream)
         return self._envelope(buffer, EAGER, place, offset)
 
@@ -85,9 +87,9 @@ class Outgoing:
         return self._envelope(buffer, transport, place, *where)
 
     def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
-        message = np.empty(inline_nbytes(buffer.nbytes), np.uint8)
+        message = np.empty(inline_nbytes(buffer.nbytes) + GAP, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(buffer, INLINE, 0, 0, answer), np.uint8)
-        device, data = self.endpoint.device, message.ctypes.data + ENVELOPE_NBYTES
+        device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP
         device.copy(data, buffer.address, buffer.nbytes, self.stream)
         device.synchronize(self.stream)
         return message

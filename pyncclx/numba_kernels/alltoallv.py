@@ -18,7 +18,7 @@ import numpy as np
 from numba import cuda
 
 import pyncclx.device as d
-from pyncclx.collectives.alltoallv import PLACED, SENDER, SLOTS
+from pyncclx.collectives.alltoallv_options import PLACED, SENDER, SLOTS
 from pyncclx.devices import numba_code
 from pyncclx.kernel_errors import BAD_COUNTS
 from pyncclx.layout import MAX_RANKS

@@ -75,7 +75,7 @@ def _or_staged(native: _Method, family: type, operation: str) -> _Method:
 
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if family not in type(self).__mro__:  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
+        if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
             return getattr(type(self), operation)(self, *args, **kwargs)
         try:
             return native(self, *args, **kwargs)

@@ -14,7 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import persistent
+from ..errors import NotSupported
 from ..messages import request as messages
+from ..messages.envelope import MAGIC
 from .copies import Copy
 
 
@@ -130,13 +132,58 @@ def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Requ
     An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
     give it some; so it is made to hold one whose end we are told of.
     """
+    _look_after_abandoned()
     held = np.empty(0, np.uint8)
     weakref.finalize(held, _upload, copies).atexit = False
     holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
     holder.Free()
-    holding = MPI.Request(holder)
+    holding = StagedRequest(holder)
     ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
     return holding
+
+
+class StagedRequest(MPI.Request):
+    """mpi4py's request of an operation on host copies, which live until MPI is done, also if nobody waits for that."""
+
+    def Free(self) -> None:
+        """As mpi4py's: the operation goes on."""
+        if not self:
+            super().Free()  # which MPI refuses
+        _abandon(MPI.Request(self), ())
+        _forget(self)
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized() and self:
+            _abandon(MPI.Request(self), ())
+
+
+_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what nobody waits for, but MPI may still read and write
+
+
+def _abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
+    _abandoned.append((request, copies))
+
+
+def _forget(request: MPI.Request) -> None:
+    """Make it a null request, which another one stands for."""
+    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
+
+
+def _look_after_abandoned() -> None:
+    """Let go of copies with which MPI is done."""
+    _abandoned[:] = [(request, copies) for request, copies in _abandoned if not _is_over(request, copies)]
+
+
+def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
+    try:
+        if not request.Test():
+            return False
+    except MPI.Exception:  # nobody has asked
+        return True
+    _upload(copies)
+    if request:  # a persistent one
+        request.Free()
+    return True
 
 
 def _upload(copies: Sequence[Copy]) -> None:
@@ -161,8 +208,22 @@ class StagedPrequest(Prequest):
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
+        _look_after_abandoned()
         self._copies, self._partitions = copies, partitions
         self._active = False
+
+    def Free(self) -> None:
+        """As mpi4py's: if it has been started, the operation goes on."""
+        if self._active:
+            self._active = False
+            _abandon(MPI.Prequest(self), self._copies)
+            _forget(self)
+        else:
+            super().Free()
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized() and self and self._active:
+            _abandon(MPI.Prequest(self), self._copies)
 
     def prepare(self) -> None:
         """Take the device arrays to the host, just before the operation is started."""
@@ -172,9 +233,20 @@ class StagedPrequest(Prequest):
         self._active = True
 
     def land(self) -> None:
-        """Take the result to the device, if the operation has been started and is complete."""
+        """Take the result to the device, if the operation has been started and is complete.
+
+        Raises
+        ------
+        NotSupported
+            What has come is the envelope of a device array, which kernels were to receive.
+        """
         if self._active:
             self._active = False
+            if any(copy.written and bytes(copy.host[: len(MAGIC)]) == MAGIC for copy in self._copies):
+                raise NotSupported(
+                    "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
+                    "it by Recv or Irecv, or send it by Send_init"
+                )
             _upload(self._copies)
 
     def Start(self) -> None:

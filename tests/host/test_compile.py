@@ -23,7 +23,6 @@ import pytest
 from pyncclx import kernels, layout, paths
 
 nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
-pytestmark = pytest.mark.timeout(300)
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 MAIN = "sm_90"

@@ -110,7 +110,7 @@ def test_atomics(run: Run) -> None:
 
 def test_clock(run: Run) -> None:
     out = run("clocks", 1, 1, 2)
-    assert 1000 <= out[1] - out[0] < 10**9
+    assert 1000 <= out[1] - out[0] < 60 * 10**9  # nanoseconds
 
 
 @pytest.mark.parametrize("kernel", ["chase<true>", "chase<false>"])

@@ -62,7 +62,7 @@ def test_a_process_under_srun_refuses_itself() -> None:
         env={**os.environ, **STEP},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert child.returncode == 1

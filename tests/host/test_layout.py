@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyncclx import kernel_errors, layout, paths
-from pyncclx.collectives import alltoallv
+from pyncclx.collectives import alltoallv_options as options
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -96,7 +96,7 @@ def run(folder: Path, data: bytes) -> dict[str, list[list[str]]]:
         str(program),
     ]
     subprocess.run(command, check=True, timeout=100)
-    lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=20).stdout.decode()
+    lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=100).stdout.decode()
     said: dict[str, list[list[str]]] = {}
     for first, *words in map(str.split, lines.splitlines()):
         said.setdefault(first, []).append(words)
@@ -112,9 +112,11 @@ def test_kernels_read_what_python_packs(tmp_path):
     packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases)
     packed += layout.PLACES.pack(*places)
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
-    rows = [next(number) for _ in range(12)] + [2, 1] + [-next(number) for _ in range(4 * layout.MAX_RANKS)]
+    numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
+    single = [next(number) for _ in range(12)] + [2, 1]
+    rows = single + [value for row in numbers_of for value in (*row, *[0] * (layout.MAX_RANKS - 7))]
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
-    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*rows))
+    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*single) + layout.pack_rows(*numbers_of))
 
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.packets_offset)
     numbers += (chosen.rings_offset, places[-1] + 1, places[-1] + 2, places[-1] + 3)
@@ -137,7 +139,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     failures, overflows = ("TIMED_OUT", "ABORTED"), ("BAD_COUNTS", "TRUNCATED")
     records = [getattr(kernel_errors, name, name) for name in (*failures, "overflows", *overflows)]
     assert said["failures"] == [[str(value) for value in records]]
-    placements = (alltoallv.PACKED, alltoallv.SLOTS, alltoallv.FIXED, alltoallv.SENDER, alltoallv.PLACED)
+    placements = (options.PACKED, options.SLOTS, options.FIXED, options.SENDER, options.PLACED)
     assert said["placements"] == [[str(value) for value in placements]]
 
 

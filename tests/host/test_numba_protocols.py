@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plain_python import CHUNKS_NBYTES, PACKETS_NBYTES, Machine, kernels_of
-from pyncclx.collectives.alltoallv import PLACEMENTS
+from pyncclx.collectives.alltoallv_options import PLACEMENTS
 from reference import labels
 from row_routing import LONGEST, POISON, WIDTH, draw, expected
 

@@ -51,7 +51,7 @@ def on_two_ranks(folder: Path, program: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     return child.returncode, child.stdout

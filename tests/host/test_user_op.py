@@ -20,7 +20,6 @@ nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings
 numba_code = pytest.importorskip("pyncclx.devices.numba_code")
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
-pytestmark = pytest.mark.timeout(300)
 
 _path = Path(__file__).resolve().parents[2] / "examples" / "operators_gallery.py"
 _spec = importlib.util.spec_from_file_location("operators_gallery", _path)

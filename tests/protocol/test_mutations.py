@@ -13,7 +13,7 @@ import pytest
 
 from pyncclx import paths
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
@@ -219,7 +219,7 @@ def test_without_a_mutation_it_passes(programs):
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_mutation_is_noticed(programs, name):
     mutation = MUTATIONS[name]
-    options = {"mutation": number(name), "epoch": mutation.epoch, "patience_s": 5}
+    options = {"mutation": number(name), "epoch": mutation.epoch}
     for seed in range(SEEDS):
         if mutation.finds == "tsan":
             done = programs["mutated-tsan"](ranks=3, seed=seed, calls=120, **options)
@@ -228,7 +228,7 @@ def test_each_mutation_is_noticed(programs, name):
                 assert "data race" in done.stderr or "heap-use-after-free" in done.stderr, done.stderr[:6000]
                 return
         else:
-            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, **options)
+            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, patience_s=5, **options)
             if done.returncode in AWRY:
                 return
         assert done.returncode == 0, done.stderr[:6000]

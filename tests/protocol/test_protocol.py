@@ -6,7 +6,7 @@ hostile memory, which delays and reorders stores. `driver.cpp` says what is run 
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits for the compiler
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 PROGRAMS = {
     "tsan": ("-O1", "-fsanitize=thread"),

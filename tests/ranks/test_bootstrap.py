@@ -31,7 +31,7 @@ def fd(plain: MPI.Intracomm) -> Iterator[int]:
     os.write(descriptor, f"rank {plain.rank}".encode())
     yield descriptor
     os.close(descriptor)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what was garbage before may be gone
 
 
 def sources(descriptors: dict[int, int]) -> dict[int, str]:
@@ -196,7 +196,7 @@ def test_a_descriptor_that_is_not_open(plain: MPI.Intracomm, fd: int) -> None:
 def test_a_rank_that_does_not_deliver(plain: MPI.Intracomm, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain.rank == 1:
         monkeypatch.setattr(mailbox.Mailbox, "post", lambda *args: False)
-    with raises_everywhere(plain, TimeoutError, match=r"nothing came from ranks \[1"):
+    with raises_everywhere(plain, TimeoutError, match=r"nothing came from ranks \[(0, )?1\b"):
         mpi_bootstrap.allgather_fds(plain, fd, range(plain.size), timeout=0.5)
 
 

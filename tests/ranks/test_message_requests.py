@@ -91,6 +91,25 @@ def test_what_requests_refuse(comm):
     assert get(array).tolist() == told(comm.rank, 9, 0, 4).tolist()
 
 
+@pytest.mark.parametrize("count", [9, LARGE])
+@pytest.mark.parametrize("blocking", ["stream", "host"])
+def test_free_before_waiting(comm, count, blocking):
+    """Messages outlive their communicator, and others made since are none of their business."""
+    acquaint(comm)
+    right, left = neighbours(comm)
+    with comparing() as compare:
+        for index in range(3):
+            own, recv = comm.Dup(), Output(count, "i8")
+            own.blocking = blocking
+            requests = [own.Irecv(recv.array, left, 1), own.Isend(put(told(comm.rank, 1, index, count)), right, 1)]
+            own.Free()
+            other = comm.Dup()
+            other.Sendrecv(put(told(comm.rank, 2, index, 1)), right, 2, xp.zeros(1, "i8"), left, 2)
+            Request.Waitall(requests)
+            other.Free()
+            compare(recv, told(left, 1, index, count), f"message {index}")
+
+
 @gpu_only
 def test_streams(comm):
     """Sends come after what made the data on their stream, receives before what reads it on theirs."""

@@ -176,6 +176,39 @@ def test_truncation(comm, count, known, monkeypatch):
     own.Free()
 
 
+HOST_RECEIVES = {
+    "Recv": lambda comm, room, source: comm.Recv(room, source, 1),
+    "Irecv": lambda comm, room, source: comm.Irecv(room, source, 1).Wait(),
+    "Recv_init": lambda comm, room, source: MPI.Request.Wait(started(comm.Recv_init(room, source, 1))),
+    "Probe": lambda comm, room, source: (comm.Probe(source, 1), comm.Recv(room, source, 1)),
+}
+
+
+def started(request):
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("comm", ["reversed" if MPI.COMM_WORLD.size > 1 else "dup"], indirect=True)
+@pytest.mark.parametrize("name", HOST_RECEIVES)
+def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
+    """A device array's message is longer, so MPI refuses it; what lies behind the host array stays as it is."""
+    introduce(comm, False, monkeypatch)
+    right, left = neighbours(comm)
+    spoilt = []
+    for dest, source in ((right, left), (comm.rank, comm.rank)):
+        for nbytes in (8, 2000, 8000, 8 * LARGE):
+            memory = bytearray(b"7" * (nbytes + 1000))
+            request = comm.Isend(put(np.zeros(nbytes, "u1")), dest, 1)
+            with pytest.raises(MPI.Exception) as raised:
+                HOST_RECEIVES[name](comm, [memoryview(memory)[:nbytes], MPI.BYTE], source)
+            request.Wait()
+            assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+            if memory[nbytes:] != b"7" * 1000:
+                spoilt.append(f"{nbytes} bytes from rank {source}")
+    assert not spoilt
+
+
 def test_bad_arguments(comm):
     """What mpi4py refuses is refused before anything is sent."""
     array = xp.zeros(4, "i8")

@@ -1,6 +1,5 @@
 """comm.Register: arrays that were there before become windows, and ordinary arrays again."""
 
-import gc
 import weakref
 
 import numpy as np
@@ -107,10 +106,8 @@ def test_the_array_is_held(comm):
     held = weakref.ref(array)
     registration = comm.Register(array)
     del array
-    gc.collect()
     assert_everywhere(comm, held() is not None)
     registration.Free()
-    gc.collect()
     assert_everywhere(comm, held() is None)
 
 

@@ -180,7 +180,7 @@ def test_refusals(comm):
     with raises_everywhere(comm, TypeError, "cannot read an array of complex64"):
         comm.Allgather(x, y, transform=affine(xp.ones(2, "c8"), x))
     with raises_everywhere(comm, NotSupported, "not int32 of int32"):
-        comm.Allgather(x.astype("i4"), y.astype("i4"), transform=halved)
+        comm.Allgather(x.view("i4"), y.view("i4"), transform=halved)
     with raises_everywhere(comm, NotSupported, "nor in place"):
         comm.Alltoall(MPI.IN_PLACE, y, transform=halved)
     with raises_everywhere(comm, ValueError, "leave it out"):

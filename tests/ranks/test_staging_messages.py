@@ -6,6 +6,8 @@ from mpi4py import MPI
 
 from arrays import host_only
 from fake_gpu import Array, allowed, check, installed, ramp
+from pyncclx import NotSupported
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, MAGIC
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only
@@ -81,4 +83,38 @@ def test_partitions(comm):
         Request.Waitall([send, receive])
         check(y, x.host)
     send.Free()
+    receive.Free()
+
+
+@pytest.mark.parametrize("end", ["dropped", "freed"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_nobody_waits(comm, persistent, end):
+    """MPI may still write to the copy of a receive that nobody waits for: it lives on, and later calls take it back."""
+    y = Array(np.zeros(3000))
+    request = comm.Recv_init(y, comm.rank, 5) if persistent else comm.Irecv(y, comm.rank, 5)
+    if persistent:
+        request.Start()
+    if end == "freed":
+        request.Free()
+        assert not request
+        with pytest.raises(MPI.Exception):
+            request.Free()
+    del request
+    comm.Send(Array(ramp(comm, 3000)), comm.rank, 5)
+    for _ in range(1000):
+        comm.Irecv(Array(np.zeros(1)), MPI.PROC_NULL).Wait()
+        if y.host[-1]:
+            break
+    check(y, ramp(comm, 3000))
+
+
+def test_a_message_for_kernels(comm):
+    """A persistent receive cannot get a device array's data that stays on the device, and says so."""
+    y = Array(np.zeros(100))
+    receive = comm.Recv_init(y, comm.rank, 3)
+    receive.Start()
+    MPI.Comm.Send(comm, [MAGIC + bytes(ENVELOPE_NBYTES - len(MAGIC)), MPI.BYTE], comm.rank, 3)
+    with pytest.raises(NotSupported, match="Send_init"):
+        receive.Wait()
+    check(y, np.zeros(100))
     receive.Free()

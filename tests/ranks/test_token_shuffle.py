@@ -32,7 +32,7 @@ def placements(comm, random, experts):
     yield "replicas", [[*ranks, -1][:2] for ranks in twice], [(ranks * 2)[:2] for ranks in twice]
 
 
-@pytest.mark.timeout(120 + ROUTINGS / 5)
+@pytest.mark.timeout(300 + ROUTINGS / 5)
 @pytest.mark.parametrize("layout", ["expert", "source"])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_random_routings(comm, regime, layout, k):

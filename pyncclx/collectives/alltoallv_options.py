@@ -1,0 +1,60 @@
+"""What the dynamic form of Alltoallv can be told beside its buffers."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+from ..numba_kernels import calls as numba
+
+PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/layout.cuh
+PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
+IN_SLOTS = ("slots", "sender")
+
+
+class Wanted(NamedTuple):
+    """The keyword arguments of the dynamic form."""
+
+    layout: str | None = None
+    capacity: int | None = None
+    total: Any = None
+    status: Any = None
+    overflow: str | None = None
+    segments: Any = None
+    algorithm: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is one that MPI's form does not have."""
+        return any(option is not None for option in self[:-1])
+
+    @property
+    def drops(self) -> bool:
+        """Whether rows that do not fit are no error."""
+        return self.overflow == "drop" if self.overflow else self.status is not None
+
+    @property
+    def placement(self) -> str:
+        """How rows are placed, a key of `PLACEMENTS`."""
+        return self.layout or "packed"
+
+    def check(self) -> None:
+        """Raise ValueError for a value that there is not."""
+        if self.placement not in PLACEMENTS:
+            names = "'packed', 'slots', 'sender' or 'placed'"
+            raise ValueError(f"Alltoallv: layout is {self.layout!r}; it can be {names}")
+        if self.algorithm not in (numba.NAME, None):
+            names = f"it can be {numba.NAME!r}, or None for the kernel"
+            raise ValueError(f"Alltoallv: algorithm is {self.algorithm!r}; {names}")
+        if self.overflow not in (None, "raise", "drop"):
+            raise ValueError(f"Alltoallv: overflow is {self.overflow!r}; it can be 'raise' or 'drop'")
+
+    def rows_of(self, room: int) -> int:
+        """Rows that may be written of the `room` that recvbuf has, or each slot in it."""
+        if self.capacity is None:
+            return room
+        capacity = operator.index(self.capacity)
+        if not 0 <= capacity <= room:
+            where = "a slot of recvbuf" if self.layout in IN_SLOTS else "recvbuf"
+            raise ValueError(f"Alltoallv: capacity is {capacity}, and {where} has {room} rows; give 0 to {room}")
+        return capacity

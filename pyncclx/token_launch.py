@@ -1,0 +1,86 @@
+"""Launching a token shuffle's kernels, each at once or in two halves, on memory that comes with the first of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from mpi4py import MPI
+
+from . import kernels
+from .base import IntraBase
+from .collectives.launch import compare, stream_for
+from .state import state_of
+from .token_calls import Move
+from .token_layout import PHASES, RECEIVE, SEND
+from .token_memory import Memory
+
+if TYPE_CHECKING:
+    from .token_shuffle import TokenShuffle
+
+_Self = TypeVar("_Self", bound="Launching")
+
+
+class Launching:
+    """The part of a token shuffle that launches: it has the memory, and knows what has begun."""
+
+    def __init__(self, comm: IntraBase) -> None:
+        self.comm = comm
+        self._memory: Memory | None = None
+        self._begun: Move | None = None
+        self._closed = False
+
+    def held(self) -> Memory:
+        """The memory, allocated at the first use. Collective then."""
+        if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
+            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
+        if self._memory is None:
+            self._memory = Memory(cast("TokenShuffle", self))
+        return self._memory
+
+    def _whole(self, move: Move) -> Any:
+        self._launch(move, SEND | RECEIVE)
+        return move.result
+
+    def _begin(self, move: Move) -> None:
+        self._launch(move, SEND)
+        self._begun = move
+
+    def _end(self, operation: str) -> Any:
+        move = self._begun
+        if move is None or move.operation != operation:
+            raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
+        self._begun = None
+        self._launch(move, RECEIVE)
+        return move.result
+
+    def _launch(self, move: Move, phases: int) -> None:
+        comm, operation = self.comm, move.operation
+        name, state = operation.lower(), state_of(comm)
+        if self._begun is not None:
+            begun = self._begun.operation.lower()
+            raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
+        if state.checking:
+            compare(comm, operation, (move.template[:2], move.transform, phases))
+        team, memory = comm.team, self.held()
+        function = kernels.get(comm, team, f"{name}.cu", name, *move.template)
+        stream = stream_for(team.device, move.buffers)
+        parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
+        team.enqueue(function, memory.blocks, team.threads, parameters, stream)
+        if state.blocking == "host":
+            team.drain()
+
+    def Free(self) -> None:
+        """Release the memory. Collective; rows and handles must not be used any more."""
+        memory, self._memory, self._closed = self._memory, None, True
+        if memory is None or memory not in memory.team.dependents:
+            return
+        memory.team.device.synchronize()
+        MPI.Comm.Barrier(self.comm)
+        memory.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None:  # it waits for all ranks; those of a rank that raises may never come here
+            self.Free()
