@@ -41,6 +41,7 @@
 #include "rows.h"
 #include "segments.h"
 #include "shuffles.h"
+#include "talk.h"
 
 #ifdef MUTATIONS
 int mutation = 0;  // which of the planted errors is switched on; the kernels under test declare it
