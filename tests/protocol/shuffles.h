@@ -217,6 +217,15 @@ struct ShuffleCall {
             if (seen != expected) return call.wrong("number", token, choice, "%g instead of %g", seen, expected);
         }
     }
+
+    // Once the epoch has begun anew, no packet is from a later one.
+    void check_own_slots() {
+        for (u32 i = 0; i < shuffle.team.channels * shuffle.team.slot_packets; ++i) {
+            const u32 epoch = channel_control(shuffle.team, me, int(i / shuffle.team.slot_packets))->epoch;
+            if (epoch < call.world.settings.epoch && u32(shuffle.own_slots[i].x >> 32) > epoch)
+                return call.wrong("own slot", 0, i, "is of an operation long ago");
+        }
+    }
 };
 
 inline void token_shuffle(Call& call) {
@@ -232,6 +241,7 @@ inline void token_shuffle(Call& call) {
             default: mine.collect();
         }
     }
+    mine.check_own_slots();
     call.team.watch->overflow = 0;  // as the host does when it has raised the error
     lease_header(mine.shuffle.team)->overflow = 0;
 }
