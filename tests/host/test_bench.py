@@ -145,11 +145,12 @@ def test_osu_rows():
 
 
 def test_lines_of_the_picture():
+    """Size, time, bandwidth, and time in ours of the same form."""
     bcast = {**ROW, "out_of_place": None, "peers": {"nccl": {"out_of_place": None, "in_place": None}}}
     found = plot.lines([ROW, bcast])
-    assert found["pyncclx"] == [(8_000_000, 100.0, 120.0), (8_000_000, 80.0, 150.0)]
-    assert found["nccl"] == [(8_000_000, 150.0, 80.0)]
-    assert found["torch"] == [(8_000_000, 160.0, 75.0)]
+    assert found["pyncclx"] == [(8_000_000, 100.0, 120.0, 1.0), (8_000_000, 80.0, 150.0, 1.0)]
+    assert found["nccl"] == [(8_000_000, 150.0, 80.0, 1.5)]
+    assert found["torch"] == [(8_000_000, 160.0, 75.0, 2.0)]
 
 
 def test_beside(tmp_path, monkeypatch):
