@@ -19,6 +19,7 @@ from .typed import TypedBuffer, resolve_message
 
 if TYPE_CHECKING:
     from ..base import Base
+    from ..state import State
     from .endpoint import Endpoint
 
 
@@ -32,7 +33,7 @@ def send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> None:
     else:
         outgoing.say_ready()
         outgoing.finish(outgoing.stream)
-    _after(comm)
+    _after(comm.state, outgoing.endpoint)
 
 
 def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
@@ -50,7 +51,7 @@ def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | No
         return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
     incoming.finish(incoming.stream)
     _tell(status, incoming.status)
-    return _after(comm)
+    return _after(comm.state, incoming.endpoint)
 
 
 def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
@@ -66,7 +67,7 @@ def receive_matched(
     incoming = _matched(comm, "Recv", message, buf, held)
     incoming.finish(incoming.stream)
     _tell(status, incoming.status)
-    _after(comm)
+    _after(comm.state, incoming.endpoint)
 
 
 def ireceive_matched(comm: Base, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
@@ -103,7 +104,7 @@ def exchange(
         if outgoing is not None:
             outgoing.finish(outgoing.stream)
     _tell(status, incoming.status if incoming else _no_source())
-    _after(comm)
+    _after(comm.state, endpoint)
 
 
 def exchange_in_place(
@@ -137,8 +138,7 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            if self._state.blocking == "host":  # known of a communicator that has been freed since, too
-                message.endpoint.drain()
+            _after(self._state, message.endpoint)
 
     def is_over(self) -> bool:
         if self._message is None:
@@ -210,9 +210,9 @@ def _stream_now(message: Outgoing | Incoming) -> Any:
     return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
 
 
-def _after(comm: Base) -> None:
-    if comm.blocking == "host":
-        comm.endpoint.drain()
+def _after(state: State, endpoint: Endpoint) -> None:
+    if state.blocking == "host":  # known of a communicator that has been freed since, too
+        endpoint.drain()
 
 
 def _tell(status: MPI.Status | None, known: MPI.Status) -> None:

@@ -4,18 +4,13 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import pyncclx
 from arrays import Output, put
 from columns import INT64, made, rows_of
 from forms import FORMS, call
 from reference import comparing, labels
+from reversed_ranks import reversed_ranks
 
-
-@pytest.fixture(scope="module")
-def comm():
-    """The ranks in reversed order."""
-    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
-        yield comm
+comm = pytest.fixture(reversed_ranks, scope="module")
 
 
 def test_alltoallw(comm):

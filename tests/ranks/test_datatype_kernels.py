@@ -4,21 +4,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import pyncclx
 from arrays import Output, gpu_only, put, xp
 from columns import INT64
 from pyncclx import devices
 from pyncclx.derived.packing import PACK, UNPACK, Part, packing_of
 from pyncclx.derived.typemap import typemap_of
 from reference import comparing, labels
+from reversed_ranks import reversed_ranks
 from typemaps import DATATYPES, packed_by_mpi, unpacked_by_mpi
 
-
-@pytest.fixture(scope="module")
-def comm():
-    """The ranks in reversed order."""
-    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
-        yield comm
+comm = pytest.fixture(reversed_ranks, scope="module")
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])

@@ -10,13 +10,9 @@ from columns import INT64, KINDS, made
 from everywhere import raises_everywhere
 from forms import FORMS, call
 from reference import comparing, labels
+from reversed_ranks import reversed_ranks
 
-
-@pytest.fixture(scope="module")
-def comm():
-    """The ranks in reversed order."""
-    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
-        yield comm
+comm = pytest.fixture(reversed_ranks, scope="module")
 
 
 @pytest.mark.parametrize("name", ["Bcast", "Gather", "Scatter", "Allgather", "Alltoall"])

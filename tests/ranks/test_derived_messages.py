@@ -6,22 +6,12 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, put
 from reference import comparing, labels
+from reversed_ranks import reversed_ranks, ring
 
 INT64 = MPI.INT64_T
 ROWS = (3, 700, 9000)  # the first goes with its envelope or is copied on the way, the last is offered
-
-
-@pytest.fixture(scope="module")
-def comm():
-    """The ranks in reversed order."""
-    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
-        yield comm
-
-
-@pytest.fixture
-def ring(comm):
-    """The rank above and the one below."""
-    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+comm = pytest.fixture(reversed_ranks, scope="module")
+ring = pytest.fixture(ring)
 
 
 @pytest.fixture(params=ROWS)

@@ -39,6 +39,16 @@ def sides(name, send, recv, neighbors, count, types):
     return [send, [1] * neighbors, [8 * n for n in range(neighbors)], types], [recv, types]
 
 
+def check(compare, comm, form, name, values, neighbors, count, types):
+    """An operation does with device arrays what mpi4py's does with host arrays."""
+    recv = Output(count * neighbors, "i8")
+    values = values if name.endswith(("w", "ather", "atherv")) else values[: count * neighbors]
+    expected = recv.read()
+    getattr(MPI.Topocomm, name)(comm, *sides(name, values, expected, neighbors, count, types))
+    call(comm, form, name, *sides(name, put(values), recv.array, neighbors, count, types), starts=2)
+    compare(recv, expected, f"{type(comm).__name__}, {form}, {count} elements")
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_blocks(cart, name):
     """Of lengths that go as packets and as chunks, in all forms."""
@@ -48,12 +58,8 @@ def test_blocks(cart, name):
         for number, (form, count) in enumerate((("blocking", 3), ("nonblocking", large), ("persistent", 1))):
             stride = [INT64.Create_vector(count, 1, neighbors) for _ in range(neighbors)]
             types = [each.Create_hindexed_block(1, [8 * n]).Commit() for n, each in enumerate(stride)]
-            values, recv = labels(cart.rank, (count + 1) * neighbors, number), Output(count * neighbors, "i8")
-            values = values if name.endswith(("w", "ather", "atherv")) else values[: count * neighbors]
-            expected = recv.read()
-            getattr(MPI.Cartcomm, name)(cart, *sides(name, values, expected, neighbors, count, types))
-            call(cart, form, name, *sides(name, put(values), recv.array, neighbors, count, types), starts=2)
-            compare(recv, expected, f"{form}, {count} elements")
+            values = labels(cart.rank, (count + 1) * neighbors, number)
+            check(compare, cart, form, name, values, neighbors, count, types)
             for each in (*stride, *types):
                 each.Free()
 
@@ -78,12 +84,8 @@ def test_graphs(name):
             for number, form in enumerate(FORMS):
                 count = 3 + number
                 types = [INT64.Create_hindexed_block(count, [8 * count * n]).Commit() for n in range(edges)]
-                values, recv = labels(graph.rank, (count + 1) * edges, number), Output(count * edges, "i8")
-                values = values if name.endswith(("w", "ather", "atherv")) else values[: count * edges]
-                expected = recv.read()
-                getattr(MPI.Topocomm, name)(graph, *sides(name, values, expected, edges, count, types))
-                call(graph, form, name, *sides(name, put(values), recv.array, edges, count, types), starts=2)
-                compare(recv, expected, f"{type(graph).__name__}, {form}")
+                values = labels(graph.rank, (count + 1) * edges, number)
+                check(compare, graph, form, name, values, edges, count, types)
                 for each in types:
                     each.Free()
             graph.Free()

@@ -9,22 +9,12 @@ from arrays import Output, get, put
 from everywhere import assert_everywhere
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from reference import comparing, labels
+from reversed_ranks import reversed_ranks, ring
 
 # Empty; with its envelope or copied on the way; offered.
 LENGTHS = (("Probe", 0), ("Probe", 700), ("Iprobe", 9000), ("Mprobe", 3), ("Mprobe", 9000), ("Improbe", 700))
-
-
-@pytest.fixture(scope="module")
-def comm():
-    """The ranks in reversed order."""
-    with pyncclx.Communicator().Split(0, -MPI.COMM_WORLD.rank) as comm:
-        yield comm
-
-
-@pytest.fixture
-def ring(comm):
-    """The rank above and the one below."""
-    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+comm = pytest.fixture(reversed_ranks, scope="module")
+ring = pytest.fixture(ring)
 
 
 def probe(comm, kind, source, tag, status):
