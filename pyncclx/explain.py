@@ -59,9 +59,9 @@ class Explained(Base):
                 raise
             return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
-        how = f"the sender's kernel copies up to {limit}" if short else f"the receiver's kernel fetches more than {limit}"
+        how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
-        return f"native: {operation} of {nbytes} bytes: MPI matches, {how}; {first}"
+        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}"
 
     def _explain_without_kernel(self, operation: str) -> str:
         if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
