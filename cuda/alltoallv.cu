@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     __shared__ i64 received[kMaxRanks], kept[kMaxRanks];
     const Team& team = args.team;
     const int rank = int(threadIdx.x);
+    await_previous();  // before the counts are looked at
     const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // on its way while the channel looks for its epoch
     Channel channel(team);
     Packets packets(channel);

@@ -26,7 +26,7 @@ struct Channel {
     // One that does not announce at once, for a release takes its time, calls `announce` later.
     __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
         : team(team),
-          index(int(blockIdx.x)),
+          index(arrive()),
           mine(channel_control(team, team.rank, index)),
           epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
@@ -86,6 +86,15 @@ struct Channel {
     }
 
   private:
+    // A kernel of few blocks may have been launched early: nothing that another one leaves is looked at before that has
+    // ended. Then the next one may be launched, if this is one of few blocks itself, so that a communicator never has more
+    // of them on the GPU than one long operation has.
+    __device__ static int arrive() {
+        await_previous();
+        if (gridDim.x <= kMostEarlyBlocks) let_next_begin();
+        return int(blockIdx.x);
+    }
+
     // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 

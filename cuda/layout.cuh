@@ -14,6 +14,7 @@
 constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink domain
 constexpr int kMaxThreads = 512;   // of a block
 constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds those of kAtOnce ranks
+constexpr u32 kMostEarlyBlocks = 32;  // of a kernel that is launched early, and of one that another may follow early
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
 constexpr u32 kDepth = 2;      // chunks of a ring
 constexpr u32 kPackNbytes = 16;

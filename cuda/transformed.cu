@@ -61,6 +61,7 @@ struct TransformedPacks {
 
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __grid_constant__ TransformedArgs args) {
+    await_previous();
     const TransformedPacks<From, To, Transform> packs{args};
     char* own = args.recv + args.team.rank * args.nbytes;
     const Span from = part_of(nullptr, args.nbytes), to = part_of(own, args.nbytes);

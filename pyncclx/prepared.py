@@ -38,7 +38,7 @@ class Prepared:
         if self._team is None:
             return
         team, device = self._team, self._team.device
-        number, function, grid, threads = self._plan = prepare(comm, team, call)
+        number, function, grid, threads, _ = self._plan = prepare(comm, team, call)
         parameters = team.packed[number] + team.places(call.buffers) + call.arguments
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)

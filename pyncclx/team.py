@@ -57,6 +57,7 @@ class Plan(NamedTuple):
     function: Function
     grid: int
     threads: int  # of a block
+    early: bool = False  # launched early: the kernel waits for the one before it
 
 
 class Dependent(Protocol):
@@ -197,15 +198,17 @@ class Team:
 
         `arguments`: the bytes after the Team in the kernel's only parameter.
         """
-        number, function, grid, threads = plan
+        number, function, grid, threads, early = plan
         places = self.places(buffers) if self.windows else NO_PLACES
-        self.enqueue(function, grid, threads, self.packed[number] + places + arguments, stream)
+        self.enqueue(function, grid, threads, self.packed[number] + places + arguments, stream, early)
 
-    def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
+    def enqueue(
+        self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
+    ) -> None:
         """The same with all of the kernel's parameter."""
         if stream is not self._stream:
             self.follow(stream)
-        self.device.launch(function, grid, threads, parameters, stream)
+        self.device.launch(function, grid, threads, parameters, stream, early)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
         """The same with a launch that was made ready."""

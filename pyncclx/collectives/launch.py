@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Bytes a channel should have to move before one more channel pays.
 WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
+MOST_EARLY_BLOCKS = 32  # of a kernel that is launched early; kMostEarlyBlocks of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 MOST_PLANS = 1024  # of a communicator; a program with more different calls than that makes them anew
@@ -43,6 +44,7 @@ class Rung(NamedTuple):
     chosen: int  # for messages of at most so many bytes, unless a lower rung is
     most: int  # the longest message that it can move, in bytes
     channel_most: int  # and the longest part of one that a channel can; 0: a pipeline, which takes all channels
+    messages: int = 1  # different ones that a rank sends
 
 
 def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_most: int | None = None) -> Choice:
@@ -63,9 +65,11 @@ def as_chunks(layout: Layout, kernel: str) -> Choice:
     return Choice(kernel, layout.channels, None, why)
 
 
-def by_length(layout: Layout, nbytes: int, small: str, large: str, algorithm: str | None, limit: int) -> Choice:
+def by_length(
+    layout: Layout, nbytes: int, small: str, large: str, algorithm: str | None, limit: int, messages: int = 1
+) -> Choice:
     """`small` if a message of `nbytes` fits the packet slots and `limit`, else `large`; or as the caller wants."""
-    rungs = (Rung(small, limit, layout.packet_nbytes, layout.slot_nbytes), pipeline(large))
+    rungs = (Rung(small, limit, layout.packet_nbytes, layout.slot_nbytes, messages), pipeline(large))
     return climb(layout, nbytes, rungs, algorithm)
 
 
@@ -98,7 +102,7 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             f"not {nbytes}; leave the choice to the size"
         )
     if rung.channel_most:
-        choice = as_packets(layout, rung.kernel, nbytes, channel_most=rung.channel_most)
+        choice = as_packets(layout, rung.kernel, nbytes, rung.messages, rung.channel_most)
     else:
         choice = as_chunks(layout, rung.kernel)
     return choice._replace(why=f"{choice.why}; {'as asked for' if algorithm else _cut(rungs, rung, tuned)}")
@@ -162,12 +166,14 @@ def enqueue(comm: Intracomm, state: State, call: Call) -> Team | None:
 def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
     choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
-    if choice.kernel.startswith(compiled.PREFIX):
+    in_python = choice.kernel.startswith(compiled.PREFIX)
+    if in_python:
         function = compiled.function_of(comm, team, choice.kernel, call.template)
     else:
         function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
-    plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads)
+    early = choice.grid <= MOST_EARLY_BLOCKS and not in_python
+    plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads, early)
     if len(team.plans) >= MOST_PLANS:
         team.plans.clear()
     team.plans[call.operation, call.template, call.sized] = plan
