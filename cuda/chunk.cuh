@@ -40,8 +40,11 @@ struct Chunks {
     // May chunk k be stored in `peer`'s ring?
     __device__ bool wait_for_place(int ring, int peer, u64 k) {
         if (k < kDepth) return channel.wait_for_entered(peer, channel.epoch);
-        return wait(&channel.mine->tail[ring][peer], peer, k + 1 - kDepth);
+        return wait_for_taken(ring, peer, k - kDepth);
     }
+
+    // Has `peer` taken chunk k of this rank?
+    __device__ bool wait_for_taken(int ring, int peer, u64 k) { return wait(&channel.mine->tail[ring][peer], peer, k + 1); }
 
     // Has chunk k of `source` arrived?
     __device__ bool wait_for_chunk(int ring, int source, u64 k) {

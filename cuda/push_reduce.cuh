@@ -12,8 +12,6 @@
 #include "reach.cuh"
 #include "reduce.cuh"
 
-constexpr int kFoldsAtOnce = 2;  // packs that a thread folds at once: loads of one alone do not fill a link
-
 // No rank goes on before all have loaded and stored what they had to. `times`: how often they have met before.
 __device__ inline bool meet(Channel& channel, u64 times) {
     Chunks chunks(channel);

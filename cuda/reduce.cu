@@ -3,6 +3,7 @@
 //   reduce_one_shot          small: everyone sends everything to root as packets
 //   reduce_two_shot_packets  medium: every rank but root folds a shard, which comes and goes as packets
 //   reduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
+//   reduce_two_shot_to_root  the same for two ranks: one shot, for root folds all
 //
 // In place at root: send == recv. Elsewhere recv is not used.
 #include "zero_copy.cuh"
@@ -38,5 +39,12 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     const auto tiling_of = [&](u64 most) { return VectorTiling(args, most, args.root); };
-    channel.leave(reduce_long<T, Op>(channel, args, args.root, tiling_of));
+    channel.leave(reduce_long<T, Op, kAllButRoot>(channel, args, args.root, tiling_of));
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot_to_root(const __grid_constant__ ReduceArgs args) {
+    Channel channel(args.team);
+    const auto tiling_of = [&](u64 most) { return VectorTiling(args, most, args.root); };
+    channel.leave(reduce_long<T, Op, kRootAlone>(channel, args, kToNone, tiling_of));
 }

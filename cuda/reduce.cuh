@@ -13,6 +13,7 @@
 template <class T, class Op>
 __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 nbytes, Pack& result) {
     const Team& team = packets.channel.team;
+    const Pack own = load_pack(message, i, nbytes);  // on its way while the peers' are awaited
     Fold<T, Op> fold;
 #pragma unroll 1
     for (int first = 0; first < team.size; first += kAtOnce) {
@@ -21,12 +22,13 @@ __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 n
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s)
             if (first + s < team.size)
-                fold.add(first + s, first + s == team.rank ? load_pack(message, i, nbytes) : packs[s]);
+                fold.add(first + s, first + s == team.rank ? own : packs[s]);
     }
     result = fold.result(team.size);
     return true;
 }
 
+constexpr int kFoldsAtOnce = 2;  // packs that a thread folds at once: loads of one alone do not fill a link
 constexpr int kChunksAtOnce = 4;  // ranks whose packs are loaded before the first is used
 
 // One pack folded over all ranks; `load(rank)` gives that of a rank.
@@ -85,7 +87,9 @@ __device__ inline void move_result(const Shard& shard, char* to) {
         [&](u64 i, Pack pack) { store_pack(to, i, shard.nbytes, pack); });
 }
 
-template <class T, class Op, class Tiling>
+enum Owners : int { kEveryone, kAllButRoot, kRootAlone };  // who folds shards, as the tiling has it
+
+template <class T, class Op, class Tiling, Owners kOwners = kEveryone>
 struct TwoShot {
     Channel& channel;
     Chunks chunks;
@@ -95,14 +99,19 @@ struct TwoShot {
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
+    __device__ bool owns(int rank) const {
+        if constexpr (kOwners == kEveryone) return true;
+        else return tiling.owns(rank);
+    }
 
     // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps one group does
-    // all: tile t in rounds t to t + 2.
+    // all: tile t in rounds t to t + 2. A rank without shards only scatters and collects, one that has all only folds.
     __device__ bool run() {
         const auto fold_tile = [&](const Crew& crew, u64 tile) { return fold(crew, tile); };
         const u32 ways = receives(me()) ? 2 : 1, transfers = ways * u32(peers());
-        const u32 warps = blockDim.x / 32, folders = warps / (Op::kCostly ? 2 : 1 + ways);
-        const bool all = folders == 0 || folders == warps, folds = threadIdx.x / 32 < folders;
+        const u32 warps = blockDim.x / 32, some = kOwners == kRootAlone ? warps : warps / (Op::kCostly ? 2 : 1 + ways);
+        const u32 folders = owns(me()) ? some : 0;
+        const bool all = owns(me()) && (folders == 0 || folders == warps), folds = threadIdx.x / 32 < folders;
         bool ok = true;
         if constexpr (kGroupPacks<T> > 1) {  // too much code to have it three times
             const Crew crew = all ? Crew(1) : folds ? Crew(1, 0, folders, 1) : Crew(transfers, folders, warps, 2);
@@ -134,11 +143,13 @@ struct TwoShot {
     }
 
     __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
+        if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
         return chunks.store(crew, 0, peer, tile, shard.nbytes, [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); });
     }
 
     __device__ bool collect(const Crew& crew, u64 tile, int peer) {
+        if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
         return chunks.take(
             crew, 1, peer, tile, shard.nbytes, [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
@@ -207,7 +218,8 @@ __device__ bool two_shot_packets(Packets& packets, const Tiling& tiling, int rec
 }
 
 // A vector that all ranks fold together: this block's part of it, cut into tiles of one shard for each owner. All ranks own
-// shards, or all but one: the root of Reduce, whose link has enough to do with the result.
+// shards, or all but one: the root of Reduce, whose link has enough to do with the result. Of two ranks it is root that owns
+// all, for what the other one contributes travels no longer than the result would.
 struct VectorTiling {
     const char* send;
     char* recv;
@@ -220,12 +232,14 @@ struct VectorTiling {
         recv = args.recv + part.begin;
         nbytes = part.nbytes;
         owners = spared == kToNone || size == 1 ? size : size - 1;
-        first_owner = owners == size ? 0 : (spared + 1) % size;
+        first_owner = owners == size ? 0 : size == 2 ? spared : (spared + 1) % size;
         shard_nbytes = share_of(nbytes, owners, most);
     }
     __device__ u64 tiles() const { return (nbytes + shard_nbytes * owners - 1) / (shard_nbytes * owners); }
+    __device__ int number(int rank) const { return rank < first_owner ? rank - first_owner + size : rank - first_owner; }
+    __device__ bool owns(int rank) const { return number(rank) < owners; }
     __device__ Shard shard(u64 tile, int rank) const {
-        const int owner = rank < first_owner ? rank - first_owner + size : rank - first_owner;
+        const int owner = number(rank);
         const u64 begin = owner < owners ? smaller((tile * owners + owner) * shard_nbytes, nbytes) : nbytes;
         return Shard{send + begin, recv + begin, smaller(shard_nbytes, nbytes - begin)};
     }

@@ -37,11 +37,13 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     bool ok = packets.await_free();
-    for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x)
-        for (int j = 0; j < team.size - 1; ++j) {
-            const int peer = channel.peer(j);
+    const Crew crew(u32(team.size - 1));
+    for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
+        const int peer = channel.peer(int(j));
+        for (u64 i = crew.member; i < packs_in(part.nbytes); i += crew.members)
             packets.send(packets.outbox(peer), u32(i) * 2, load_pack(send + peer * args.nbytes, i, part.nbytes));
-        }
+    }
+    __syncthreads();  // in place a result replaces what another thread sends
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
         Pack result;
         ok = fold_packets<T, Op>(packets, send + team.rank * args.nbytes, i, part.nbytes, result);
@@ -54,8 +56,6 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_two_shot(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
     const auto tiling_of = [&](u64 most) { return BlockTiling(args, most); };
-    const bool ok = reduce_long<T, Op>(channel, args, kToNone, tiling_of);
     const BlockTiling whole(args, ~0ull);
-    if (ok && whole.in_place) move_result(whole.shard(0, args.team.rank), whole.recv);
-    channel.leave(ok);
+    channel.leave(reduce_long<T, Op>(channel, args, kToNone, tiling_of, whole.in_place ? whole.recv : nullptr));
 }

@@ -4,7 +4,9 @@
 // Each byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for.
 // In place is fine, since a shard is read and written by one rank only, pack by pack.
 #pragma once
+#include "fold_in_place.cuh"
 #include "push_reduce.cuh"
+#include "push_to_root.cuh"
 
 // Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
 // so many chunks the second meeting costs more.
@@ -45,9 +47,10 @@ struct ZeroCopy {
 };
 
 // A reduction of long vectors: without a copy if all the buffers that it takes are in windows, else in two shots.
-// `tiling_of(most)` cuts this block's part of the vector into shards of at most `most` bytes.
-template <class T, class Op, class TilingOf>
-__device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiver, TilingOf tiling_of) {
+// `tiling_of(most)` cuts this block's part of the vector into shards of at most `most` bytes. `to`: where the result of this
+// rank's shard belongs, if that is somewhere else.
+template <class T, class Op, Owners kOwners = kEveryone, class TilingOf>
+__device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiver, TilingOf tiling_of, char* to = nullptr) {
     __shared__ Reach reach;
     const auto whole = tiling_of(~0ull);
     if (whole.tiles() == 0) return false;  // nothing to do for this block, on any rank
@@ -57,11 +60,23 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     Packets packets(channel);
     const bool windows = args.team.windows != nullptr;  // on all ranks or on none
     if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
+    if constexpr (kOwners == kRootAlone) {
+        const char* target = windows ? reach.recv[args.root] : nullptr;
+        if (target != nullptr && target != reach.send[args.root]) return PushToRoot<T, Op>(channel, reach, args).run();
+    }
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
     if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
-    if (windows && reach.all)
-        return ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
-    Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
-    return TwoShot<T, Op, decltype(whole)>{channel, chunks, tiling_of(chunks.nbytes), receiver}.run();
+    bool ok;
+    if (windows && reach.all) {
+        if constexpr (kGroupPacks<T> == 1)
+            if (to != nullptr && longest >= kTiledChunks * args.team.chunk_nbytes)
+                return FoldInPlace<T, Op>{channel, reach, args, whole, to}.run();
+        ok = ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
+    } else {
+        Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
+        ok = TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver}.run();
+    }
+    if (ok && to != nullptr) move_result(whole.shard(0, args.team.rank), to);
+    return ok;
 }

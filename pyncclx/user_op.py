@@ -156,7 +156,7 @@ class Operator:
             )
         stem = file.removesuffix(".cu")
         # The pipeline takes messages of any length, those of medium length too.
-        pipelines = {kernel: kernel.removesuffix("_packets") for kernel in kernels}
+        pipelines = {kernel: kernel.removesuffix("_packets").removesuffix("_to_root") for kernel in kernels}
         names = {kernel: name.replace(stem, f"{stem}_records") for kernel, name in pipelines.items()}
         return "records.cu", {kernel: f"{name}<{self.cxx}, UserOp>" for kernel, name in names.items()}
 

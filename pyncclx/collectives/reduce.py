@@ -29,7 +29,9 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     channel_most = max(0, layout.slot_nbytes // 2 - 32) * max(1, layout.size - 1)
     one_shot = Rung("reduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
     two_shots = Rung("reduce_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
-    return climb(layout, nbytes, (one_shot, two_shots, pipeline("reduce_two_shot")), algorithm)
+    choice = climb(layout, nbytes, (one_shot, two_shots, pipeline("reduce_two_shot")), algorithm)
+    of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
+    return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice
 
 
 def reduce(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Packets while one rank's block of `nbytes` fits them, chunks when it does not."""
     small, large = "reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"
-    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes)
+    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes, layout.peers)
 
 
 def reduce_scatter_block(

@@ -140,7 +140,7 @@ void reduce(Call& call) {
     const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
     const Kind kinds[] = {{"reduce_one_shot", reduce_one_shot<T, Op>, slot},
                           {"reduce_two_shot_packets", reduce_two_shot_packets<T, Op>, half(slot) * (call.size() - 1)},
-                          {"reduce_two_shot", reduce_two_shot<T, Op>, 0}};
+                          {"reduce_two_shot", call.size() == 2 ? reduce_two_shot_to_root<T, Op> : reduce_two_shot<T, Op>, 0}};
     const Kind& kind = any_of(call, kinds);
     call.name = kind.name;
     const int root = int(call.draw.below(call.size()));
@@ -164,8 +164,9 @@ void reduce_scatter_block(Call& call) {
     const bool one_shot = call.draw.one_in(2), in_place = call.draw.one_in(3);
     call.name = one_shot ? "reduce_scatter_block_one_shot" : "reduce_scatter_block_two_shot";
     u64 grid = call.draw.between(1, call.team.channels);
-    const u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, 1);
+    u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, 1);
     if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
+    else if (in_place && call.draw.one_in(2)) count += kTiledChunks * grid * call.team.chunk_nbytes / sizeof(T);
     Reduction<T, Op> reduction(call, count, grid, call.size(), in_place ? call.size() : 1);
     const Buffer& send = in_place ? reduction.recv : reduction.send;
     reduction.fill(send, count * call.size());

@@ -92,6 +92,20 @@ def test_reductions_in_place(comm, who, operation):
                 compare(recv, kept, f"count {count}, not root")
 
 
+def test_long_blocks_reduced_in_place(comm):
+    """The result moves to the beginning tile by tile, when rank 0 has read what was there."""
+    layout = comm.team.layout
+    count = 33 * layout.chunk_nbytes * layout.channels // 4 + 5
+    memory = Memory(comm, "all", 4 * count * comm.size + 64)
+    with comparing() as compare:
+        for call in range(2):
+            vectors = contributions(comm.size, count * comm.size, call=call)
+            recv = memory.output(count * comm.size, "f4").fill(vectors[comm.rank])
+            comm.Reduce_scatter_block(MPI.IN_PLACE, recv.array)
+            own = slice(comm.rank * count, (comm.rank + 1) * count)
+            compare(get(recv.array)[:count], fold(ops.SUM, vectors)[own], f"call {call}")
+
+
 @who
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("operation", ["Scan", "Exscan"])
