@@ -83,7 +83,7 @@ def main() -> int:
         comm = world.Dup()
         transfer = Transfer(comm, xp, model(hidden))
         wrong += sum(transfer.check(options.versions, places) for places in (1, 2))
-        points.append(measure(transfer, hidden, options.versions))
+        points.append(measure(transfer, hidden))
         transfer.free()
         comm.Free()
         if world.rank == 0:
@@ -200,7 +200,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 2048, 4096], metavar="N", help="of the models")
-    parser.add_argument("--versions", type=int, default=100, metavar="N", help="to check, and to time")
+    parser.add_argument("--versions", type=int, default=100, metavar="N", help="to check")
     add_outputs(parser, "weight_transfer.png")
     return parser.parse_args()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from overlap import device_of
 from overlap_report import Times, draw_panel, link_us
-from solvers import figure, repeat
+from solvers import figure
 from weight_plan import views
 
 WAYS = ("planned", "all-gather", "plain copy")
@@ -37,13 +37,12 @@ class Point(NamedTuple):
         return {"hidden": self.hidden, "nbytes": self.nbytes, **alone, "used": self.times.row()}
 
 
-def measure(transfer: Any, hidden: int, versions: int) -> Point:
+def measure(transfer: Any, hidden: int) -> Point:
     """Time a transfer and other ways for its bytes, and versions that are used. Collective."""
-    comm, xp, others = transfer.comm, transfer.xp, Others(transfer)
-    ways = (transfer.step, others.gather, others.copy)
-    seconds = tuple(repeat(comm, xp, way, versions, graph=xp is not np) for way in ways)
-    nbytes = comm.bcast(transfer.nbytes)
-    return Point(hidden, nbytes, seconds, Use(transfer, hidden, seconds[0]).times(nbytes))
+    others, use = Others(transfer), Use(transfer, hidden)
+    seconds = tuple(map(use.seconds, (transfer.step, others.gather, others.copy)))
+    nbytes = transfer.comm.bcast(transfer.nbytes)
+    return Point(hidden, nbytes, seconds, use.times(seconds[0], nbytes))
 
 
 class Others:
@@ -85,35 +84,33 @@ class Use:
     ----------
     transfer : weight_transfer.Transfer
     hidden : int
-        Rows of the matrix that a product is with.
-    seconds : float
-        Of a transfer.
+        Rows and columns of the matrices.
     """
 
-    def __init__(self, transfer: Any, hidden: int, seconds: float) -> None:
-        self.transfer, self.device = transfer, device_of(transfer.comm)
-        random, shapes = np.random.default_rng(hidden), ((4 * hidden, hidden), (hidden, hidden))
-        self.left, self.right = (self.device.put(random.integers(-100, 101, shape, "i1")) for shape in shapes)
-        self.out = self.device.matrix(transfer.xp.empty(shapes[0], "i2"))
-        self.products = 1
-        self.products = max(1, round(seconds / self._seconds(self._work)))
+    def __init__(self, transfer: Any, hidden: int) -> None:
+        self.transfer, self.device, self.products = transfer, device_of(transfer.comm), 1
+        random, shape = np.random.default_rng(hidden), (hidden, hidden)
+        self.left, self.right = (self.device.put(random.integers(-100, 101, shape, "i1")) for _ in range(2))
+        self.out = self.device.matrix(transfer.xp.empty(shape, "i2"))
 
-    def times(self, nbytes: int) -> Times:
-        """The generators' work alone, the transfer alone, and both: with a place for one version, and for two."""
-        alone = (self._seconds(self._work), self._seconds(self.transfer.step))
-        seconds = (*alone, self._both(places=1), self._both(places=2))
-        return Times(*(1e6 * each for each in seconds), link_us(self.transfer.comm, nbytes))
+    def times(self, seconds: float, nbytes: int) -> Times:
+        """The generators' work, a transfer, which took some seconds, and both: with one place for versions, and two."""
+        self.products = max(1, round(self.products * seconds / self.seconds(self.work)))
+        all_of_them = self.seconds(self.work), seconds, self._both(places=1), self._both(places=2)
+        return Times(*(1e6 * each for each in all_of_them), link_us(self.transfer.comm, nbytes))
 
-    def _both(self, places: int) -> float:
-        self.transfer.places = places
-        return self._seconds(lambda: self.transfer.step(self._work))
-
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Enqueue a generator's products."""
         for _ in range(self.products * self.transfer.generates):
             self.device.multiply(self.left, self.right, self.out)
 
-    def _seconds(self, work: Any) -> float:
-        return self.device.seconds(self.transfer.comm, work, TOGETHER)
+    def seconds(self, way: Any) -> float:
+        """Of one of several calls in a CUDA graph, on the slowest rank."""
+        return self.device.seconds(self.transfer.comm, way, TOGETHER)
+
+    def _both(self, places: int) -> float:
+        self.transfer.places = places
+        return self.seconds(lambda: self.transfer.step(self.work))
 
 
 def draw(path: Path, points: list[Point]) -> None:
