@@ -35,11 +35,11 @@ def _on_device(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
-        if self._exposed is not None:
-            rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
-            if self._exposed.holds(rank, target):
-                return method(self, *args, **kwargs)
-        found = [] if arrays.host_arrays() else device_buffers(f"Win.{name}", buffers, args, kwargs)
+        rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
+        if self._exposed is not None and self._exposed.holds(rank, target):
+            return method(self, *args, **kwargs)
+        on_host = arrays.host_arrays() or rank == MPI.PROC_NULL  # nobody: MPI does not look at the memory
+        found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
         call = functools.partial(original, self)
         return self._stage(name, call, found, args, kwargs) if found else call(*args, **kwargs)
 

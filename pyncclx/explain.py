@@ -8,6 +8,8 @@ from .arrays import host_arrays
 from .base import Base
 from .collectives import MODULES, blocking_form, copy_engine, neighbors
 from .errors import NotSupported
+from .messages.endpoint import OPERATIONS as MESSAGES
+from .messages.postbox import SLOT_NBYTES
 from .mpi_library import is_cuda_aware
 from .staging.operations import OPERATIONS
 
@@ -31,6 +33,8 @@ class Explained(Base):
             Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
             mpi4py's and nothing else) or "refused".
         """
+        if operation in MESSAGES:
+            return self._explain_message(operation, nbytes)
         operation = blocking_form(operation)
         if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Topocomm)):
             return self._explain_without_kernel(operation)
@@ -46,6 +50,18 @@ class Explained(Base):
         if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
             how = f"copy engines where all that is received lies in windows, else {how}"
         return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_message(self, operation: str, nbytes: int) -> str:
+        try:
+            _ = self.endpoint
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+        short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
+        how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
+        first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
+        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}"
 
     def _explain_without_kernel(self, operation: str) -> str:
         if operation.startswith("_") or not callable(getattr(type(self), operation, None)):

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from .base import Base
 from .buffers import on_host
-from .messages import calls, host_receive
+from .messages import calls, exchange, host_receive
+from .messages.probe import find
 from .probes import probed
 
 
@@ -91,10 +92,9 @@ class PointToPoint(Base):
         status: MPI.Status | None = None,
     ) -> None:
         """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
-        found = probed(self, source, recvtag)
-        if found is not None:
+        if self._apart(sendbuf, recvbuf, source, recvtag):
             sending = self.Isend(sendbuf, dest, sendtag)
-            found.Recv(recvbuf, status)
+            self.Recv(recvbuf, source, recvtag, status)
             sending.Wait()
             return None
         if on_host(sendbuf, recvbuf):
@@ -105,7 +105,25 @@ class PointToPoint(Base):
                 recvbuf,
                 status,
             )
-        return calls.exchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        return exchange.exchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+    ) -> MPI.Request:
+        """`Isend` and `Irecv`, with one request. Its status is that of the second."""
+        if self._apart(sendbuf, recvbuf, source, recvtag):
+            receiving = self.Irecv(recvbuf, source, recvtag)
+            return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
+        if on_host(sendbuf, recvbuf):
+            request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
+            return host_receive.ireceive(self, request, recvbuf)
+        return exchange.iexchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
 
     def Sendrecv_replace(
         self,
@@ -126,4 +144,21 @@ class PointToPoint(Base):
             return host_receive.receive(
                 self, lambda known: replace(buf, dest, sendtag, source, recvtag, known), buf, status
             )
-        return calls.exchange_in_place(self, buf, dest, sendtag, source, recvtag, status)
+        return exchange.exchange_in_place(self, buf, dest, sendtag, source, recvtag, status)
+
+    def Isendrecv_replace(
+        self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
+    ) -> MPI.Request:
+        """As `Isendrecv`, with one buffer: a copy of it is sent."""
+        found = probed(self, source, recvtag)
+        if found is not None:
+            self.Send(buf, dest, sendtag)
+            return found.Irecv(buf)
+        if on_host(buf):
+            request = super().Isendrecv_replace(buf, dest, sendtag, source, recvtag)
+            return host_receive.ireceive(self, request, buf)
+        return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
+
+    def _apart(self, sendbuf: Any, recvbuf: Any, source: int, recvtag: int) -> bool:
+        """Whether a send and a receive go ways of their own: only one is the host's, or a probe has got the message."""
+        return on_host(sendbuf) != on_host(recvbuf) or find(self, source, recvtag) is not None

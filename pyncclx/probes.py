@@ -23,8 +23,8 @@ def probed(comm: Base, source: int, tag: int) -> Message | None:
 class Probes(Base):
     """Probes of messages with device arrays, and of others.
 
-    What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv`,
-    `Sendrecv_replace`, `recv`, `irecv` and `sendrecv`, or by a matched probe.
+    What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv` and its
+    relatives, `recv`, `irecv` and `sendrecv`, or by a matched probe.
     """
 
     def Probe(

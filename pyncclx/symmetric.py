@@ -59,20 +59,22 @@ class Window:
 
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
     """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ."""
-    memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(max(nbytes, 1)))
-    offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.ipc_handle))
+    asked = max(nbytes, 1)  # what is mapped may be more: GPUs have pages of 2 MiB
+    memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked))
+    offer = memory.address, asked, memory.nbytes, memory.ipc_handle
+    offers: list[tuple[int, int, int, bytes]] = MPI.Comm.allgather(comm, offer)
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    handles: dict[int, int | bytes] = {rank: offers[rank][2] for rank in others}
+    handles: dict[int, int | bytes] = {rank: offers[rank][3] for rank in others}
     if not memory.ipc_handle:
         handles = {**mpi_bootstrap.allgather_fds(comm, memory.fd, others)}
     peers = mpi_bootstrap.agree(
         comm,
-        lambda: {rank: device.map_peer(handle, offers[rank][1]) for rank, handle in handles.items()},
+        lambda: {rank: device.map_peer(handle, offers[rank][2]) for rank, handle in handles.items()},
         undo=lambda mapped: _unmap(mapped.values()),
     )
     memory.close_fd()
     bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
-    addresses, sizes, _ = zip(*offers, strict=True)
+    addresses, sizes, _, _ = zip(*offers, strict=True)
     return Window(number, memory, device.owner(memory), bases, addresses, sizes, tuple(peers.values()))
 
 

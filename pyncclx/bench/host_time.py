@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import memory_of
 from .peers import Peer, make
-from .timing import queue_of, repeat
+from .timing import CupyQueue, queue_of, repeat
 
 NBYTES = 1024
 CALLS = 10_000
@@ -38,13 +40,12 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
         print(header(about, peers), flush=True)
     options = sweep.options_of(comm, arguments)
     memory = memory_of(comm, arguments.buffers, NBYTES * 2)
+    cases = (CASES[operation](comm, NBYTES, options, memory) for operation in arguments.operation)
     results = []
-    for operation in arguments.operation:
-        case = CASES[operation](comm, NBYTES, options, memory)
-        for timed in calls(case, peers):
-            results.append({"call": timed.name} | measure(comm, timed))
-            if comm.rank == 0:
-                print(line(results[-1]), flush=True)
+    for timed in chain(driver_alone(comm), (timed for case in cases for timed in calls(case, peers))):
+        results.append({"call": timed.name} | measure(comm, timed))
+        if comm.rank == 0:
+            print(line(results[-1]), flush=True)
     for peer in peers.values():
         peer.close()
     if comm.rank == 0:
@@ -68,6 +69,21 @@ class Timed(NamedTuple):
     finish: Callable[[], Any]  # completes it, untimed
     queue: Any  # it runs in
     calls: int = 1
+
+
+def driver_alone(comm: Any) -> Iterator[Timed]:
+    """The driver's calls for a kernel that does nothing: the least that a call and a start can take."""
+    if comm.device != "gpu":
+        return
+    import cupy  # noqa: PLC0415  only where there is a GPU
+
+    device, queue = comm.team.device, CupyQueue()
+    kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing").kernel
+    function, event = ctypes.c_void_p(kernel.ptr), device.event()
+    once = partial(device.launch, function, 1, 32, b"", queue.stream)
+    yield Timed("driver: cuLaunchKernelEx", once, _nothing, queue)
+    again = partial(device.repeated(function, 1, 32, b"", event).launch, queue.stream)
+    yield Timed("driver: cuGraphLaunch, kernel and event", again, _nothing, queue)
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:

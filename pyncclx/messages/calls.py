@@ -1,4 +1,4 @@
-"""The calls of MPI's point-to-point chapter on device arrays, out of `Outgoing` and `Incoming`."""
+"""Sends and receives of MPI's point-to-point chapter on device arrays, out of `Outgoing` and `Incoming`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> None:
     else:
         outgoing.say_ready()
         outgoing.finish(outgoing.stream)
-    _after(comm.state, outgoing.endpoint)
+    after(comm.state, outgoing.endpoint)
 
 
 def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
@@ -41,23 +41,23 @@ def isend(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Request:
     outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is not None:
         outgoing.say_ready()
-    return request_of(_Pending(comm, outgoing, MPI.Status()))
+    return request_of(Pending(comm, outgoing, MPI.Status()))
 
 
 def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
-    incoming = _begin_receive(comm, comm.endpoint, "Recv", buf, source, tag)
+    incoming = begin_to_receive(comm, comm.endpoint, "Recv", buf, source, tag)
     if incoming is None:
         return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
     incoming.finish(incoming.stream)
-    _tell(status, incoming.status)
-    return _after(comm.state, incoming.endpoint)
+    tell(status, incoming.status)
+    return after(comm.state, incoming.endpoint)
 
 
 def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
-    incoming = _begin_receive(comm, comm.endpoint, "Irecv", buf, source, tag)
-    return request_of(_Pending(comm, incoming, incoming.status if incoming else _no_source()))
+    incoming = begin_to_receive(comm, comm.endpoint, "Irecv", buf, source, tag)
+    return request_of(Pending(comm, incoming, incoming.status if incoming else no_source()))
 
 
 def receive_matched(
@@ -66,66 +66,17 @@ def receive_matched(
     """Mrecv."""
     incoming = _matched(comm, "Recv", message, buf, held)
     incoming.finish(incoming.stream)
-    _tell(status, incoming.status)
-    _after(comm.state, incoming.endpoint)
+    tell(status, incoming.status)
+    after(comm.state, incoming.endpoint)
 
 
 def ireceive_matched(comm: Base, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
     """Imrecv."""
     incoming = _matched(comm, "Irecv", message, buf, held)
-    return request_of(_Pending(comm, incoming, incoming.status))
+    return request_of(Pending(comm, incoming, incoming.status))
 
 
-def exchange(
-    comm: Base,
-    sendbuf: Any,
-    dest: int,
-    sendtag: int,
-    recvbuf: Any,
-    source: int,
-    recvtag: int,
-    status: MPI.Status | None,
-    operation: str = "Sendrecv",
-) -> None:
-    """Sendrecv."""
-    endpoint = comm.endpoint
-    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
-    to_send = None
-    if dest != MPI.PROC_NULL:
-        to_send = _resolve(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
-    incoming = _begin_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
-    outgoing = to_send and _outgoing(comm, endpoint, operation, *to_send, dest, sendtag)
-    if outgoing is not None:
-        outgoing.say_ready()
-    try:
-        if incoming is not None:
-            incoming.finish(incoming.stream)
-    finally:
-        if outgoing is not None:
-            outgoing.finish(outgoing.stream)
-    _tell(status, incoming.status if incoming else _no_source())
-    _after(comm.state, endpoint)
-
-
-def exchange_in_place(
-    comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
-) -> None:
-    """Sendrecv_replace. What arrives may not overwrite what the receiver of ours has still to read: send a copy."""
-    endpoint = comm.endpoint
-    buffer, stream = _resolve(endpoint, "Sendrecv_replace: buf", buf, writable=True)
-    device = endpoint.device
-    if isinstance(buffer, TypedBuffer):
-        buffer.pack(endpoint, stream)
-        address = buffer.address
-    else:
-        copy = device.allocate_temporary(max(buffer.nbytes, 1), stream)
-        address = copy.address
-        device.copy(address, buffer.address, buffer.nbytes, stream)
-    own = Buffer(address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, buffer.owner)
-    exchange(comm, own, dest, sendtag, buf, source, recvtag, status, "Sendrecv_replace")
-
-
-class _Pending:
+class Pending:
     """What a request of this module stands for."""
 
     def __init__(self, comm: Base, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
@@ -138,7 +89,7 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            _after(self._state, message.endpoint)
+            after(self._state, message.endpoint)
 
     def is_over(self) -> bool:
         if self._message is None:
@@ -148,10 +99,10 @@ class _Pending:
         return self._message.is_over()
 
     def fill(self, status: MPI.Status) -> None:
-        _tell(status, self._status)
+        tell(status, self._status)
 
 
-def _resolve(endpoint: Endpoint, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
+def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
     """The buffer, and the stream to work on."""
     device = endpoint.device
     buffer = buf if isinstance(buf, Buffer) else resolve_message(buf, name, writable=writable, device=device)
@@ -170,11 +121,11 @@ def _begin_send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Ou
     endpoint.check_send(operation, dest, tag)
     if dest == MPI.PROC_NULL:
         return None
-    buffer, stream = _resolve(endpoint, f"{operation}: buf", buf, writable=False)
-    return _outgoing(comm, endpoint, operation, buffer, stream, dest, tag)
+    buffer, stream = resolved(endpoint, f"{operation}: buf", buf, writable=False)
+    return outgoing_of(comm, endpoint, operation, buffer, stream, dest, tag)
 
 
-def _outgoing(
+def outgoing_of(
     comm: Base, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, dest: int, tag: int
 ) -> Outgoing:
     if isinstance(buffer, TypedBuffer):
@@ -183,14 +134,14 @@ def _outgoing(
     return Outgoing(endpoint, operation, buffer, dest, tag, stream, partial(begin_to_send, start, comm))
 
 
-def _begin_receive(
+def begin_to_receive(
     comm: Base, endpoint: Endpoint, operation: str, buf: Any, source: int, tag: int, name: str = "buf"
 ) -> Incoming | None:
     """Begin to receive; None from MPI.PROC_NULL."""
     endpoint.check_receive(operation, source, tag)
     if source == MPI.PROC_NULL:
         return None
-    buffer, stream = _resolve(endpoint, f"{operation}: {name}", buf, writable=True)
+    buffer, stream = resolved(endpoint, f"{operation}: {name}", buf, writable=True)
     return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
 
 
@@ -201,7 +152,7 @@ def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any, held: H
         return MPI.Message.Irecv(message, [envelope, MPI.BYTE])
 
     endpoint = comm.endpoint
-    buffer, stream = _resolve(endpoint, f"{operation}: buf", buf, writable=True)
+    buffer, stream = resolved(endpoint, f"{operation}: buf", buf, writable=True)
     return Incoming(endpoint, operation, buffer, MPI.ANY_SOURCE, MPI.ANY_TAG, stream, start, held)
 
 
@@ -210,12 +161,12 @@ def _stream_now(message: Outgoing | Incoming) -> Any:
     return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
 
 
-def _after(state: State, endpoint: Endpoint) -> None:
+def after(state: State, endpoint: Endpoint) -> None:
     if state.blocking == "host":  # known of a communicator that has been freed since, too
         endpoint.drain()
 
 
-def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
+def tell(status: MPI.Status | None, known: MPI.Status) -> None:
     """Copy what is known of a message."""
     if status is not None:
         status.Set_source(known.source)
@@ -224,7 +175,7 @@ def _tell(status: MPI.Status | None, known: MPI.Status) -> None:
         status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
 
 
-def _no_source() -> MPI.Status:
+def no_source() -> MPI.Status:
     """What MPI tells of a message from MPI.PROC_NULL."""
     status = MPI.Status()
     status.Set_source(MPI.PROC_NULL)

@@ -19,7 +19,10 @@ from ..team import NO_PLACES, Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.
-OPERATIONS = ("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
+OPERATIONS = (
+    *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
+    *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
+)
 PUT = struct.Struct("=QQQQQ")  # PutArgs after its Team: from, slot, ready, nbytes, clock
 OFFER = struct.Struct("=QQQii")  # OfferArgs: ready, done, clock, peer, tag
 PULL = struct.Struct("=QQQQQQQii")  # PullArgs: ready, done, arrived, from, to, nbytes, clock, peer, tag

@@ -290,6 +290,9 @@ def test_explain(comm):
         said = comm.explain(operation, 1000)
         assert said.startswith("native: ")
         assert f"kernel {operation.lower()}" in said
+    for operation in ("Send", "Irecv", "Sendrecv", "Isendrecv_replace"):
+        assert comm.explain(operation, 8).startswith(f"native: {operation} of 8 bytes: MPI matches, the sender's")
+        assert "receiver's kernel fetches" in comm.explain(operation, 1 << 20)
     assert comm.explain("Split").startswith("host: Split is mpi4py's")
 
 

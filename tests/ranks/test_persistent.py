@@ -220,6 +220,7 @@ def test_streams_and_graphs(comm):
     """Started on one stream and waited for on another, then captured and replayed."""
     first, second = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
     send, recv, after = xp.zeros(COUNT, "f4"), xp.empty(COUNT, "f4"), Output(COUNT, "f4")
+    xp.cuda.Device().synchronize()  # the two streams do not wait for the one that fills them
     request = comm.Allreduce_init(send, recv)
     with comparing() as compare:
         for call in range(STARTS):

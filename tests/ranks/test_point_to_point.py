@@ -9,7 +9,7 @@ from mpi4py import MPI
 import pyncclx
 from arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from everywhere import raises_everywhere
-from pyncclx import NotSupported, PeerTimeout, Request
+from pyncclx import PeerTimeout, Request
 from pyncclx.messages import postbox
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from reference import comparing
@@ -88,6 +88,40 @@ def test_nobody(comm):
         receive(status)
         assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (MPI.PROC_NULL, MPI.ANY_TAG, 0)
     assert get(array).tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_ring_without_waiting(comm, count):
+    """The same by requests, several at once; one buffer is overwritten by what arrives."""
+    right, left = neighbours(comm)
+    recvs, status = [Output(count, "i8", offset) for offset in (0, 1, 0)], [MPI.Status() for _ in range(3)]
+    recvs[2].fill(told(comm.rank, 2, 0, count))
+    requests = [
+        comm.Isendrecv(put(told(comm.rank, tag, 0, count)), right, tag, recvs[tag].array, left, tag) for tag in (0, 1)
+    ]
+    requests.append(comm.Isendrecv_replace(recvs[2].array, right, 2, left, 2))
+    Request.Waitall(requests, status)
+    with comparing() as compare:
+        for tag in range(3):
+            compare(recvs[tag], told(left, tag, 0, count), f"tag {tag}")
+            assert (status[tag].source, status[tag].tag, status[tag].Get_count(MPI.INT64_T)) == (left, tag, count)
+
+
+@pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv"])
+@pytest.mark.parametrize("here", ["device", "host"])
+def test_one_on_the_host(comm, name, here):
+    """All send of the device and receive on the host, or the other way round."""
+    right, left = neighbours(comm)
+    send, back, status = told(comm.rank, 6, 0, 90), Output(90, "i8"), MPI.Status()
+    there = bytearray(8 * 90 + 400)
+    sends, recvs = (put(send), there) if here == "device" else (send.tobytes(), back.array)
+    request = getattr(comm, name)(sends, right, 6, recvs, left, 6, *([status] if name == "Sendrecv" else []))
+    if request is not None:
+        assert request.Wait(status)
+    assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 6, 90)
+    got = np.frombuffer(there[: 8 * 90], "i8") if here == "device" else get(back.array)
+    assert got.tolist() == told(left, 6, 0, 90).tolist()
+    assert here == "device" or not back.damage()
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -220,6 +254,8 @@ def test_bad_arguments(comm):
         (lambda: comm.Irecv(array, 0, -3), MPI.ERR_TAG),
         (lambda: comm.Sendrecv(array, comm.size, 0, array.copy(), 0, 0), MPI.ERR_RANK),
         (lambda: comm.Sendrecv(array, 0, 0, array.copy(), 0, -9), MPI.ERR_TAG),
+        (lambda: comm.Isendrecv(array, comm.size, 0, array.copy(), 0, 0), MPI.ERR_RANK),
+        (lambda: comm.Isendrecv_replace(array, 0, -3, 0, 0), MPI.ERR_TAG),
     ):
         with pytest.raises(MPI.Exception) as raised:
             call()
@@ -228,8 +264,9 @@ def test_bad_arguments(comm):
         comm.Send(xp.zeros((4, 4), "i8")[:, 1], 0)
     with pytest.raises(BufferError, match="read-only"):
         comm.Recv(Interface(array, readonly=True), 0)
-    with pytest.raises(NotSupported, match="host memory"):
-        comm.Sendrecv(array, 0, 0, bytearray(32), 0, 0)
+    for call in (comm.Sendrecv, comm.Isendrecv):
+        with pytest.raises(BufferError, match="read-only"):
+            call(array, 0, 0, Interface(array, readonly=True), 0, 0)
     assert comm.endpoint.postbox.idle
 
 

@@ -51,6 +51,7 @@ def test_length(comm, ring, kind, count):
 RECEIVES = {
     "Irecv": lambda comm, y, source, dest: comm.Irecv(y.array, source).Wait(),
     "Sendrecv": lambda comm, y, source, dest: comm.Sendrecv(put(np.zeros(2)), dest, 9, y.array, source, 5),
+    "Isendrecv": lambda comm, y, source, dest: comm.Isendrecv(put(np.zeros(2)), dest, 9, y.array, source, 5).Wait(),
     "Mprobe": lambda comm, y, source, dest: comm.Mprobe(source).Recv(y.array),
     "Improbe": lambda comm, y, source, dest: comm.Improbe(source).Irecv(y.array).Wait(),
 }
@@ -69,7 +70,7 @@ def test_received_by(comm, ring, name):
     with comparing() as compare:
         compare(y, labels(below, 700), name)
     sending.Wait()
-    if name == "Sendrecv":
+    if name in ("Sendrecv", "Isendrecv"):
         comm.Recv(put(np.zeros(2)), below, 9)
 
 
