@@ -9,13 +9,20 @@ __device__ __forceinline__ u64 smaller(u64 a, u64 b) { return a < b ? a : b; }
 
 __device__ __forceinline__ u64 packs_in(u64 nbytes) { return (nbytes + kPackNbytes - 1) / kPackNbytes; }
 
-// Copies `nbytes` <= 16 between a Pack's bytes and memory whose address is a multiple of sizeof(Word).
-template <class Word>
-__device__ __forceinline__ void copy_words(char* to, const char* from, u32 nbytes) {
+// Copies `nbytes` <= 16 between a Pack's bytes and memory whose address is a multiple of sizeof(Word). Not a lambda: in
+// programs' own kernels NVRTC 13.0 takes a generic one for a function of the host.
+struct CopyWords {
+    char* to;
+    const char* from;
+    u32 nbytes;
+    template <class Word>
+    __device__ __forceinline__ void operator()(Word) const {
 #pragma unroll
-    for (u32 i = 0; i < kPackNbytes / sizeof(Word); ++i)
-        if ((i + 1) * sizeof(Word) <= nbytes) reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
-}
+        for (u32 i = 0; i < kPackNbytes / sizeof(Word); ++i)
+            if ((i + 1) * sizeof(Word) <= nbytes)
+                reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
+    }
+};
 
 // The widest word that divides both the address and the length.
 template <class Copy>
@@ -29,16 +36,12 @@ __device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) 
 // The rare ways, kept out of the loops: an address that is not a multiple of 16, a message's last bytes.
 __device__ inline __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
     Pack pack{0, 0};
-    by_alignment(u64(from) | nbytes, [&](auto word) {
-        copy_words<decltype(word)>(reinterpret_cast<char*>(&pack), from, nbytes);
-    });
+    by_alignment(u64(from) | nbytes, CopyWords{reinterpret_cast<char*>(&pack), from, nbytes});
     return pack;
 }
 
 __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack) {
-    by_alignment(u64(to) | nbytes, [&](auto word) {
-        copy_words<decltype(word)>(to, reinterpret_cast<const char*>(&pack), nbytes);
-    });
+    by_alignment(u64(to) | nbytes, CopyWords{to, reinterpret_cast<const char*>(&pack), nbytes});
 }
 
 // Pack `i` of the message at `message`, `nbytes` long; what lies past its end is zero.

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from jacobi import Plate
 from mpi4py import MPI
+from overlap_report import add_outputs, write_json
 from solvers import array_module, figure, repeat, share, synchronize
 from token_shuffle import read_options, to_host
 
@@ -99,6 +100,8 @@ def main() -> int:
         plate.free()
         if cart.rank == 0:
             print("{:5} squared: {:.1f} µs a step, {:.1f} in the kernel, {:.1f} without neighbours".format(*points[-1]))
+    names = "size", "array_operations_us", "kernel_us", "kernel_alone_us"
+    write_json(options.json, cart, [dict(zip(names, point, strict=True)) for point in points])
     if cart.rank == 0:
         print(f"check: {'PASSED' if passed else 'FAILED'}", flush=True)
         draw(options.output, points)
@@ -191,12 +194,13 @@ def draw(path: Path, points: list[Point]) -> None:
     """Microseconds of a step over the size of the plate."""
     drawing, axes = figure(1)
     sizes, *times = zip(*points, strict=True)
-    names = "exchange and array operations", "one kernel", "one kernel without neighbours"
-    for seconds, name in zip(times, names, strict=True):
-        axes.loglog(sizes, seconds, "o-", base=2, label=name)
-    axes.set_xlabel("elements along an edge")
-    axes.set_ylabel("µs for a step")
-    axes.legend()
+    names = "exchange and array operations", "one kernel", "bound: the kernel without neighbours"
+    for seconds, name, style in zip(times, names, ("o-", "o-", "k:"), strict=True):
+        axes.loglog(sizes, seconds, style, base=2, label=name)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="elements along an edge", ylabel="µs for a step")
+    drawing.legend(loc="outside lower center")
     drawing.savefig(path, dpi=120)
 
 
@@ -205,7 +209,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, nargs="+", default=[256, 1024, 4096], metavar="N", help="along an edge")
     parser.add_argument("--steps", type=int, default=400, metavar="N", help="to time (default 400)")
-    parser.add_argument("--output", type=Path, default=Path("jacobi_persistent.png"), metavar="FILE", help="picture")
+    add_outputs(parser, "jacobi_persistent.png")
     return parser.parse_args()
 
 

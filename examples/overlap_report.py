@@ -1,33 +1,93 @@
-"""How the times of a program with overlap are shown: a line for each size, a picture for all."""
+"""How the times of a program with overlap are shown: a line for each size, a picture and a table for all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from solvers import figure
 
-WAYS = ("product", "collective", "serial", "overlapped")  # what is timed, in this order
-STYLES = ("k:", "k-.", "o-", "o-")
+from pyncclx.bench import environment
 
 
-def line(title: str, tokens: int, product: float, collective: float, serial: float, overlapped: float) -> str:
-    """What is printed of one size: microseconds, and what has become of the communication."""
-    share, hidden = 1 - product / serial, (serial - overlapped) / (serial - product)
-    return (
-        f"{title}, {tokens:5} tokens: {product:7.1f} µs + {collective:6.1f} = {serial:7.1f} serial, {overlapped:7.1f} "
-        f"overlapped, {serial / overlapped:.2f}x; communication {share:.0%}, {hidden:.0%} of it hidden"
-    )
+class Times(NamedTuple):
+    """Microseconds of work alone and of communication alone, of one after the other, and of both at once.
+
+    `link` is what the bytes would take at the nominal speed of the links, see `link_us`.
+    """
+
+    work: float
+    communication: float
+    serial: float
+    overlapped: float
+    link: float
+
+    @property
+    def bound(self) -> float:
+        """What no overlap can be below."""
+        return max(self.work, self.link)
+
+    @property
+    def share(self) -> float:
+        """Which part of `serial` is communication."""
+        return 1 - self.work / self.serial
+
+    @property
+    def hidden(self) -> float:
+        """Which part of the communication takes no time when both are at once."""
+        return (self.serial - self.overlapped) / (self.serial - self.work)
+
+    def line(self) -> str:
+        """What is printed."""
+        return (
+            f"{self.work:7.1f} µs + {self.communication:6.1f} = {self.serial:7.1f} serial, {self.overlapped:7.1f} "
+            f"overlapped, {self.serial / self.overlapped:.2f}x; communication {self.share:.0%}, "
+            f"{self.hidden:.0%} of it hidden"
+        )
+
+    def row(self) -> dict[str, float]:
+        """What is written."""
+        times = {f"{name}_us": getattr(self, name) for name in (*self._fields, "bound")}
+        return {**times, "communication_share": self.share, "hidden_share": self.hidden}
 
 
-def draw(path: Path, points: dict[str, list[list[float]]]) -> None:
-    """For each kind of step and hidden size the times over the tokens, and below what no overlap can be."""
+def link_us(comm: Any, nbytes: float) -> float:
+    """Microseconds of bytes on a link of nominal speed; 0 if that is not known. Collective."""
+    speed = environment.wire(environment.of(comm))
+    return nbytes / speed / 1e3 if speed else 0.0
+
+
+def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Times], names: tuple[str, str]) -> None:
+    """Draw times over sizes; `names` are those of the work and of the communication."""
+    styles = {**dict(zip(names, ("k:", "k-."), strict=True)), "one after the other": "o-", "overlapped": "o-"}
+    for (name, style), each in zip(styles.items(), zip(*times, strict=True), strict=False):
+        axes.loglog(sizes, each, style, base=2, label=name)
+    bound = [each.bound for each in times]
+    axes.fill_between(sizes, min(bound) / 2, bound, color="0.85", label=f"bound: {names[0]}, or links at full speed")
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(title=title, ylabel="µs")
+
+
+def draw(path: Path, points: dict[str, dict[int, Times]]) -> None:
+    """For each kind of step and hidden size the times over the tokens."""
     drawing, panels = figure(-(-len(points) // 2), 2)
-    for panel, (title, rows) in zip(panels.flat, points.items(), strict=False):
-        tokens, *times = zip(*rows, strict=True)
-        for name, style, each in zip(WAYS, STYLES, times, strict=True):
-            panel.loglog(tokens, each, style, base=2, label=name)
-        bound = [max(pair) for pair in zip(times[0], times[1], strict=True)]
-        panel.fill_between(tokens, min(bound) / 2, bound, color="0.85", label="bound: the longer of both")
-        panel.set(title=title, xlabel="tokens", ylabel="µs")
-    panels.flat[0].legend()
+    for panel, (title, times) in zip(panels.flat, points.items(), strict=False):
+        draw_panel(panel, title, [*times], [*times.values()], ("product", "collective"))
+        panel.set_xlabel("tokens")
+    drawing.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.savefig(path, dpi=100)
+
+
+def write_json(path: Path | None, comm: Any, rows: list[dict[str, Any]]) -> None:
+    """Write what ``--json`` asks for. Collective."""
+    about = environment.of(comm)
+    if comm.rank == 0:
+        environment.write_json(path, about, {"results": rows})
+
+
+def add_outputs(parser: Any, picture: str) -> None:
+    """The flags that say where the figures go."""
+    parser.add_argument("--output", type=Path, default=Path(picture), metavar="FILE", help="picture")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with device and versions")

@@ -1,6 +1,6 @@
 """Ping-pong between kernels of two ranks, written in Python and in CUDA C++: latency and bandwidth of one way.
 
-    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx] [--blocks N] [--nbytes N]
+    mpiexec -n 2 python -m mpi4py examples/ping_pong.py [--cxx] [--blocks N] [--nbytes N] [--rounds N]
 
 A kernel on each rank stores a message in the other's memory, and waits for it to come back. No host takes part. A short
 message goes as packets, which say by themselves that they are there: one thread sends it. Of a long one each block
@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--cxx", action="store_true", help="the kernel in C++")
     parser.add_argument("--blocks", type=int, default=32, metavar="N", help="of the long message's kernel")
     parser.add_argument("--nbytes", type=int, metavar="N", help="of the long message (GPUs: 64 MiB)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="to time (GPUs: 10000 short messages, 50 long ones)")
     options = parser.parse_args()
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     if comm.size != 2:
@@ -185,8 +186,8 @@ def main() -> None:
     large, threads, rounds = (1 << 16, 64, (1, 3)) if on_host else (64 << 20, 512, (10_000, 50))
     large = max(options.nbytes or large, SHORT + 1)
     game = PingPong(comm, kernels_in_python() if in_python else kernels_in_cxx(), large)
-    latency = game.seconds(8, 1, 32, rounds[0])
-    bandwidth = large / game.seconds(large, options.blocks, threads, rounds[1])
+    latency = game.seconds(8, 1, 32, options.rounds or rounds[0])
+    bandwidth = large / game.seconds(large, options.blocks, threads, options.rounds or rounds[1])
     if comm.rank == 0:
         print(f"kernels in {'Python (Numba)' if in_python else 'CUDA C++'}: what came back is what was sent")
         print(f"{8:9} bytes one way: {latency * 1e6:.2f} µs")

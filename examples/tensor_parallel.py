@@ -1,6 +1,6 @@
 """Tensor parallelism whose communication hides behind its matrix products.
 
-    mpiexec -n 4 python examples/tensor_parallel.py [--hidden 4096 8192] [--tokens 1024 4096 16384]
+    mpiexec -n 4 python examples/tensor_parallel.py [--hidden 4096 8192] [--tokens 1024 4096 16384] [--json FILE]
 
 A layer's weights are divided among the ranks, and so are its tokens where nothing needs them all. That takes two steps,
 each a collective and a product, which need not wait for each other:
@@ -25,19 +25,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from overlap import Matrix, device_of, rounded
-from overlap_report import WAYS, draw, line
+from overlap_report import Times, add_outputs, draw, link_us, write_json
 from tensor_parallel_step import Step
 from token_shuffle import read_options
 
 import pyncclx
 
 REPLAYED = 10  # calls in a graph
+WAYS = ("product", "collective", "serial", "overlapped")  # what is timed: the first fields of `Times`
 
 
 def main() -> int:
@@ -46,19 +46,24 @@ def main() -> int:
     options = read_options(world, parse)
     world.select_device()
     device, wrong = device_of(world), 0
-    points: dict[str, list[list[float]]] = {}
+    points: dict[str, dict[int, Times]] = {}
+    rows = []
     for kind, hidden in ((kind, hidden) for kind in (Gather, Scatter) for hidden in options.hidden):
-        title = f"{kind.__name__.lower()}, hidden {hidden}"
+        name = kind.__name__.lower()
         for tokens in options.tokens:
             comm = world.Dup()
             step = kind(comm, device, tokens, hidden)
             wrong += not step.is_right()
-            times = [1e6 * device.seconds(comm, getattr(step, way), REPLAYED) for way in WAYS]
-            points.setdefault(title, []).append([tokens, *times])
+            nbytes = 2 * hidden * (tokens - tokens // comm.size)  # what a rank sends, and gets
+            microseconds = (1e6 * device.seconds(comm, getattr(step, way), REPLAYED) for way in WAYS)
+            times = Times(*microseconds, link_us(comm, nbytes))
+            points.setdefault(f"{name}, hidden {hidden}", {})[tokens] = times
+            rows.append({"step": name, "hidden": hidden, "tokens": tokens, **times.row()})
             step.free()
             comm.Free()
             if world.rank == 0:
-                print(line(title, tokens, *times), flush=True)
+                print(f"{name}, hidden {hidden}, {tokens:5} tokens: {times.line()}", flush=True)
+    write_json(options.json, world, rows)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
         draw(options.output, points)
@@ -187,7 +192,7 @@ def parse() -> argparse.Namespace:
     hidden, tokens = ([96], [48, 96]) if on_host else ([4096, 8192], [1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--hidden", type=int, nargs="+", default=hidden, metavar="N", help="rows of the weights")
     parser.add_argument("--tokens", type=int, nargs="+", default=tokens, metavar="N", help="of all ranks")
-    parser.add_argument("--output", type=Path, default=Path("tensor_parallel.png"), metavar="FILE", help="picture")
+    add_outputs(parser, "tensor_parallel.png")
     return parser.parse_args()
 
 

@@ -11,23 +11,24 @@ tells the trainers that its place is free. No host waits for another.
 
 Every number of a version says which version it is of, and where it belongs in the model. The generators compare all of
 them on the device, so none may be late, early or elsewhere. On GPUs the time is drawn beside that of an `Allgatherv` of
-all weights, of which each generator keeps its part, and of a plain copy of as many bytes. PYNCCLX_DEVICE=host runs it
-without a GPU.
+all weights, of which each generator keeps its part, and of a plain copy of as many bytes. And the generators are given
+matrix products that take as long as a transfer: with one place they wait while a version comes, with two the next one
+comes while they work. PYNCCLX_DEVICE=host runs it without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from solvers import repeat
+from overlap_report import add_outputs, write_json
 from token_shuffle import array_module, read_options, to_host
 from weight_plan import ITEM, generator, model, plan, trainer
-from weight_ways import Others, draw, line
+from weight_ways import Point, draw, measure
 
 import pyncclx
 import pyncclx.device as d
@@ -42,16 +43,16 @@ struct Run { unsigned long long to, source, nbytes; long long peer; };
 
 // Signal r of a generator: the version that trainer r has sent; `size` + r of a trainer: what generator r has used.
 // `version` is the last one that this rank has sent or used. It is in device memory, so that a graph can be replayed.
-extern "C" __global__ void send(pyncclx_team team, const Run* runs, long long count, long long place, int generators,
-                                unsigned long long* version) {
+extern "C" __global__ void send(pyncclx_team team, const Run* runs, long long count, long long place, int places,
+                                int generators, unsigned long long* version) {
     const int me = pyncclx_rank(team), size = pyncclx_size(team);
     const unsigned long long next = *version + 1;
     const int peer = size - generators + int(threadIdx.x);  // one thread for each generator
-    const bool ok = peer >= size || pyncclx_wait_until(team, size + peer, next - 2);  // which was in the same place
+    const bool ok = peer >= size || pyncclx_wait_until(team, size + peer, next - places);  // that was in its place
     if (__syncthreads_or(!ok)) return;
     const long long warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
     for (long long i = warp; i < count; i += warps)
-        pyncclx_put_warp(team, runs[i].to + next % 2 * place, runs[i].source, runs[i].nbytes, runs[i].peer);
+        pyncclx_put_warp(team, runs[i].to + next % places * place, runs[i].source, runs[i].nbytes, runs[i].peer);
     if (pyncclx_last_block(team, 0)) {
         if (peer < size) pyncclx_signal_set(team, peer, me, next);
         if (threadIdx.x == 0) *version = next;
@@ -77,19 +78,17 @@ def main() -> int:
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
     xp = array_module(world, "uint32")
-    wrong, points = 0, []
+    wrong, points = 0, list[Point]()
     for hidden in options.hidden:
         comm = world.Dup()
         transfer = Transfer(comm, xp, model(hidden))
-        wrong += transfer.check(options.versions)
-        others = Others(transfer)
-        ways = (transfer.send_and_receive, others.gather, others.copy)
-        seconds = [repeat(comm, xp, way, options.versions, graph=xp is not np) for way in ways]
-        points.append((comm.bcast(transfer.nbytes), *seconds))
+        wrong += sum(transfer.check(options.versions, places) for places in (1, 2))
+        points.append(measure(transfer, hidden))
         transfer.free()
         comm.Free()
         if world.rank == 0:
-            print(line(hidden, *points[-1]), flush=True)
+            print(points[-1].line(), flush=True)
+    write_json(options.json, world, [point.row() for point in points])
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
         draw(options.output, points)
@@ -108,16 +107,16 @@ class Transfer:
     """
 
     def __init__(self, comm: Any, xp: Any, matrices: Any) -> None:
-        self.comm, self.xp, self.version = comm, xp, 0
+        self.comm, self.xp, self.version, self.places = comm, xp, 0, 2
         self.trainers = max(1, comm.size // 2)
         self.generators = max(1, comm.size - self.trainers)  # one rank alone is both
         self.first = comm.size - self.generators
         self.trained = [trainer(matrices, self.trainers, part) for part in range(self.trainers)]
         shards = [generator(matrices, self.generators, part) for part in range(self.generators)]
-        # A kernel names memory of another rank by its own address, so each rank has weights, and two places.
+        # A kernel names memory of another rank by its own address, so each rank has weights and two places.
         count, room = (max(shard.count for shard in shards) for shards in (self.trained, shards))
         window = comm.Alloc(count + 2 * room, "u4")
-        self.weights, self.places = window[:count], window[count:].reshape(2, room)
+        self.weights, self.memory = window[:count], window[count:].reshape(2, room)
         self.win = pyncclx.Win.Create(window, ITEM, comm=comm)
         self.win.Lock_all()
         self.kernels = d.kernels(SOURCE, "send", "receive", "release")
@@ -128,7 +127,7 @@ class Transfer:
         self.sent, self.used = xp.zeros(1, "u8"), xp.zeros(1, "u8")  # versions
         if self.trains:
             mine = self.trained[comm.rank]
-            runs = plan(mine, shards, address(self.weights), address(self.places), self.first)
+            runs = plan(mine, shards, address(self.weights), address(self.memory), self.first)
             self.runs, self.count, self.nbytes = xp.asarray(runs.view("u1")), len(runs), int(runs["nbytes"].sum())
             self.positions, self.weights = xp.asarray(mine.positions()), self.weights[: mine.count]
         if self.generates:
@@ -137,13 +136,13 @@ class Transfer:
 
     def send(self) -> None:
         """Enqueue what a trainer does for a version."""
-        place, generators = self.places[0].nbytes, np.int32(self.generators)
-        self.kernels["send"](*self.grid, [self.team, self.runs, self.count, place, generators, self.sent])
+        numbers = self.memory[0].nbytes, np.int32(self.places), np.int32(self.generators)
+        self.kernels["send"](*self.grid, [self.team, self.runs, self.count, *numbers, self.sent])
 
     def receive(self) -> Array:
         """Enqueue a generator's waiting; the weights of the version, until it is released."""
         self.kernels["receive"](1, 32, [self.team, np.int32(self.trainers), self.used])
-        return self.places[self.version % 2, : self.shard.count]
+        return self.memory[self.version % self.places, : self.shard.count]
 
     def release(self) -> None:
         """Enqueue that the place of the version is free."""
@@ -161,8 +160,9 @@ class Transfer:
         """By what the version's numbers differ from their positions."""
         return np.uint32(self.version * BY_VERSION & 0xFFFFFFFF)
 
-    def check(self, versions: int) -> int:
+    def check(self, versions: int, places: int = 2) -> int:
         """Train, transfer and compare some versions; how many numbers were wrong on all ranks. Collective."""
+        self.places = places
         wrong = self.xp.zeros((), "i8")
         for _ in range(versions):
             self.version += 1
@@ -176,12 +176,13 @@ class Transfer:
         self.team.check()
         return int(self.comm.allreduce(found))
 
-    def send_and_receive(self) -> None:
-        """Nothing but the transfer of one version."""
+    def step(self, use: Callable[[], None] = lambda: None) -> None:
+        """Enqueue the transfer of a version, and what generators do with it."""
         if self.trains:
             self.send()
         if self.generates:
             self.receive()
+            use()
             self.release()
 
     def free(self) -> None:
@@ -199,8 +200,8 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 2048, 4096], metavar="N", help="of the models")
-    parser.add_argument("--versions", type=int, default=100, metavar="N", help="to check, and to time")
-    parser.add_argument("--output", type=Path, default=Path("weight_transfer.png"), metavar="FILE", help="picture")
+    parser.add_argument("--versions", type=int, default=100, metavar="N", help="to check")
+    add_outputs(parser, "weight_transfer.png")
     return parser.parse_args()
 
 

@@ -20,17 +20,24 @@ _NVLINK4_GBS = 450.0  # nominal, in one direction: 18 links
 
 
 def describe(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer]) -> dict[str, Any]:
-    """What goes with the figures."""
+    """What goes with the benchmark's figures."""
+    return {
+        **of(comm),
+        "mode": "graph" if arguments.graph else "eager",
+        "buffers": arguments.buffers,
+        "peers": {name: peer.about for name, peer in peers.items()},
+        "NCCL_NVLS_ENABLE": nvls_setting(),
+    }
+
+
+def of(comm: Any) -> dict[str, Any]:
+    """What goes with all figures that are taken on a communicator."""
     return {
         "ranks": comm.size,
         "device": comm.team.device.kind,
-        "mode": "graph" if arguments.graph else "eager",
-        "buffers": arguments.buffers,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := _version(name))},
-        "peers": {name: peer.about for name, peer in peers.items()},
-        "NCCL_NVLS_ENABLE": nvls_setting(),
     }
 
 
