@@ -6,7 +6,7 @@
 #include "few_tokens.cuh"
 #include "row_transform.cuh"
 
-constexpr int kSegment = 256;  // choices that are numbered together
+constexpr int kMostCounters = 4096;  // of the warps of a block
 
 struct DispatchArgs {
     Shuffle shuffle;
@@ -32,7 +32,7 @@ struct DispatchArgs {
 struct Counting {  // of many tokens
     int own[kMaxBuckets];   // of this rank
     int base[kMaxBuckets];  // where this block's begin
-    int segment[kSegment], after[kSegment];
+    int counters[kMostCounters];  // [warps][buckets], see WarpChoices
 };
 
 struct FewChoices {  // of all ranks
@@ -41,7 +41,7 @@ struct FewChoices {  // of all ranks
 };
 
 struct Table {  // in shared memory; most by bucket
-    int count[kMaxBuckets];  // choices of this block; then where the bucket begins
+    int count[kMaxBuckets];  // where the bucket begins
     int sum[kMaxBuckets];    // of all ranks
     int limit[kMaxBuckets];  // where the room ends
     union {

@@ -2,51 +2,80 @@
 #pragma once
 #include "buckets.cuh"
 
-// Numbers the choices of this block's tokens within their buckets: what `routes` holds until finish_routes.
-__device__ void index_tokens(const DispatchArgs& args, Table& table, const Range& range) {
-    const i64 k = args.shuffle.k;
-    for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) table.count[b] = 0;
-    for (i64 begin = range.begin * k; begin < range.end * k; begin += kSegment) {
-        const int choices = int(smaller(u64(range.end * k - begin), kSegment));
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            const int place = place_of_choice(args, u32(begin + i), expert_of_choice(args, u32(begin + i)));
-            table.many.segment[i] = bucket_of_place(args.shuffle, place);
-            args.routes[begin + i] = place == kNoPlace ? kNoRow : make_route(0, u32(place));
-        }
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x)) {
-            const int bucket = table.many.segment[i];
-            int before = 0, others = 0;
-            for (int j = 0; j < choices; ++j) {
-                const bool same = table.many.segment[j] == bucket;
-                before += same && j < i;
-                others += same && j > i;
-            }
-            if (bucket >= 0) args.routes[begin + i] += u32(table.count[bucket] + before);
-            table.many.after[i] = bucket >= 0 && others == 0 ? table.count[bucket] + before + 1 : 0;
-        }
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < choices; i += int(blockDim.x))
-            if (table.many.after[i] != 0) table.count[table.many.segment[i]] = table.many.after[i];
-        __syncthreads();
+// A warp's part of the choices of a block, and its counters by bucket. Parts follow each other, so that numbers of one,
+// on top of what all before it have counted, are in the order of the choices.
+struct WarpChoices {
+    u32 begin, end;
+    int* counters;
+
+    __device__ WarpChoices(const Shuffle& shuffle, Table& table, const Range& range) {
+        const u32 first = u32(range.begin * shuffle.k), choices = u32(range.end * shuffle.k) - first;
+        const u32 each = (choices + warps(shuffle) * 32 - 1) / (warps(shuffle) * 32) * 32, warp = threadIdx.x / 32;
+        begin = first + u32(smaller(u64(warp) * each, choices));
+        end = warp < warps(shuffle) ? first + u32(smaller(u64(warp + 1) * each, choices)) : begin;
+        counters = table.many.counters + warp * u32(shuffle.buckets);
     }
-    __syncthreads();
-    int* histogram = args.shuffle.histograms + blockIdx.x * args.shuffle.buckets;
-    for (int b = int(threadIdx.x); b < args.shuffle.buckets; b += int(blockDim.x)) histogram[b] = table.count[b];
+
+    // As many of the block as there is room for.
+    static __device__ u32 warps(const Shuffle& shuffle) {
+        return u32(smaller(blockDim.x / 32, u32(kMostCounters) / u32(shuffle.buckets)));
+    }
+};
+
+// Nothing has been counted yet.
+__device__ void clear_counting(const Shuffle& shuffle, Table& table) {
+    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x))
+        table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
+    for (u32 i = threadIdx.x; i < WarpChoices::warps(shuffle) * u32(shuffle.buckets); i += blockDim.x) table.many.counters[i] = 0;
     __syncthreads();
 }
 
-// Of so few choices that each block counts all of the rank, instead of waiting for the other blocks.
+// Numbers the choices of this block's tokens within their buckets, each warp those of its segment: what `routes` holds until
+// finish_routes.
+__device__ void index_tokens(const DispatchArgs& args, const WarpChoices& mine) {
+    const u32 lane = threadIdx.x % 32;
+    for (u32 first = mine.begin; first < mine.end; first += 32) {
+        const u32 i = first + lane;
+        const int place = i < mine.end ? place_of_choice(args, i, expert_of_choice(args, i)) : kNoPlace;
+        const int bucket = bucket_of_place(args.shuffle, place);
+        const u32 same = __match_any_sync(0xffffffffu, bucket);
+        const int before = __popc(same & ((1u << lane) - 1));
+        const int number = bucket < 0 ? 0 : mine.counters[bucket] + before;
+        __syncwarp();  // all have read
+        if (bucket >= 0 && before == 0) mine.counters[bucket] = number + __popc(same);
+        __syncwarp();
+        if (i < mine.end) args.routes[i] = place == kNoPlace ? kNoRow : make_route(u32(number), u32(place));
+    }
+}
+
+// Of so few choices that each block counts all of the rank, instead of waiting for the other blocks. Warps that have
+// choices to number leave it to the others, if there are any.
 __device__ void count_alone(const DispatchArgs& args, Table& table, const Range& range) {
     const Shuffle& shuffle = args.shuffle;
-    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x))
-        table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < u32(args.token_count * shuffle.k); i += blockDim.x) {
+    const u32 warps = u32(range.end - range.begin) * u32(shuffle.k) / 32 + 1;
+    const u32 first = warps * 32 < blockDim.x && warps < WarpChoices::warps(shuffle) ? warps * 32 : 0;
+    if (threadIdx.x < first) return;
+#pragma unroll 2
+    for (u32 i = threadIdx.x - first; i < u32(args.token_count * shuffle.k); i += blockDim.x - first) {
         const int bucket = bucket_of_place(shuffle, place_of_choice(args, i, expert_of_choice(args, i)));
         if (bucket < 0) continue;
         atomicAdd(&table.many.own[bucket], 1);
         if (i < u32(range.begin * shuffle.k)) atomicAdd(&table.many.base[bucket], 1);
+    }
+}
+
+// All warps have counted: counters become what the warps before have counted, the block's sums go to `histogram`.
+__device__ void add_warps(const Shuffle& shuffle, Table& table, int* histogram) {
+    for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
+        int sum = 0;
+#pragma unroll 4
+        for (u32 warp = 0; warp < WarpChoices::warps(shuffle); ++warp) {
+            int& counter = table.many.counters[warp * u32(shuffle.buckets) + u32(b)];
+            const int count = counter;
+            counter = sum;
+            sum += count;
+        }
+        if (histogram) histogram[b] = sum;
     }
     __syncthreads();
 }
@@ -108,13 +137,13 @@ __device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& p
     return Channel::everyone(ok);
 }
 
-// From a number in a block's bucket to the row on a rank.
-__device__ void finish_routes(const DispatchArgs& args, const Table& table, const Range& range) {
-    for (i64 i = range.begin * args.shuffle.k + threadIdx.x; i < range.end * args.shuffle.k; i += blockDim.x) {
+// From a number in a warp's bucket to the row on a rank.
+__device__ void finish_routes(const DispatchArgs& args, const Table& table, const WarpChoices& mine) {
+    for (u32 i = mine.begin + threadIdx.x % 32; i < mine.end; i += 32) {
         const u64 route = args.routes[i];
         if (route == kNoRow) continue;
         const int bucket = bucket_of(args.shuffle, route_place(route));
-        const int row = table.count[bucket] + table.many.base[bucket] + int(route_row(route));
+        const int row = table.count[bucket] + table.many.base[bucket] + mine.counters[bucket] + int(route_row(route));
         args.routes[i] = row < table.limit[bucket] ? make_route(u32(row), route_place(route)) : kNoRow;
     }
     __syncthreads();

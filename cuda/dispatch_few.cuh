@@ -5,6 +5,7 @@
 struct Leader {  // where a token's data goes
     Pack* row;
     float* scales;
+    int rank;
 };
 
 union DispatchList {  // of a warp, in shared memory: it sends, or it receives

@@ -8,10 +8,14 @@
 __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
-    index_tokens(args, table, range);
-    if (args.token_count * shuffle.k <= shuffle.alone_choices) {
-        count_alone(args, table, range);
-    } else {
+    const WarpChoices mine(shuffle, table, range);
+    const bool alone = args.token_count * shuffle.k <= shuffle.alone_choices;
+    clear_counting(shuffle, table);
+    index_tokens(args, mine);
+    if (alone) count_alone(args, table, range);
+    __syncthreads();
+    add_warps(shuffle, table, alone ? nullptr : shuffle.histograms + blockIdx.x * shuffle.buckets);
+    if (!alone) {
         const Signals signals{shuffle.team, channel.epoch};
         signals.say_counted();
         if (!signals.await_counted()) return false;
@@ -20,39 +24,47 @@ __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& chann
     Packets packets(channel);
     if (!exchange_counts(shuffle, table, packets)) return false;
     place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });
-    finish_routes(args, table, range);
+    finish_routes(args, table, mine);
     return true;
 }
 
-// Tells all ranks what they have of a token.
-__device__ void tell_ways(const DispatchArgs& args, const Crew& crew, i64 token) {
-    const Shuffle& shuffle = args.shuffle;
-    const u32 k = u32(shuffle.k);
-    for (u32 i = crew.member; i < k * u32(shuffle.team.size); i += crew.members) {
-        const int rank = int(i / k), c = int(i % k);
-        const u64 route = args.routes[token * k + c];
-        const bool there = route != kNoRow && route_rank(route) == rank;
-        shuffle.ways_of(rank, shuffle.team.rank, token)[c] = there ? route_row(route) : kNoWay;
-        if (!there) continue;
-        const float weight = args.weights ? args.weights[token * k + c] : 1.0f;
-        reinterpret_cast<u64*>(shuffle.notes[rank])[route_row(route)] = make_note(place_local(route_place(route)), weight);
-    }
+// Tells all ranks what they have of a token's choice.
+__device__ __forceinline__ void tell_way(const Shuffle& shuffle, i64 token, int c, u64 route, float weight) {
+    const int me = shuffle.team.rank, target = route == kNoRow ? -1 : route_rank(route);
+#pragma unroll 4
+    for (int rank = 0; rank < shuffle.team.size; ++rank)
+        shuffle.ways_of(rank, me, token)[c] = rank == target ? route_row(route) : kNoWay;
+    if (target >= 0) shuffle.notes_of(target, me, token)[c] = make_note(place_local(route_place(route)), weight);
 }
 
-// Where the data of a token goes, a lane for each rank. Returns how many there are.
-__device__ int list_leaders(const Shuffle& shuffle, const u64* routes, u64 packs, Leader* leaders) {
-    const int rank = int(threadIdx.x % 32);
-    const int leading = rank < shuffle.team.size ? leading_choice(routes, int(shuffle.k), rank) : -1;
-    const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
+// Where the data of a token goes, once to each rank; with `tells` the ranks are told what they have of it. All lanes of a
+// warp. Returns how many leaders there are.
+__device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool tells, Leader* leaders) {
+    const Shuffle& shuffle = args.shuffle;
+    const int k = int(shuffle.k), lane = int(threadIdx.x % 32);
+    int count = 0;
     __syncwarp();  // those of the last token have been used
-    if (leading >= 0) {
-        const u64 row = route_row(routes[leading]);
-        Leader& leader = leaders[__popc(present & ((1u << rank) - 1))];
-        leader.row = reinterpret_cast<Pack*>(shuffle.rows[rank]) + row * packs;
-        leader.scales = reinterpret_cast<float*>(shuffle.scales[rank]) + row * groups_of(shuffle);
+#pragma unroll 1
+    for (int begin = 0; begin < k; begin += 32) {
+        const int c = begin + lane;
+        const u64 route = c < k ? args.routes[token * k + c] : kNoRow;
+        const float weight = tells && args.weights && c < k ? args.weights[token * k + c] : 1.0f;
+        const int rank = route == kNoRow ? -1 : route_rank(route);
+        const u32 same = __match_any_sync(0xffffffffu, rank);
+        bool leads = rank >= 0 && (same & ((1u << lane) - 1)) == 0;
+        for (int l = 0; l < count; ++l) leads = leads && leaders[l].rank != rank;  // by an earlier choice
+        const u32 leading = __ballot_sync(0xffffffffu, leads);
+        if (leads) {
+            Leader& leader = leaders[count + __popc(leading & ((1u << lane) - 1))];
+            leader.row = reinterpret_cast<Pack*>(shuffle.rows[rank]) + route_row(route) * packs;
+            leader.scales = reinterpret_cast<float*>(shuffle.scales[rank]) + route_row(route) * groups_of(shuffle);
+            leader.rank = rank;
+        }
+        count += __popc(leading);
+        if (tells && c < k) tell_way(shuffle, token, c, route, weight);
+        __syncwarp();
     }
-    __syncwarp();
-    return __popc(present);
+    return count;
 }
 
 // Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
@@ -101,11 +113,10 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
         const Crew crew = gang.crew(jobs);
         const bool many = packs_of<To>(shuffle.hidden) > 2 * crew.members;  // else short code is there sooner
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-            const u64* routes = args.routes + (begin + job) * shuffle.k;
-            const int count = list_leaders(shuffle, routes, packs_of<To>(shuffle.hidden), leaders);
+            const bool tells = !args.reuse && crew.member < 32;
+            const int count = list_leaders(args, begin + job, packs_of<To>(shuffle.hidden), tells, leaders);
             if (many) store_token<kAtOnce, From, To, Transform>(args, crew, begin + job, leaders, count);
             else store_token<1, From, To, Transform>(args, crew, begin + job, leaders, count);
-            if (!args.reuse) tell_ways(args, crew, begin + job);
         }
         gang.everyone(true);
         signals.say_stored(gang, stage + 1);
@@ -145,16 +156,20 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
     const int k = int(shuffle.k), me = shuffle.team.rank;
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
     const u32* told = shuffle.ways_of(me, source, token);
-    const auto way = [&](int c) { return args.reuse ? known[c] : ld_relaxed_sys(told + c); };
-    const int count = list.list(k, way, [](int, int, u32) {});
-    for (int c = int(crew.member); !args.reuse && c < k; c += int(crew.members)) {
-        const u32 row = way(c);
-        known[c] = row;
-        if (row == kNoWay) continue;
-        const u64 note = ld_relaxed_sys(reinterpret_cast<const u64*>(shuffle.notes[me]) + row);
+    const u64* notes = shuffle.notes_of(me, source, token);
+    u64 note = 0;
+    const auto way = [&](int c) {
+        if (args.reuse) return known[c];
+        const u32 row = ld_relaxed_sys(told + c);
+        note = ld_relaxed_sys(notes + c);  // on its way together with the row
+        if (crew.member < 32) known[c] = row;
+        return row;
+    };
+    const int count = list.list(k, way, [&](int, int, u32 row) {
+        if (args.reuse || crew.member >= 32) return;
         args.row_experts[row] = int(note_local(note));
         args.row_weights[row] = note_weight(note);
-    }
+    });
     if (count < 2) return;
     if (packs_of<To>(shuffle.hidden) > 2 * crew.members) copy_on<8, To>(shuffle, crew, list.row, count);
     else copy_on<2, To>(shuffle, crew, list.row, count);

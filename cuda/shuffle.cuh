@@ -28,7 +28,7 @@ struct Shuffle {
     char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
     char* scales[kMaxRanks];   //   [capacity][groups] float, for Float8,
     char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, what the sources say,
-    char* notes[kMaxRanks];    //   [capacity] u64, and of each row,
+    char* notes[kMaxRanks];    //   [size][max_tokens][k] u64, and of these choices,
     char* results[kMaxRanks];  //   [max_tokens][results_of_token] rows, where results come back,
     char* values[kMaxRanks];   //   [max_tokens][k] float, where single numbers come back
     const u32* places;         // [experts][replicas]: expert_place
@@ -50,6 +50,10 @@ struct Shuffle {
     __device__ u32* ways_of(int holder, int source, i64 token) const {
         return reinterpret_cast<u32*>(ways[holder]) + (source * max_tokens + token) * k;
     }
+
+    __device__ u64* notes_of(int holder, int source, i64 token) const {
+        return reinterpret_cast<u64*>(notes[holder]) + (source * max_tokens + token) * k;
+    }
 };
 
 // Where an expert is: a rank, and which of the rank's experts it is.
@@ -63,7 +67,7 @@ __device__ __forceinline__ u32 route_row(u64 route) { return u32(route); }
 __device__ __forceinline__ u32 route_place(u64 route) { return u32(route >> 32); }
 __device__ __forceinline__ int route_rank(u64 route) { return place_rank(route_place(route)); }
 
-// What a rank is told of a row: the expert, among its own, and the weight.
+// What a rank is told of a choice that has a row there: the expert, among its own, and the weight.
 __device__ __forceinline__ u64 make_note(u32 local, float weight) { return u64(local) << 32 | bits_as<u32>(weight); }
 __device__ __forceinline__ u32 note_local(u64 note) { return u32(note >> 32); }
 __device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u32(note)); }

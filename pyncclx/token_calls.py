@@ -41,8 +41,8 @@ def dispatch_move(
     count = sent.shape[0]
     if count > shuffle.max_tokens:
         raise ValueError(f"dispatch: {count} tokens, but max_tokens is {shuffle.max_tokens}; send them in parts")
-    if handle is not None and len(handle.routes) != count:
-        raise ValueError(f"dispatch: {count} tokens, but the handle is of {len(handle.routes)}; pass its tokens")
+    if handle is not None and handle.tokens != count:
+        raise ValueError(f"dispatch: {count} tokens, but the handle is of {handle.tokens}; pass its tokens")
     ids = weights = None
     if topk_ids is not None:
         ids = _read(topk_ids, "dispatch: topk_ids", (count, shuffle.k), ("int32", "int64"))
@@ -69,7 +69,7 @@ def combine_move(
     ------
     TypeError, ValueError
     """
-    count = len(handle.routes)
+    count = handle.tokens
     if out is None:
         out = shuffle.held().xp.empty((count, shuffle.hidden), array_type(shuffle.dtype))
     types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
@@ -91,7 +91,7 @@ def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -
     ------
     TypeError, ValueError
     """
-    count = len(handle.routes)
+    count = handle.tokens
     if out is None:
         out = shuffle.held().xp.empty((count, shuffle.k), "f4")
     sent = _read(values, "collect: values", (shuffle.capacity,), ("float32",))

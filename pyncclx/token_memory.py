@@ -95,7 +95,7 @@ class Memory:
             shuffle.max_tokens * shuffle.k * 4,
         )
         ways = size * shuffle.max_tokens * shuffle.k * 4
-        lengths = (rows, scales, ways, shuffle.capacity * 8, results, values)
+        lengths = (rows, scales, ways, 2 * ways, results, values)
         most_choices, longest = (shuffle.max_tokens, shuffle.k), max(row_nbytes, result_nbytes)
         self.parts = plan(size, self.blocks, buckets, most_choices, longest, lengths)
         self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)

@@ -84,6 +84,7 @@ class Case:
         if self.rows_dtype == "float8_e4m3":
             data, scales = as_float8(data, FLOAT8)
             compare(rows.scales[: len(mine)], scales, f"{what}: scales")
+            assert rows.data.dtype == np.uint8
         else:
             data = data.astype(DTYPES[self.rows_dtype])
         bits = f"u{data.itemsize}"

@@ -14,7 +14,8 @@ struct Thread {
     // A warp operation in flight (warp.h): who takes part, whom and what this lane reads, what it gives.
     u32 mask = 0, wanted = 0, votes = 0;
     u64 offered = 0, taken = 0;
-    bool orders = false;  // __syncwarp(): memory accesses too
+    bool orders = false;    // __syncwarp(): memory accesses too
+    bool compares = false;  // __match_any_sync(): votes are the lanes that offer the same
     // For ThreadSanitizer, which knows no fences (ordering.h): has it passed one, and what it polled last.
     bool fenced = false;
     const void* polled = nullptr;
@@ -62,6 +63,7 @@ class Block {
     Fiber& scheduler() { return scheduler_; }
 
   private:
+    u32 alike(u32 first, u32 lanes, u32 mask, u64 value) const;  // warp.h
     void pass();
     void idle();
     void release_barrier();

@@ -6,6 +6,16 @@ namespace emulator {
 // What a lane reads from one that takes no part; on a GPU that is undefined.
 constexpr u64 kNobody = 0xBADBADBADBADBADBull;
 
+// The lanes of the mask that offer a value.
+EMULATOR_UNSEEN inline u32 Block::alike(u32 first, u32 lanes, u32 mask, u64 value) const {
+    u32 same = 0;
+    for (u32 lane = 0; lane < lanes; ++lane) {
+        const Thread& other = threads[first + lane];
+        if ((mask >> lane & 1) && other.state != State::done && other.offered == value) same |= 1u << lane;
+    }
+    return same;
+}
+
 // Completes the operation that `thread` waits in, if all lanes of its mask (but those that have returned)
 // wait in it too. The last to arrive does the exchange for everyone, so that no lane can overwrite what a
 // slower one has yet to read.
@@ -26,7 +36,7 @@ EMULATOR_UNSEEN inline bool Block::meet(Thread& thread) {
         const bool named = wanted < lanes && (mask >> wanted & 1);
         const bool there = named && threads[first + wanted].state != State::done;
         other.taken = there ? threads[first + wanted].offered : kNobody;
-        other.votes = votes;
+        other.votes = other.compares ? alike(first, lanes, mask, other.offered) : votes;
     }
     for (u32 lane = 0; lane < lanes; ++lane) {
         State& state = threads[first + lane].state;
@@ -39,7 +49,7 @@ EMULATOR_UNSEEN inline bool Block::meet(Thread& thread) {
 }
 
 // Gives `offered` to the lanes of the mask and takes what lane `wanted` gives; `orders`: memory accesses too.
-EMULATOR_UNSEEN inline u64 meet_warp(u32 mask, u64 offered, u32 wanted, bool orders, u32* votes) {
+EMULATOR_UNSEEN inline u64 meet_warp(u32 mask, u64 offered, u32 wanted, bool orders, u32* votes, bool compares = false) {
     Block& block = *current;
     Thread& self = *block.running;
     if (!(mask >> (self.rank % 32) & 1)) block.give_up("a lane is not in the mask of its warp operation");
@@ -52,6 +62,7 @@ EMULATOR_UNSEEN inline u64 meet_warp(u32 mask, u64 offered, u32 wanted, bool ord
     self.offered = offered;
     self.wanted = wanted;
     self.orders = orders;
+    self.compares = compares;
     self.state = State::at_warp;
     block.progress = true;
     if (!block.meet(self)) block.leave();
@@ -79,6 +90,16 @@ T shuffle(u32 mask, T value, u32 wanted) {
     word = meet_warp(mask, word, wanted, false, nullptr);
     memcpy(&value, &word, sizeof(T));
     return value;
+}
+
+template <class T>
+u32 match(u32 mask, T value) {
+    static_assert(std::is_trivially_copyable<T>::value && sizeof(T) <= 8, "values of 1 to 8 bytes are compared");
+    u64 word = 0;
+    memcpy(&word, &value, sizeof(T));
+    u32 votes = 0;
+    meet_warp(mask, word, lane(), false, &votes, true);
+    return votes;
 }
 
 inline u32 vote(u32 mask, bool predicate) {
@@ -114,6 +135,8 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0); }
 inline int __any_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate == 0) == 0; }
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value) { return emulator::match(mask, value); }
 inline unsigned __activemask() { return emulator::live_lanes(); }
 
 // The only warp operation that orders memory accesses among its lanes.

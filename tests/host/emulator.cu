@@ -42,6 +42,11 @@ __global__ void shuffles(const __grid_constant__ Args a) {
     for (int i = 0; i < (lane < 8 ? 9 : 2); ++i) mine[6] = __shfl_xor_sync(group, u32(mine[6]), 1);
 }
 
+__global__ void matches(const __grid_constant__ Args a) {
+    const u32 lane = threadIdx.x % 32;
+    a.out[threadIdx.x] = __match_any_sync(kAll, int(lane % 5) - 1);
+}
+
 __global__ void dynamic(const __grid_constant__ Args a) {
     u64* words = dynamic_shared<u64>();
     words[threadIdx.x] = threadIdx.x;

@@ -18,7 +18,7 @@ from pyncclx.devices import host
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 
 NAMES = [
-    *("indices", "reverse", "votes", "shuffles", "dynamic", "packs", "misaligned", "atomics", "clocks"),
+    *("indices", "reverse", "votes", "shuffles", "dynamic", "packs", "misaligned", "atomics", "clocks", "matches"),
     *("chase<true>", "chase<false>", "stuck", "deadlock", "order"),
     *("send<kByBlock>", "send<kByWarp>", "send<kRelaxed>", "send<kNoBarrier>", "receive"),
 ]
@@ -79,6 +79,11 @@ def test_shuffles_and_votes(run: Run) -> None:
         assert got[4:6] == [0xAAAAAAAA, 2]
         assert got[6] == (lane ^ 1 if lane < 8 else lane)
         assert got[7] == 0xFFFFFFFF
+
+
+def test_lanes_that_offer_the_same(run: Run) -> None:
+    alike = [sum(1 << other for other in range(32) if other % 5 == lane % 5) for lane in range(32)]
+    assert run("matches", 1, 64, 64).tolist() == alike * 2
 
 
 def test_dynamic_shared_memory(kernels: dict[str, host.Kernel]) -> None:

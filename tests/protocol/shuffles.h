@@ -30,9 +30,9 @@ struct ShuffleMemory {
         team.timeout_ns = u64(settings.patience_s * 1e9);
         const u64 slots = settings.channels * 2 * u64(settings.ranks - 1) * team.slot_packets;
         team.rings_offset = team.packets_offset + slots * sizeof(Pack);
-        const u64 sizes[6] = {kShuffleCapacity * kHidden * 4, kShuffleCapacity * 4,
-                              u64(settings.ranks) * kMostTokens * kMostChoices * 4, kShuffleCapacity * 8,
-                              kMostTokens * kMostChoices * kHidden * 4, kMostTokens * kMostChoices * 4};
+        const u64 choices = kMostTokens * kMostChoices, of_all = u64(settings.ranks) * choices;
+        const u64 sizes[6] = {kShuffleCapacity * kHidden * 4, kShuffleCapacity * 4, of_all * 4, of_all * 8,
+                              choices * kHidden * 4, choices * 4};
         for (int rank = 0; rank < settings.ranks; ++rank) {
             team.base[rank] = take(team.rings_offset, 0);
             begin_at(settings, team, rank);
