@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,8 +29,26 @@ CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "F
 SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter
 
 
-class Rows(NamedTuple):
+class Part(NamedTuple):
+    """An array in the memory that a dispatch writes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.dtype.itemsize * math.prod(self.shape)
+
+    def of(self, memory: Any) -> Any:
+        """The array in one dispatch's memory."""
+        return memory[self.offset : self.end].view(self.dtype).reshape(self.shape)
+
+
+class Rows:
     """What a dispatch brought to this rank: device arrays, most of them as long as the capacity.
+
+    Each is made when it is first asked for, since an array costs the host as long as a kernel's launch.
 
     Attributes
     ----------
@@ -52,29 +70,25 @@ class Rows(NamedTuple):
         The weight of each row; 0 past `total`.
     """
 
-    data: Any
-    scales: Any
-    counts: Any
-    offsets: Any
-    total: Any
-    dropped: Any
-    experts: Any
-    weights: Any
+    def __init__(self, data: Any, scales: Any, memory: Any, parts: dict[str, Part]) -> None:
+        self.data, self.scales = data, scales
+        self._memory, self._parts = memory, parts
+
+    def __getattr__(self, name: str) -> Any:
+        part = None if name.startswith("_") else self._parts.get(name)
+        if part is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        array = self.__dict__[name] = part.of(self._memory)
+        return array
 
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """What a combine must know of a dispatch, in device arrays. Keep it as long as a graph that uses it."""
+    """What a combine must know of a dispatch, in device memory. Keep it as long as a graph that uses it."""
 
     rows: Rows
-    routes: Any  # (tokens, k) uint64: what the choices became
-    ways: Any  # (size, max_tokens, k) uint32: the rows here of all ranks' choices
-    token_counts: Any  # (size,) int64: tokens of each rank
-
-    @cached_property
-    def addresses(self) -> tuple[int, ...]:
-        """Of routes, ways, token_counts, and what a dispatch writes of the rows: counts to weights, in that order."""
-        return tuple(map(address_of, (self.routes, self.ways, self.token_counts, *self.rows[2:])))
+    tokens: int
+    addresses: tuple[int, ...]  # of routes, ways, token_counts, and of the rows' counts to weights, in that order
 
 
 class Memory:
@@ -108,6 +122,8 @@ class Memory:
         self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
         self.matrix = self.xp.zeros((size, buckets), np.int32)
         self.own_slots = self.xp.zeros((self.blocks, self.parts.lease.slot_packets, 2), np.uint64)
+        self.arrays = self._arrays()
+        self.routes_offset = list(self.arrays.values())[-1].end + 7 & -8  # (tokens, k) uint64: what choices became
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
         self.claim = self.window.memory.address + layout.LEASE_OVERFLOW_OFFSET
         self.team.claims.append(self.claim)
@@ -132,18 +148,32 @@ class Memory:
         )
         return packed + NO_PLACES + constants
 
+    def _arrays(self) -> dict[str, Part]:
+        """What a dispatch writes, in the order of `Handle.addresses`."""
+        shuffle, size = self.shuffle, self.team.size
+        groups = size if shuffle.layout == "source" else len(shuffle.local_experts)
+        shapes = {
+            "ways": ((size, shuffle.max_tokens, shuffle.k), np.uint32),  # the rows here of all ranks' choices
+            "token_counts": ((size,), np.int64),  # of each rank
+            "counts": ((groups,), np.int64),
+            "offsets": ((groups + 1,), np.int64),
+            "total": ((1,), np.int64),
+            "dropped": ((size,), np.int64),
+            "experts": ((shuffle.capacity,), np.int32),
+            "weights": ((shuffle.capacity,), np.float32),
+        }
+        parts, end = {}, 0
+        for name, (shape, dtype) in shapes.items():
+            parts[name] = Part(end + 7 & -8, shape, np.dtype(dtype))
+            end = parts[name].end
+        return parts
+
     def new_handle(self, tokens: int) -> Handle:
         """The arrays that a dispatch of so many tokens writes."""
-        empty, capacity, size = self.xp.empty, self.shuffle.capacity, self.team.size
-        groups = size if self.shuffle.layout == "source" else len(self.shuffle.local_experts)
-        numbers = empty(2 * groups + size + 2, np.int64)
-        counts, offsets, rest = numbers[:groups], numbers[groups : 2 * groups + 1], numbers[2 * groups + 1 :]
-        rows = Rows(
-            *(self.data, self.scales if self.scales.size else None, counts, offsets, rest[:1], rest[1:]),
-            *(empty(capacity, np.int32), empty(capacity, np.float32)),
-        )
-        ways = empty((size, self.shuffle.max_tokens, self.shuffle.k), np.uint32)
-        return Handle(rows, empty((tokens, self.shuffle.k), np.uint64), ways, empty(size, np.int64))
+        memory = self.xp.empty(self.routes_offset + tokens * self.shuffle.k * 8, np.uint8)
+        rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.arrays)
+        base = address_of(memory)
+        return Handle(rows, tokens, (base + self.routes_offset, *[base + part.offset for part in self.arrays.values()]))
 
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""
@@ -159,9 +189,12 @@ def default_blocks(max_tokens: int, most: int) -> int:
 
 
 def array_type(name: str) -> Any:
-    """NumPy's dtype for a type of tokens or rows; of unsigned integers where NumPy has none."""
+    """NumPy's dtype for a type of tokens or rows; of unsigned integers where NumPy has none.
+
+    That is so of 8-bit floats, whatever ml_dtypes has registered: its float8_e4m3 is another type, with infinities.
+    """
     try:
-        return np.dtype(name)
+        return np.dtype("u1" if name == FLOAT8 else name)
     except TypeError:
         return np.dtype(f"u{ITEMSIZE[name]}")
 
