@@ -4,7 +4,7 @@
 // token's rows that it has, in the order of the choices, in single precision, rounds to the type of the results and
 // sends it; the token's rank adds what comes, in rank order, in single precision, and rounds once more. So a token's
 // results travel once from each rank, as its data did: as packets, if all ranks have few tokens (few_tokens.cuh), else
-// to their places, while half of the warps add up what has come.
+// to their places, while some of the warps add up what has come.
 #include "combine_few.cuh"
 
 // Many tokens
@@ -111,7 +111,7 @@ __device__ void move(
         return;
     }
     const i64 stages = most_stages(tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
+    const Gang senders(args.phases, kSend, kSend, stages), receivers(args.phases, kReceive, kSend, stages);
     const Signals signals{args.shuffle.team, few.epoch};
     if ((args.phases & kSend) && senders.has_me()) send_stages<T, Transform>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())

@@ -3,7 +3,7 @@
 // One launch, whatever the routing; the host knows no count. Rows of a bucket are in the order (source, token, choice).
 // If all ranks have few tokens, these travel as packets, with all choices (few_tokens.cuh). Otherwise
 //   1. the ranks exchange counts, so that each knows where its rows belong, on whatever rank (counting.cuh);
-//   2. half of the warps store them there, each token once to a rank, with its ways and notes of its choices;
+//   2. some of the warps store them there, each token once to a rank, with its ways and notes of its choices;
 //   3. the others copy a token's data to its other rows as it comes, and hand out ways and notes.
 // With a handle of an earlier dispatch (`reuse`) only the data moves.
 #include "dispatch_few.cuh"

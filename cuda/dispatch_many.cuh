@@ -1,4 +1,4 @@
-// A dispatch of many tokens: from the ranks' counts follows where rows belong; half of the warps store them there, stage by
+// A dispatch of many tokens: from the ranks' counts follows where rows belong; some of the warps store them there, stage by
 // stage, while the others complete what has come.
 #pragma once
 #include "counting.cuh"
@@ -196,7 +196,7 @@ __device__ void deliver_stages(
 template <class From, class To, class Transform>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
     const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, stages), receivers(args.phases, kReceive, stages);
+    const Gang senders(args.phases, kSend, kReceive, stages), receivers(args.phases, kReceive, kReceive, stages);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())

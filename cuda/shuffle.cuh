@@ -17,6 +17,7 @@ constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
+constexpr u32 kWarpsAtExperts = 11;  // of kMaxWarps, see Gang
 constexpr i64 kStageTokens = 16;   // of a block and a source; then the receiver is told
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
@@ -170,16 +171,17 @@ __device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
     return most;
 }
 
-// The warps of a block that do one half of an operation: half of them, if both halves are in this launch, and there are
-// several stages, so that some send while others receive.
+// The warps of a block that do one half of an operation, if both halves are in this launch, and there are several stages,
+// so that some send while others receive. `longer` is the half at the experts: a token has rows on several ranks.
 struct Gang {
     u32 begin, end, barrier;
 
-    __device__ Gang(i64 phases, Phase phase, i64 stages) {
-        const u32 warps = blockDim.x / 32, half = warps / 2;
-        const bool divided = phases == (kSend | kReceive) && half > 0 && stages > 1;
-        begin = divided && phase == kReceive ? half : 0;
-        end = divided && phase == kSend ? half : warps;
+    __device__ Gang(i64 phases, Phase phase, Phase longer, i64 stages) {
+        const u32 warps = blockDim.x / 32, most = warps * kWarpsAtExperts / kMaxWarps;
+        const u32 senders = longer == kSend ? most : warps - most;
+        const bool divided = phases == (kSend | kReceive) && warps > 1 && stages > 1;
+        begin = divided && phase == kReceive ? senders : 0;
+        end = divided && phase == kSend ? senders : warps;
         barrier = u32(phase);
     }
 

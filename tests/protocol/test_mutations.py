@@ -236,5 +236,5 @@ def test_each_mutation_is_noticed(programs, name):
             done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, patience_s=5, **options)
             if done.returncode in AWRY:
                 return
-        assert done.returncode == 0, done.stderr[:6000]
+        assert done.returncode in {0, *AWRY}, done.stderr[:6000]  # who does not wait may be stuck before it races
     pytest.fail(f"{SEEDS} runs were as if nothing was wrong")
