@@ -35,7 +35,7 @@ __device__ void receive(const CollectArgs& args, const Gang& gang, u32 epoch) {
 }
 
 __device__ void move(const CollectArgs& args, u32 epoch) {
-    const Gang senders(args.phases, kSend, kSend, 1), receivers(args.phases, kReceive, kSend, 1);
+    const Gang senders(args.phases, kSend, kMaxWarps, 1), receivers(args.phases, kReceive, kMaxWarps, 1);
     if ((args.phases & kSend) && senders.has_me()) send(args, senders, epoch);
     if ((args.phases & kReceive) && receivers.has_me()) receive(args, receivers, epoch);
 }

@@ -9,6 +9,8 @@
 
 // Many tokens
 
+constexpr u32 kCombineSending = 11;  // of kMaxWarps: a token has rows on most ranks, and one sum
+
 // The rows of a token of `source` here, and their weights.
 __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
@@ -111,7 +113,7 @@ __device__ void move(
         return;
     }
     const i64 stages = most_stages(tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, kSend, stages), receivers(args.phases, kReceive, kSend, stages);
+    const Gang senders(args.phases, kSend, kCombineSending, stages), receivers(args.phases, kReceive, kCombineSending, stages);
     const Signals signals{args.shuffle.team, few.epoch};
     if ((args.phases & kSend) && senders.has_me()) send_stages<T, Transform>(args, senders, signals, tokens, lists);
     if ((args.phases & kReceive) && receivers.has_me())

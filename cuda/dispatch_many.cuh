@@ -4,6 +4,8 @@
 #include "counting.cuh"
 #include "dispatch_few.cuh"
 
+constexpr u32 kDispatchSending = 5;  // of kMaxWarps; the others have more to do: a token has rows on most ranks
+
 // Where the rows of this block's tokens belong: `routes`. False: leave.
 __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
     const Shuffle& shuffle = args.shuffle;
@@ -196,7 +198,7 @@ __device__ void deliver_stages(
 template <class From, class To, class Transform>
 __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
     const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, kReceive, stages), receivers(args.phases, kReceive, kReceive, stages);
+    const Gang senders(args.phases, kSend, kDispatchSending, stages), receivers(args.phases, kReceive, kDispatchSending, stages);
     const Signals signals{args.shuffle.team, epoch};
     const u32 warp = threadIdx.x / 32;
     if ((args.phases & kSend) && senders.has_me())

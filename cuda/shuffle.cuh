@@ -17,7 +17,6 @@ constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
-constexpr u32 kWarpsAtExperts = 11;  // of kMaxWarps, see Gang
 constexpr i64 kStageTokens = 16;   // of a block and a source; then the receiver is told
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
@@ -171,15 +170,14 @@ __device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
     return most;
 }
 
-// The warps of a block that do one half of an operation, if both halves are in this launch, and there are several stages,
-// so that some send while others receive. `longer` is the half at the experts: a token has rows on several ranks.
+// The warps of a block that do one half of an operation. If both halves are in this launch, and there are several stages,
+// some send while the others receive: `sending` of kMaxWarps, and of fewer the same share.
 struct Gang {
     u32 begin, end, barrier;
 
-    __device__ Gang(i64 phases, Phase phase, Phase longer, i64 stages) {
-        const u32 warps = blockDim.x / 32, most = warps * kWarpsAtExperts / kMaxWarps;
-        const u32 senders = longer == kSend ? most : warps - most;
-        const bool divided = phases == (kSend | kReceive) && warps > 1 && stages > 1;
+    __device__ Gang(i64 phases, Phase phase, u32 sending, i64 stages) {
+        const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps / 2) / kMaxWarps;
+        const bool divided = phases == (kSend | kReceive) && senders > 0 && senders < warps && stages > 1;
         begin = divided && phase == kReceive ? senders : 0;
         end = divided && phase == kSend ? senders : warps;
         barrier = u32(phase);
