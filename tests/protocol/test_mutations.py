@@ -75,7 +75,7 @@ MUTATIONS = {
     # What was pushed to root is announced, and may come later.
     "pushed without release": Mutation("push_to_root.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan", ranks=2),
     # In place a result moves to where rank 0 has yet to read.
-    "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 != 0 ||", "tsan"),
+    "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"),
     # A result comes where something has yet to be sent from.
     "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
     # A message's data may come after the word that says it is there.
