@@ -9,7 +9,7 @@
 
 // Many tokens
 
-constexpr u32 kCombineSending = 11;  // of kMaxWarps: a token has rows on most ranks, and one sum
+constexpr u32 kCombineSending = 11;  // of kMaxWarps: they read all rows, the others a sum from each rank
 
 // The rows of a token of `source` here, and their weights.
 __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, CombineLists& lists) {

@@ -4,7 +4,7 @@
 #include "counting.cuh"
 #include "dispatch_few.cuh"
 
-constexpr u32 kDispatchSending = 5;  // of kMaxWarps; the others have more to do: a token has rows on most ranks
+constexpr u32 kDispatchSending = kMaxWarps / 2;  // warps; the others complete what has come
 
 // Where the rows of this block's tokens belong: `routes`. False: leave.
 __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
