@@ -77,6 +77,7 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
         Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
         ok = TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver}.run();
     }
-    if (ok && to != nullptr) move_result(whole.shard(0, args.team.rank), to);
+    // Cut anew, which needs no registers until now.
+    if (ok && to != nullptr) move_result(tiling_of(~0ull).shard(0, args.team.rank), to);
     return ok;
 }
