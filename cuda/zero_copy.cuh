@@ -6,7 +6,6 @@
 #pragma once
 #include "fold_in_place.cuh"
 #include "push_reduce.cuh"
-#include "push_to_root.cuh"
 
 // Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
 // so many chunks the second meeting costs more.
@@ -60,10 +59,6 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     Packets packets(channel);
     const bool windows = args.team.windows != nullptr;  // on all ranks or on none
     if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
-    if constexpr (kOwners == kRootAlone) {
-        const char* target = windows ? reach.recv[args.root] : nullptr;
-        if (target != nullptr && target != reach.send[args.root]) return PushToRoot<T, Op>(channel, reach, args).run();
-    }
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
     if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();

@@ -14,7 +14,7 @@ from ..errors import MPIError
 from ..layout import Layout
 from ..team import Plan, Team
 from .blocks import Blocks, blocks_of, pack
-from .launch import Call, Choice, by_length, is_in_place
+from .launch import ONE_SHOT_NBYTES, Call, Choice, by_length, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Packets while the longest block, of `nbytes`, fits them, chunks when it does not."""
+    """Packets while the longest block, of `nbytes`, fits them and is not too long, else chunks."""
     small, large = "reduce_scatter_one_shot", "reduce_scatter_two_shot"
-    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes, layout.peers)
+    return by_length(layout, nbytes, small, large, algorithm, ONE_SHOT_NBYTES, layout.peers)
 
 
 def reduce_scatter(

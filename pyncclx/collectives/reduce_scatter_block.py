@@ -10,7 +10,7 @@ from mpi4py import MPI
 from .. import devices, ops
 from ..buffers import Buffer, on_host, resolve
 from ..layout import REDUCE, Layout
-from .launch import Call, Choice, by_length, is_in_place
+from .launch import ONE_SHOT_NBYTES, Call, Choice, by_length, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Packets while one rank's block of `nbytes` fits them, chunks when it does not."""
+    """Packets while one rank's block of `nbytes` fits them and is not too long, else chunks."""
     small, large = "reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"
-    return by_length(layout, nbytes, small, large, algorithm, layout.packet_nbytes, layout.peers)
+    return by_length(layout, nbytes, small, large, algorithm, ONE_SHOT_NBYTES, layout.peers)
 
 
 def reduce_scatter_block(

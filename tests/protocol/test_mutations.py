@@ -31,7 +31,6 @@ class Mutation:
     finds: str  # the check that notices: "tsan" (a race is reported) or "hostile" (a result is wrong, or a wait ends)
     epoch: int = 0
     occurrences: int = 1
-    ranks: int = 3  # of "tsan"
 
 
 MUTATIONS = {
@@ -72,8 +71,6 @@ MUTATIONS = {
     ),
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
-    # What was pushed to root is announced, and may come later.
-    "pushed without release": Mutation("push_to_root.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan", ranks=2),
     # In place a result moves to where rank 0 has yet to read.
     "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"),
     # A result comes where something has yet to be sent from.
@@ -227,7 +224,7 @@ def test_each_mutation_is_noticed(programs, name):
     options = {"mutation": number(name), "epoch": mutation.epoch}
     for seed in range(SEEDS):
         if mutation.finds == "tsan":
-            done = programs["mutated-tsan"](ranks=mutation.ranks, seed=seed, calls=120, **options)
+            done = programs["mutated-tsan"](ranks=3, seed=seed, calls=120, **options)
             if done.returncode == RACE:
                 # of a buffer that is still read, or that has gone by then
                 assert "data race" in done.stderr or "heap-use-after-free" in done.stderr, done.stderr[:6000]
