@@ -24,6 +24,7 @@ from pyncclx import kernels, layout, paths
 
 nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
 
+pytestmark = pytest.mark.timeout(1500)  # the first on an architecture waits for the compiler, on two cores
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 MAIN = "sm_90"
 ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
