@@ -92,7 +92,7 @@ class PointToPoint(Base):
         status: MPI.Status | None = None,
     ) -> None:
         """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
-        if self._apart(sendbuf, recvbuf, source, recvtag):
+        if self._apart("Sendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag):
             sending = self.Isend(sendbuf, dest, sendtag)
             self.Recv(recvbuf, source, recvtag, status)
             sending.Wait()
@@ -117,7 +117,7 @@ class PointToPoint(Base):
         recvtag: int = MPI.ANY_TAG,
     ) -> MPI.Request:
         """`Isend` and `Irecv`, with one request. Its status is that of the second."""
-        if self._apart(sendbuf, recvbuf, source, recvtag):
+        if self._apart("Isendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag):
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
         if on_host(sendbuf, recvbuf):
@@ -159,6 +159,15 @@ class PointToPoint(Base):
             return host_receive.ireceive(self, request, buf)
         return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
 
-    def _apart(self, sendbuf: Any, recvbuf: Any, source: int, recvtag: int) -> bool:
-        """Whether a send and a receive go ways of their own: only one is the host's, or a probe has got the message."""
-        return on_host(sendbuf) != on_host(recvbuf) or find(self, source, recvtag) is not None
+    def _apart(
+        self, operation: str, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
+    ) -> bool:
+        """Whether a send and a receive go ways of their own: only one is the host's, or a probe has got the message.
+
+        If so, ranks and tags of both are checked now, before the first of them is under way.
+        """
+        apart = on_host(sendbuf) != on_host(recvbuf) or find(self, source, recvtag) is not None
+        if apart:
+            self.endpoint.check_send(operation, dest, sendtag)
+            self.endpoint.check_receive(operation, source, recvtag)
+        return apart

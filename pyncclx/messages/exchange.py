@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..buffers import Buffer
-from .calls import Pending, after, begin_to_receive, isend, no_source, outgoing_of, resolved, tell
+from .calls import Pending, after, begin_to_receive, no_source, outgoing_of, resolved, tell
+from .receive import Incoming
 from .request import Request, request_of
+from .send import Outgoing
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -27,23 +29,15 @@ def exchange(
     operation: str = "Sendrecv",
 ) -> None:
     """Sendrecv."""
-    endpoint = comm.endpoint
-    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
-    to_send = None
-    if dest != MPI.PROC_NULL:
-        to_send = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
-    incoming = begin_to_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
-    outgoing = to_send and outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
-    if outgoing is not None:
-        outgoing.say_ready()
+    incoming, outgoing = _begin(comm, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
     try:
         if incoming is not None:
             incoming.finish(incoming.stream)
     finally:
         if outgoing is not None:
             outgoing.finish(outgoing.stream)
-    tell(status, incoming.status if incoming else no_source())
-    after(comm.state, endpoint)
+    tell(status, _status_of(incoming))
+    after(comm.state, comm.endpoint)
 
 
 def exchange_in_place(
@@ -65,13 +59,9 @@ def iexchange(
     operation: str = "Isendrecv",
 ) -> Request:
     """Isendrecv."""
-    endpoint = comm.endpoint
-    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, as in `exchange`
-    if dest != MPI.PROC_NULL:
-        sendbuf, _ = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
-    incoming = begin_to_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
-    receiving = request_of(Pending(comm, incoming, incoming.status if incoming else no_source()))
-    return together(receiving, isend(comm, operation, sendbuf, dest, sendtag))
+    incoming, outgoing = _begin(comm, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+    receiving = request_of(Pending(comm, incoming, _status_of(incoming)))
+    return together(receiving, request_of(Pending(comm, outgoing, MPI.Status())))
 
 
 def iexchange_in_place(comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int) -> Request:
@@ -83,6 +73,26 @@ def iexchange_in_place(comm: Base, buf: Any, dest: int, sendtag: int, source: in
 def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
     """The request of a receive and a send; its status is the receive's."""
     return request_of(_Exchange(receiving, sending))
+
+
+def _begin(
+    comm: Base, operation: str, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
+) -> tuple[Incoming | None, Outgoing | None]:
+    """Post the receive, and offer what is sent; None from and to MPI.PROC_NULL."""
+    endpoint = comm.endpoint
+    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
+    to_send = None
+    if dest != MPI.PROC_NULL:
+        to_send = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
+    incoming = begin_to_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
+    outgoing = None if to_send is None else outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
+    if outgoing is not None:
+        outgoing.say_ready()
+    return incoming, outgoing
+
+
+def _status_of(incoming: Incoming | None) -> MPI.Status:
+    return incoming.status if incoming else no_source()
 
 
 def _copied(comm: Base, operation: str, buf: Any) -> Buffer:

@@ -256,6 +256,8 @@ def test_bad_arguments(comm):
         (lambda: comm.Sendrecv(array, 0, 0, array.copy(), 0, -9), MPI.ERR_TAG),
         (lambda: comm.Isendrecv(array, comm.size, 0, array.copy(), 0, 0), MPI.ERR_RANK),
         (lambda: comm.Isendrecv_replace(array, 0, -3, 0, 0), MPI.ERR_TAG),
+        (lambda: comm.Isendrecv(bytearray(32), comm.size, 0, array, 0, 0), MPI.ERR_RANK),
+        (lambda: comm.Sendrecv(array, 0, 0, bytearray(432), comm.size, 0), MPI.ERR_RANK),
     ):
         with pytest.raises(MPI.Exception) as raised:
             call()
