@@ -182,10 +182,7 @@ struct StraightRelay {
     }
 
     __device__ void copy_to(int peer, const Span& from) const {
-        char* to = reach.recv[peer] + (from.address - buffer);
-        move_packs(
-            threadIdx.x, packs_in(from.nbytes), blockDim.x, [&](u64 i) { return get_pack(from.address, i, from.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(to, i, from.nbytes, pack); });
+        copy_message(threadIdx.x, blockDim.x, from.address, reach.recv[peer] + (from.address - buffer), from.nbytes);
     }
 
     __device__ void announce(int ring, u64 tile) {

@@ -46,7 +46,7 @@ struct FoldInPlace {
         const u64 begin = tile * tile_packs;
         const auto load = [&](int rank, u64 i) { return get_pack(reach.send[rank] + from, begin + i, shard.nbytes); };
         const auto keep = [&](u64 i, Pack pack) { store_pack(shard.recv, begin + i, shard.nbytes, pack); };
-        fold_shard<T, Op, kFoldsAtOnce>(threadIdx.x, blockDim.x, packs(tile), channel.team.size, load, keep);
+        fold_shard<T, Op>(threadIdx.x, blockDim.x, packs(tile), channel.team.size, load, keep);
     }
 
     __device__ void say_read(u64 tile) {

@@ -26,9 +26,7 @@ __device__ inline bool meet(Channel& channel, u64 times) {
 
 // All threads copy a shard to a peer.
 __device__ inline void copy_shard(const char* from, char* to, u64 nbytes) {
-    move_packs(
-        threadIdx.x, packs_in(nbytes), blockDim.x, [&](u64 i) { return load_pack(from, i, nbytes); },
-        [&](u64 i, Pack pack) { put_pack(to, i, nbytes, pack); });
+    copy_message(threadIdx.x, blockDim.x, from, to, nbytes);
 }
 
 // Is there room in a ring for the groups that do not divide by the ranks? Alike on all ranks.
@@ -81,13 +79,22 @@ struct PushReduce {
     }
 
     __device__ void fold(int next) const {
+        const u64 places = u64(send) | u64(recv) | u64(theirs(next));
+        const u64 whole = kGroupPacks<T> == 1 && places % kPackNbytes == 0 ? packs_in(nbytes) : 0;  // a shard ends with a pack
+        if constexpr (kGroupPacks<T> == 1) fold<true>(next, 0, whole);
+        fold<false>(next, whole, packs_in(nbytes));
+    }
+
+    template <bool kWhole>
+    __device__ void fold(int next, u64 begin, u64 end) const {
         const char* mine = send + me() * nbytes;
+        char *here = recv + me() * nbytes, *there = theirs(next) + me() * nbytes;
         const auto load = [&](int rank, u64 i) {
-            return rank == me() ? load_pack(mine, i, nbytes) : get_pack(recv + place(rank, me()) * nbytes, i, nbytes);
+            return get_pack<kWhole>(rank == me() ? mine : recv + place(rank, me()) * nbytes, begin + i, nbytes);
         };
-        fold_shard<T, Op, kFoldsAtOnce>(threadIdx.x, blockDim.x, packs_in(nbytes), size(), load, [&](u64 i, Pack pack) {
-            put_pack(theirs(next) + me() * nbytes, i, nbytes, pack);
-            store_pack(recv + me() * nbytes, i, nbytes, pack);
+        fold_far<T, Op, kWhole>(threadIdx.x, blockDim.x, end - begin, size(), load, [&](u64 i, Pack pack) {
+            put_pack<kWhole>(there, begin + i, nbytes, pack);
+            put_pack<kWhole>(here, begin + i, nbytes, pack);
         });
     }
 
@@ -106,7 +113,7 @@ struct PushReduce {
         const auto load = [&](int rank, u64 i) {
             return rank == me() ? load_pack(from, i, rest()) : get_pack(chunks.place(0, me(), rank, 0) + i);
         };
-        fold_shard<T, Op, 1>(threadIdx.x, blockDim.x, packs_in(rest()), size(), load, [&](u64 i, Pack pack) {
+        fold_shard<T, Op>(threadIdx.x, blockDim.x, packs_in(rest()), size(), load, [&](u64 i, Pack pack) {
             store_pack(recv + size() * nbytes, i, rest(), pack);
         });
     }

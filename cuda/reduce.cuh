@@ -28,8 +28,8 @@ __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 n
     return true;
 }
 
-constexpr int kFoldsAtOnce = 2;  // packs that a thread folds at once: loads of one alone do not fill a link
 constexpr int kChunksAtOnce = 4;  // ranks whose packs are loaded before the first is used
+constexpr int kLoadsAtOnce = 8;   // where loads come over links, of some packs: those of one of few ranks do not fill a link
 
 // One pack folded over all ranks; `load(rank)` gives that of a rank.
 template <class T, class Op, class Load>
@@ -48,25 +48,49 @@ __device__ Pack fold_loaded(int size, Load load) {
     return fold.result(size);
 }
 
-// Threads fold packs member, member + members … below `packs`, some at once; of elements that do not divide a pack, groups
-// of packs. Pack i of a rank is load(rank, i), of the result keep(i, pack).
-template <class T, class Op, int kFolds, class Load, class Keep>
+// Threads fold packs member, member + members … below `packs`; of elements that do not divide a pack, groups of packs. Pack i
+// of a rank is load(rank, i), of the result keep(i, pack).
+template <class T, class Op, class Load, class Keep>
 __device__ __forceinline__ void fold_shard(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
     if constexpr (kGroupPacks<T> > 1) {
         fold_groups<T, Op>(member, members, packs, size, load, keep);
     } else {
-        const auto folded = [&](u64 i) { return fold_loaded<T, Op>(size, [&](int rank) { return load(rank, i); }); };
-#pragma unroll 1  // twice as many loads at once would not fit the registers
-        for (u64 i = member; i < packs; i += kFolds * members) {
-            Pack results[kFolds];
+#pragma unroll 1
+        for (u64 i = member; i < packs; i += members)
+            keep(i, fold_loaded<T, Op>(size, [&](int rank) { return load(rank, i); }));
+    }
+}
+
+// The same of at most kRanks ranks: kLoadsAtOnce loads of a thread are on their way before the first is used.
+template <class T, class Op, int kRanks, class Load, class Keep>
+__device__ __forceinline__ void fold_of_few(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
+    constexpr int kFolds = kLoadsAtOnce / kRanks;
+#pragma unroll 1
+    for (u64 i = member; i < packs; i += kFolds * members) {
+        Pack loaded[kFolds][kRanks];
 #pragma unroll
-            for (int f = 0; f < kFolds; ++f)
-                if (i + f * members < packs) results[f] = folded(i + f * members);
+        for (int f = 0; f < kFolds; ++f)
 #pragma unroll
-            for (int f = 0; f < kFolds; ++f)
-                if (i + f * members < packs) keep(i + f * members, results[f]);
+            for (int rank = 0; rank < kRanks; ++rank)
+                if (rank < size && i + f * members < packs) loaded[f][rank] = load(rank, i + f * members);
+#pragma unroll
+        for (int f = 0; f < kFolds; ++f) {
+            if (i + f * members >= packs) break;
+            Fold<T, Op> fold;
+#pragma unroll
+            for (int rank = 0; rank < kRanks; ++rank)
+                if (rank < size) fold.add(rank, loaded[f][rank]);
+            keep(i + f * members, fold.result(size));
         }
     }
+}
+
+// The same of whole packs (vector.cuh) that come over links, if kWhole.
+template <class T, class Op, bool kWhole, class Load, class Keep>
+__device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
+    if (kWhole && size <= 2) fold_of_few<T, Op, 2>(member, members, packs, size, load, keep);
+    else if (kWhole && size <= 4) fold_of_few<T, Op, 4>(member, members, packs, size, load, keep);
+    else fold_shard<T, Op>(member, members, packs, size, load, keep);
 }
 
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
@@ -163,7 +187,7 @@ struct TwoShot {
         if (!crew.everyone(ready)) return false;
         const Shard shard = tiling.shard(tile, me());
         const auto load = [&](int rank, u64 i) { return contribution(tile, shard, rank, i); };
-        fold_shard<T, Op, 1>(crew.member, crew.members, packs_in(shard.nbytes), channel.team.size, load, [&](u64 i, Pack pack) {
+        fold_shard<T, Op>(crew.member, crew.members, packs_in(shard.nbytes), channel.team.size, load, [&](u64 i, Pack pack) {
             if (receiver == kToNone || receives(me())) store_pack(shard.recv, i, shard.nbytes, pack);
 #pragma unroll 1
             for (int j = 0; j < peers(); ++j)

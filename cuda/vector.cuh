@@ -75,6 +75,19 @@ __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack 
     else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
+// The same of a pack that is known to be whole, at an address that is a multiple of 16: no look at each.
+template <bool kWhole>
+__device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes) {
+    if constexpr (kWhole) return get_pack(reinterpret_cast<const Pack*>(message) + i);
+    else return get_pack(message, i, nbytes);
+}
+
+template <bool kWhole>
+__device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack pack) {
+    if constexpr (kWhole) put_pack(reinterpret_cast<Pack*>(message) + i, pack);
+    else put_pack(message, i, nbytes, pack);
+}
+
 // Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
 // which a store to a peer would otherwise hold back.
 template <int kUnroll = 4, class Load, class Store>
@@ -88,6 +101,17 @@ __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Loa
         for (int u = 0; u < kUnroll; ++u)
             if (i + u * stride < packs) store(i + u * stride, moved[u]);
     }
+}
+
+// Threads copy a message between any addresses, one of which may be a peer's.
+__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+    const u64 whole = (u64(from) | u64(to)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
+    move_packs(
+        member, whole, members, [&](u64 i) { return get_pack<true>(from, i, nbytes); },
+        [&](u64 i, Pack pack) { put_pack<true>(to, i, nbytes, pack); });
+    move_packs<1>(
+        whole + member, packs_in(nbytes), members, [&](u64 i) { return get_pack(from, i, nbytes); },
+        [&](u64 i, Pack pack) { put_pack(to, i, nbytes, pack); });
 }
 
 // What each of `parts` gets of a message, in whole packs: an equal share, but not more than `most`.

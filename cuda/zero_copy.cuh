@@ -23,13 +23,9 @@ struct ZeroCopy {
     __device__ bool run(const char* send, const char* recv) {
         const Shard shard = tiling.shard(0, channel.team.rank);
         const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
-        const auto load = [&](int rank, u64 i) { return get_pack(reach.send[rank] + from, i, shard.nbytes); };
-        const u64 packs = packs_in(shard.nbytes);
-        fold_shard<T, Op, kFoldsAtOnce>(threadIdx.x, blockDim.x, packs, channel.team.size, load, [&](u64 i, Pack pack) {
-            if (receiver == kToNone || apart) store_pack(shard.recv, i, shard.nbytes, pack);
-            else if (receiver != kToAll) put_pack(reach.recv[receiver] + to, i, shard.nbytes, pack);
-            else store_to_all(to, i, shard.nbytes, pack);
-        });
+        const u64 whole = is_aligned(shard, from, to) ? shard.nbytes / kPackNbytes : 0;
+        if constexpr (kGroupPacks<T> == 1) fold<true>(shard, from, to, 0, whole);
+        fold<false>(shard, from, to, whole, packs_in(shard.nbytes));
         if (!meet(channel, 0)) return false;
         if (!apart) return true;
         for (int j = 0; j < channel.team.size - 1; ++j)
@@ -38,10 +34,33 @@ struct ZeroCopy {
     }
 
   private:
+    // Can all whole packs be loaded, and stored, by one access each? Elements that do not divide them are rare enough.
+    __device__ bool is_aligned(const Shard& shard, u64 from, u64 to) const {
+        u64 places = u64(shard.recv);
+        for (int rank = 0; rank < channel.team.size; ++rank) {
+            places |= u64(reach.send[rank]) + from;
+            if (!apart && (receiver == kToAll || receiver == rank)) places |= u64(reach.recv[rank]) + to;
+        }
+        return kGroupPacks<T> == 1 && places % kPackNbytes == 0;
+    }
+
+    // Packs `begin` to `end` of the shard.
+    template <bool kWhole>
+    __device__ void fold(const Shard& shard, u64 from, u64 to, u64 begin, u64 end) const {
+        const auto load = [&](int rank, u64 i) { return get_pack<kWhole>(reach.send[rank] + from, begin + i, shard.nbytes); };
+        const auto keep = [&](u64 i, Pack pack) {
+            if (receiver == kToNone || apart) put_pack<kWhole>(shard.recv, begin + i, shard.nbytes, pack);
+            else if (receiver != kToAll) put_pack<kWhole>(reach.recv[receiver] + to, begin + i, shard.nbytes, pack);
+            else store_to_all<kWhole>(to, begin + i, shard.nbytes, pack);
+        };
+        fold_far<T, Op, kWhole>(threadIdx.x, blockDim.x, end - begin, channel.team.size, load, keep);
+    }
+
+    template <bool kWhole>
     __device__ void store_to_all(u64 to, u64 i, u64 nbytes, Pack pack) const {
 #pragma unroll 1
         for (int j = 0; j < channel.team.size; ++j)  // the last is this rank
-            put_pack(reach.recv[channel.peer(j)] + to, i, nbytes, pack);
+            put_pack<kWhole>(reach.recv[channel.peer(j)] + to, i, nbytes, pack);
     }
 };
 
