@@ -80,7 +80,8 @@ struct PushReduce {
 
     __device__ void fold(int next) const {
         const u64 places = u64(send) | u64(recv) | u64(theirs(next));
-        const u64 whole = kGroupPacks<T> == 1 && places % kPackNbytes == 0 ? packs_in(nbytes) : 0;  // a shard ends with a pack
+        const bool few = kGroupPacks<T> == 1 && size() <= kFewRanks;
+        const u64 whole = few && places % kPackNbytes == 0 ? packs_in(nbytes) : 0;  // a shard ends with a pack
         if constexpr (kGroupPacks<T> == 1) fold<true>(next, 0, whole);
         fold<false>(next, whole, packs_in(nbytes));
     }

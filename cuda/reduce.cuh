@@ -85,12 +85,14 @@ __device__ __forceinline__ void fold_of_few(u32 member, u32 members, u64 packs, 
     }
 }
 
-// The same of whole packs (vector.cuh) that come over links, if kWhole.
+constexpr int kFewRanks = 4;
+
+// The same where loads come over links: of whole packs (vector.cuh) and at most kFewRanks ranks, if kWhole.
 template <class T, class Op, bool kWhole, class Load, class Keep>
 __device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
-    if (kWhole && size <= 2) fold_of_few<T, Op, 2>(member, members, packs, size, load, keep);
-    else if (kWhole && size <= 4) fold_of_few<T, Op, 4>(member, members, packs, size, load, keep);
-    else fold_shard<T, Op>(member, members, packs, size, load, keep);
+    if constexpr (!kWhole) fold_shard<T, Op>(member, members, packs, size, load, keep);
+    else if (size <= 2) fold_of_few<T, Op, 2>(member, members, packs, size, load, keep);
+    else fold_of_few<T, Op, kFewRanks>(member, members, packs, size, load, keep);
 }
 
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,

@@ -23,7 +23,7 @@ struct ZeroCopy {
     __device__ bool run(const char* send, const char* recv) {
         const Shard shard = tiling.shard(0, channel.team.rank);
         const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
-        const u64 whole = is_aligned(shard, from, to) ? shard.nbytes / kPackNbytes : 0;
+        const u64 whole = goes_fast(shard, from, to) ? shard.nbytes / kPackNbytes : 0;
         if constexpr (kGroupPacks<T> == 1) fold<true>(shard, from, to, 0, whole);
         fold<false>(shard, from, to, whole, packs_in(shard.nbytes));
         if (!meet(channel, 0)) return false;
@@ -34,14 +34,14 @@ struct ZeroCopy {
     }
 
   private:
-    // Can all whole packs be loaded, and stored, by one access each? Elements that do not divide them are rare enough.
-    __device__ bool is_aligned(const Shard& shard, u64 from, u64 to) const {
+    // Can all whole packs be loaded, and stored, by one access each, and of all ranks at once?
+    __device__ bool goes_fast(const Shard& shard, u64 from, u64 to) const {
         u64 places = u64(shard.recv);
         for (int rank = 0; rank < channel.team.size; ++rank) {
             places |= u64(reach.send[rank]) + from;
             if (!apart && (receiver == kToAll || receiver == rank)) places |= u64(reach.recv[rank]) + to;
         }
-        return kGroupPacks<T> == 1 && places % kPackNbytes == 0;
+        return kGroupPacks<T> == 1 && channel.team.size <= kFewRanks && places % kPackNbytes == 0;
     }
 
     // Packs `begin` to `end` of the shard.
