@@ -20,15 +20,22 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
         [&](int number, int, u32 row) { lists.weights[warp][number] = weight_of(args, row); });
 }
 
-// Sends what a token's rows here add up to.
+// Sends what a token's rows here add up to, packs `i`, i + 32 …
+template <class T, class Shape, class Address, class Transform, bool kWhole>
+__device__ __forceinline__ void send_tile(const CombineArgs& args, const CombineLists& lists, int count, u32 i, Pack* to) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
+    const auto sums = folded<T, Shape, Address, Transform, kWhole>(args, lists, count, i);
+#pragma unroll
+    for (int p = 0; p < Shape::kPacks; ++p)
+        if (kWhole || i + p * 32 < packs) put_pack(to + i + p * 32, sums.rounded(p));
+}
+
 template <class T, class Shape, class Address, class Transform>
 __device__ __forceinline__ void send_sum(const CombineArgs& args, const Crew& crew, const CombineLists& lists, int count, Pack* to) {
-    const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
-    for (u32 i = crew.member; i < packs; i += Shape::kPacks * crew.members) {
-        const auto sums = folded<T, Shape, Address, Transform>(args, lists, count, i, crew.members);
-#pragma unroll
-        for (int p = 0; p < Shape::kPacks; ++p)
-            if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
+    for (u32 tile = crew.member / 32 * Shape::kTile; tile < packs; tile += crew.members * Shape::kPacks) {
+        if (tile + Shape::kTile <= packs) send_tile<T, Shape, Address, Transform, true>(args, lists, count, tile + lane, to);
+        else send_tile<T, Shape, Address, Transform, false>(args, lists, count, tile + lane, to);
     }
 }
 
@@ -74,15 +81,15 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
         parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
     }
     __syncwarp();
-    for (u32 i = crew.member; i < packs; i += Adding::kPacks * crew.members) {
+    for (u32 tile = crew.member / 32 * Adding::kTile; tile < packs; tile += crew.members * Adding::kPacks) {
+        const u32 i = tile + u32(lane);
         Sums<T, Adding> sums;
-        sums.template add<Aligned>(
-            __popc(present), i, crew.members, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
+        sums.template add<Aligned, false>(
+            __popc(present), i, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
             [](int, u32, Pack pack) { return pack; });
 #pragma unroll
         for (int p = 0; p < Adding::kPacks; ++p)
-            if (i + p * crew.members < packs)
-                sums.template store<Out>(p, args.out + token * nbytes, i + p * crew.members, nbytes);
+            if (i + p * 32 < packs) sums.template store<Out>(p, args.out + token * nbytes, i + p * 32, nbytes);
     }
 }
 

@@ -69,12 +69,14 @@ __device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool
     return count;
 }
 
-// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
-template <u32 kUnroll, class From, class To, class Transform>
-__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
+// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time. `list` says how many leaders there are, once
+// the first data is on its way.
+template <u32 kUnroll, class From, class To, class Transform, class List>
+__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, List list) {
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
+    int count = -1;
     for (u32 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
         Source<From, To> sources[kUnroll];
 #pragma unroll
@@ -83,6 +85,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
             if (!aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, false);
+        if (count < 0) count = list();
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
             if (first + u * crew.members + lane < packs)
@@ -106,7 +109,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
 
 template <class From, class To, class Transform>
 __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
-    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
+    constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 7;
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     for (i64 stage = 0; stage < range.stages(); ++stage) {
@@ -116,9 +119,9 @@ __device__ void store_stages(const DispatchArgs& args, const Gang& gang, const S
         const bool many = packs_of<To>(shuffle.hidden) > 2 * crew.members;  // else short code is there sooner
         for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
             const bool tells = !args.reuse && crew.member < 32;
-            const int count = list_leaders(args, begin + job, packs_of<To>(shuffle.hidden), tells, leaders);
-            if (many) store_token<kAtOnce, From, To, Transform>(args, crew, begin + job, leaders, count);
-            else store_token<1, From, To, Transform>(args, crew, begin + job, leaders, count);
+            const auto list = [&] { return list_leaders(args, begin + job, packs_of<To>(shuffle.hidden), tells, leaders); };
+            if (many) store_token<kAtOnce, From, To, Transform>(args, crew, begin + job, leaders, list);
+            else store_token<1, From, To, Transform>(args, crew, begin + job, leaders, list);
         }
         gang.everyone(true);
         signals.say_stored(gang, stage + 1);
