@@ -24,7 +24,8 @@ struct Known {  // what is read of few tokens before any is sent; [size][few_tok
     u32 ranks[kMostFewChoices];  // that have rows of a token of this rank, as bits
 };
 
-struct CombineLists {  // of each warp, in shared memory
+struct CombineLists {  // of each warp, and what they share, in shared memory
+    Queue queue;
     Rows rows[kMaxWarps];
     float weights[kMaxWarps][kMaxChoices];
     const char* parts[kMaxWarps][kMaxRanks];  // what comes back of a token
