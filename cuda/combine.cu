@@ -157,18 +157,25 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     const Shuffle& shuffle = args.shuffle;
     const Steps steps{shuffle, packs_of<T>(shuffle.hidden)};
     const bool sends = args.phases & kSend, hurries = sends && steps.are_few(args.token_count);
+    fetch_arguments(args);
+    await_previous();
     const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{steps, channel.epoch, slots};
     few.find_slots();
+    // Packets go once their slots are free, else sums once nobody adds what came last time.
+    const int peer = int(blockDim.x - 1 - threadIdx.x);
+    bool ok = !sends || channel.heard == channel.epoch - 1 || !channel.is_peer(peer) ||
+              channel.wait_for_entered(peer, channel.epoch - 1);
     if (hurries) know_rows(args, early, known);
-    __syncthreads();
+    ok = Channel::everyone(ok);
     const bool all_few = few.all_have(tokens);
-    if (sends && !all_few) channel.announce();
-    // As packets once their slots are free; else once nobody adds what came last time.
-    const bool ok = !sends || channel.await_entered(all_few ? 1 : 0);
+    if (ok && sends && !all_few) {
+        channel.announce();
+        ok = channel.await_entered(0);
+    }
     if (ok) move<T, Out, Transform>(args, few, channel, tokens, known, lists);
     channel.leave(ok && sends && !all_few);
 }

@@ -90,9 +90,10 @@ __device__ void send_steps(
             int(k), [&](int c) { return known.ways[first + c]; },
             [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
         if (count == 0 || i >= few.row_packs) return;
-        const auto sum = is_aligned(args.results) ? folded<T, One, Aligned, Transform, true>(args, lists, count, u32(i))
-                                                  : folded<T, One, Unaligned, Transform, true>(args, lists, count, u32(i));
-        few.send(source, step.position + 2 * lane, sum.rounded(0));
+        const Pack sum = is_aligned(args.results)
+                             ? folded<T, Few, Aligned, Transform, true>(args, lists, count, u32(i)).rounded(0)
+                             : folded<T, One, Unaligned, Transform, true>(args, lists, count, u32(i)).rounded(0);
+        few.send(source, step.position + 2 * lane, sum);
     });
 }
 
@@ -106,7 +107,7 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few, con
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
         const u32 ranks = known.ranks[step.token];
-        Sums<T, One> sums;
+        Sums<T, Few> sums;
         bool ok = i < few.row_packs;
         for (int rank = 0; ok && rank < shuffle.team.size; rank += kSourcesAtOnce) {
             Pack packs[kSourcesAtOnce];

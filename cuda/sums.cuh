@@ -11,6 +11,7 @@ struct AtOnce {
 };
 using Folding = AtOnce<4, 2>;
 using Adding = AtOnce<2, 4>;
+using Few = AtOnce<1, 4>;
 using One = AtOnce<1, 2>;
 
 struct Aligned {  // rows that begin at multiples of 16
