@@ -40,8 +40,12 @@ template <class T, class Shape, class Address, class Transform>
 __device__ __forceinline__ void send_sum(const CombineArgs& args, Share share, const CombineLists& lists, int count, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     for (u32 tile = share.member / 32 * Shape::kTile; tile < packs; tile += share.members * Shape::kPacks) {
-        if (tile + Shape::kTile <= packs) send_tile<T, Shape, Address, Transform, true>(args, lists, count, tile + lane, to);
-        else send_tile<T, Shape, Address, Transform, false>(args, lists, count, tile + lane, to);
+        if (tile + Shape::kTile <= packs) {
+            send_tile<T, Shape, Address, Transform, true>(args, lists, count, tile + lane, to);
+            continue;
+        }
+        for (u32 rest = tile; rest < packs; rest += One::kTile)
+            send_tile<T, One, Address, Transform, false>(args, lists, count, rest + lane, to);
     }
 }
 
@@ -157,7 +161,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     const Shuffle& shuffle = args.shuffle;
     const Steps steps{shuffle, packs_of<T>(shuffle.hidden)};
     const bool sends = args.phases & kSend, hurries = sends && steps.are_few(args.token_count);
-    fetch_arguments(args);
     await_previous();
     const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];

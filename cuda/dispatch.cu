@@ -67,7 +67,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     const bool sends = args.phases & kSend;
     const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
     Early<From, To, Transform> early;
-    fetch_arguments(args);
     await_previous();
     if (sends && steps.are_few(args.token_count)) early.load(args, steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];

@@ -214,22 +214,10 @@ __device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
 }
 
 // Whether this warp deals at first with what arrives: if both halves are in this launch, and there are several stages, `sending`
-// of kMaxWarps do not, and of fewer the same share.
+// of kMaxWarps do not, and of fewer the same share, but one at least.
 __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
-    const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps / 2) / kMaxWarps;
-    return phases == (kSend | kReceive) && stages > 1 && threadIdx.x / 32 >= (senders < warps ? senders : warps - 1) && warps > 1;
-}
-
-// A kernel's arguments come into the multiprocessor line by line, as they are asked for, each time in some hundred nanoseconds.
-// Warps that have nothing to do yet ask for all.
-template <class Args>
-__device__ void fetch_arguments(const Args& args) {
-    constexpr u32 kLine = 64 / sizeof(u32), kWords = sizeof(Args) / sizeof(u32);
-    const u32 warps = blockDim.x / 32, idle = (warps + 1) / 2, warp = threadIdx.x / 32;
-    if (warp < warps - idle) return;
-#pragma unroll 1
-    for (u32 word = (warp - (warps - idle)) * kLine; word < kWords; word += idle * kLine)
-        want(reinterpret_cast<const u32*>(&args)[word]);
+    const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
+    return phases == (kSend | kReceive) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
 }
 
 // Packets that this block has sent to itself and left alone for 2^32 operations would look new, as those of peers would

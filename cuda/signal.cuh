@@ -213,11 +213,6 @@ __device__ __forceinline__ void let_next_begin() {
 #endif
 }
 
-// Makes sure that a value is loaded, though nobody needs it: the assembler leaves out what has no effect.
-__device__ __forceinline__ void want(u32 v) {
-    asm volatile("{ .reg .pred never; setp.eq.u32 never, %0, 0xfffffffe; @never nanosleep.u32 0; }" ::"r"(v));
-}
-
 // For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
 __device__ __forceinline__ void spin_hint() {}
 

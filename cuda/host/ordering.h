@@ -187,7 +187,6 @@ inline u64 clock_ns() {
 
 inline void await_previous() {}  // which has ended
 inline void let_next_begin() {}
-inline void want(u32) {}
 
 EMULATOR_UNSEEN inline void spin_hint() { emulator::current->leave(); }
 
