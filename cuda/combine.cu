@@ -9,7 +9,7 @@
 
 // Many tokens
 
-constexpr u32 kCombineSending = 12;  // of kMaxWarps: they read all rows, the others a sum from each rank, in the end all do
+constexpr u32 kMostAdding = 4;  // of kMaxWarps: a warp for each peer that sums come from, the others read all rows
 
 // What this lane knows of a token: the way of the choice with its number.
 __device__ __forceinline__ u32 first_way(const CombineArgs& args, int source, i64 token) {
@@ -147,7 +147,8 @@ __device__ void move(
     const Jobs sent(size, longest, longest), received(1, Range(args.token_count).length(), longest);
     const Signals signals{args.shuffle.team, few.epoch};
     lists.queue.begin(sent);
-    if ((args.phases & kSend) && !receives_first(args.phases, kCombineSending, sent.stages()))
+    const u32 adding = u32(smaller(size - 1, kMostAdding));
+    if ((args.phases & kSend) && !receives_first(args.phases, kMaxWarps - adding, sent.stages()))
         send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists);
     if (args.phases & kReceive) add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
 }
