@@ -81,6 +81,7 @@ def test_stages(comm):
             case.draw().round_trip(compare, f"routing {number}")
 
 
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
 def test_stages_of_many_tokens(comm):
     """So many that stages are longer, not more."""
     case = Case(comm, generator(comm), k=1, tokens=550, blocks=1)
