@@ -171,7 +171,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_host = os.environ.get("PYNCCLX_DEVICE") == "host"
     hidden, tokens = ([32], [48, 96]) if on_host else ([4096, 8192], [4096, 8192, 16384])
-    inner, experts, blocks = ([16], 16, [1, 2]) if on_host else ([1024], 32, [16, 24, 40])
+    inner, experts, blocks = ([16], 16, [1, 2]) if on_host else ([1024], 32, [16, 24, 32, 40])
     parser.add_argument("--hidden", type=int, nargs="+", default=hidden, metavar="N", help="numbers in a token")
     parser.add_argument("--tokens", type=int, nargs="+", default=tokens, metavar="N", help="of a batch, on all ranks")
     parser.add_argument("--inner", type=int, nargs="+", default=inner, metavar="N", help="width of an expert")

@@ -77,7 +77,7 @@ def draw(path: Path, points: dict[str, dict[int, Divided]]) -> None:
     drawing, panels = figure(-(-len(points) // 2), 2)
     for panel, (title, found) in zip(panels.flat, points.items(), strict=False):
         draw_panel(panel, title, [*found], [each.times for each in found.values()], ("experts", "dispatch and combine"))
-        panel.loglog([*found], [each.bound for each in found.values()], "k--", label="the longer of both when divided")
+        panel.plot([*found], [each.bound for each in found.values()], "k--", label="the longer of both when divided")
         panel.set_xlabel("tokens")
     drawing.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     drawing.savefig(path, dpi=100)
