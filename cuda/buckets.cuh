@@ -99,25 +99,24 @@ __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
 }
 
 // Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for
-// each rank adds up its buckets.
+// each rank adds up its buckets, each lane some that follow each other.
 template <class Sum>
 __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
-    const int lane = int(threadIdx.x % 32);
+    const int lane = int(threadIdx.x % 32), capacity = int(shuffle.capacity);
     for (int rank = int(threadIdx.x / 32); rank < shuffle.team.size; rank += int(blockDim.x / 32)) {
         const int first = int(shuffle.first[rank]), end = int(shuffle.first[rank + 1]), room = room_of(shuffle, rank);
-        int used = 0;
-        for (int b = first + lane; b - lane < end; b += 32) {
-            const int rows = b < end ? min(sum_of(b), room) : 0;
-            int up_to = rows;
-            for (int delta = 1; delta < 32; delta *= 2) {
-                const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
-                if (lane >= delta) up_to += before;
-            }
-            if (b < end) {
-                table.count[b] = used + up_to - rows;
-                table.limit[b] = min(used + up_to, int(shuffle.capacity));
-            }
-            used += __shfl_sync(0xffffffffu, up_to, 31);
+        const int each = (end - first + 31) / 32, begin = min(first + lane * each, end), stop = min(begin + each, end);
+        int mine = 0;
+        for (int b = begin; b < stop; ++b) mine += min(sum_of(b), room);
+        int up_to = mine;
+        for (int delta = 1; delta < 32; delta *= 2) {
+            const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
+            if (lane >= delta) up_to += before;
+        }
+        for (int b = begin, used = up_to - mine; b < stop; ++b) {
+            table.count[b] = used;
+            used += min(sum_of(b), room);
+            table.limit[b] = min(used, capacity);
         }
     }
     __syncthreads();

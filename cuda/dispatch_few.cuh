@@ -171,26 +171,50 @@ __device__ u32 few_way(const DispatchArgs& args, const Table& table, int source,
     return row_of(shuffle, table, source, word);
 }
 
+// What there is of the first step that a warp is to receive, fetched before anybody knows where it belongs.
+struct FirstStep {
+    int source = -1;
+    u32 job = 0;
+    FewTokens::StepPackets found;
+
+    template <class To>
+    __device__ void look(const FewTokens& few, const i64* tokens) {
+        const u32 size = u32(few.shuffle.team.size), turn = threadIdx.x / 32;
+        job = turn / size;
+        if (job >= few.jobs(few.most_of(tokens))) return;
+        source = int(turn - job * size);
+        const FewTokens::Step step = few.step(job);
+        if (step.first + threadIdx.x % 32 < few.row_packs)
+            found = few.look(source, step.position, begins_group<To>(step.first + threadIdx.x % 32));
+    }
+};
+
 // Puts the steps of this block into their rows.
 template <class To>
-__device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Rows& list) {
+__device__ void receive_steps(
+    const DispatchArgs& args, const FewTokens& few, const Table& table, const FirstStep& first, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
     const u32 lane = threadIdx.x % 32;
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
+    bool begun = false;
     few.share(table.tokens, [&](int source, const FewTokens::Step& step) {
         const u64 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
+        const bool looked = !begun && source == first.source && step.position == few.step(first.job).position;
+        begun = true;
         if (count == 0 || i >= few.row_packs) return;
+        const bool begins = begins_group<To>(i);
         Pack pack;
         float scale = 0;
-        if (!few.receive_step(source, step.position, begins_group<To>(i), pack, scale)) return;
+        const auto found = looked ? first.found : few.look(source, step.position, begins);
+        if (!few.receive_step(source, step.position, begins, found, pack, scale)) return;
 #pragma unroll 1
         for (int r = 0; r < count; ++r) {
             rows[list.row[r] * few.row_packs + i] = pack;
-            if (begins_group<To>(i)) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = scale;
+            if (begins) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = scale;
         }
     });
 }
@@ -218,8 +242,10 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
 template <class To>
 __device__ void receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
+    FirstStep first;
+    first.look<To>(few, table.tokens);
     if (!args.reuse) place_few(shuffle, table);
-    receive_steps<To>(args, few, table, lists[threadIdx.x / 32].rows);
+    receive_steps<To>(args, few, table, first, lists[threadIdx.x / 32].rows);
     if (args.reuse) return;
     write_few(args, table);
     if (is_scribe())

@@ -135,19 +135,27 @@ struct FewTokens : Steps {
         return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
     }
 
-    // A lane's pack of a step, and, where a group begins, its scale.
-    __device__ bool receive_step(int source, u32 position, bool begins_group, Pack& pack, float& scale) const {
+    struct StepPackets { Pack first, second, scale; };  // of a lane
+
+    // What there is of a step now.
+    __device__ StepPackets look(int source, u32 position, bool begins_group) const {
         const u32 lane = threadIdx.x % 32;
         const Pack* packets = inbox(source) + position + 2 * lane;
         const Pack* scales = inbox(source) + position + 2 * kStepPacks + lane / (kStepPacks / kStepScales);
+        StepPackets found{ld_packet_sys(packets), ld_packet_sys(packets + 1), {}};
+        found.scale = begins_group ? ld_packet_sys(scales) : found.first;
+        return found;
+    }
+
+    // A lane's pack of a step, and, where a group begins, its scale; `found` is what there was when somebody looked.
+    __device__ bool receive_step(
+        int source, u32 position, bool begins_group, StepPackets found, Pack& pack, float& scale) const {
         Patience patience;
-        for (;;) {
-            const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
-            const Pack third = begins_group ? ld_packet_sys(scales) : first;
-            pack = Pack{payload(first), payload(second)};
-            scale = bits_as<float>(u32(payload(third)));
-            if (is_new(first, epoch) && is_new(second, epoch) && is_new(third, epoch)) return true;
-            const Pack& stale = is_new(first, epoch) ? is_new(second, epoch) ? third : second : first;
+        for (;; found = look(source, position, begins_group)) {
+            pack = Pack{payload(found.first), payload(found.second)};
+            scale = bits_as<float>(u32(payload(found.scale)));
+            if (is_new(found.first, epoch) && is_new(found.second, epoch) && is_new(found.scale, epoch)) return true;
+            const Pack& stale = is_new(found.first, epoch) ? is_new(found.second, epoch) ? found.scale : found.second : found.first;
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
         }
     }
