@@ -45,7 +45,7 @@ class Divided(NamedTuple):
 
 def measure(layers: Any, blocks: Sequence[int]) -> Divided:
     """Times of one after the other, and with the multiprocessors divided in the fastest of some ways. Collective."""
-    tried = {number: _us(layers, number, "overlapped") for number in blocks}
+    tried = {number: _us(layers, number, "overlapped") for number in (blocks[0], *blocks)}  # at first to warm up
     products, communication, serial = (_us(layers, None, way) for way in ("products", "communication", "serial"))
     best = min(tried, key=lambda number: tried[number])
     if tried[best] >= serial:
