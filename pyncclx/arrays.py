@@ -43,7 +43,7 @@ def reader_of(array: Any) -> Reader | None:
         return _readers[kind]
     except KeyError:
         pass
-    found = _read_by_class(kind)
+    found = reader_of_class(kind)
     if found is not None:
         _readers[kind] = found
         return found
@@ -137,7 +137,8 @@ _NO_ARRAYS = (
 _readers: dict[type, Reader | None] = dict.fromkeys(_NO_ARRAYS)
 
 
-def _read_by_class(kind: type) -> Reader | None:
+def reader_of_class(kind: type) -> Reader | None:
+    """Choose how to read arrays of a class; None when it is none of a kind known here."""
     for base in kind.__mro__:
         known = _BY_CLASS.get((base.__module__.partition(".")[0], base.__name__))
         if known is not None:
