@@ -218,6 +218,11 @@ class Team:
         _, function, grid, threads, early = plan
         self.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
+    def launch_known(self, known: Known, stream: Any) -> None:
+        """The same once more."""
+        (_, function, grid, threads, early), parameters, _ = known
+        self.enqueue(function, grid, threads, parameters, stream, early)
+
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
         """All of the kernel's parameter."""
         places = self.places(buffers) if self.windows else NO_PLACES

@@ -169,8 +169,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
 
 def _launch_again(state: State, team: Team, known: Known) -> None:
     team.check()
-    (_, function, grid, threads, early), parameters, producers = known
-    team.enqueue(function, grid, threads, parameters, stream_for(team.device, producers), early)
+    team.launch_known(known, stream_for(team.device, known.producers))
     if state.blocking == "host":
         team.drain()
 

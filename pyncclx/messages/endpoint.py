@@ -57,6 +57,7 @@ class Endpoint:
             name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + NO_PLACES
             for number, name in enumerate(OPERATIONS)
         }
+        self._readers: set[int] = set()  # ranks of those that are known
         self._streams: dict[int, Any] = {}  # used since the last `drain`
         weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
 
@@ -65,14 +66,20 @@ class Endpoint:
         """The largest tag that MPI takes."""
         return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
 
+    def is_read_by(self, rank: int) -> bool:
+        """Whether a rank is known to have opened this process's bounce memory."""
+        if rank not in self._readers and self.postbox.readers.has(self.number_of(rank)):
+            self._readers.add(rank)
+        return rank in self._readers
+
     def number_of(self, rank: int) -> int:
         """What this process calls a rank on all its communicators; one that is not in its world, on this one."""
         world = self._world[rank]
         return world if world != MPI.UNDEFINED else (self.serial << 32) + rank
 
-    def launch(self, operation: str, kernel: str, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
+    def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel for an operation, on `stream`."""
-        self.enqueue(self.postbox.functions[kernel], *shape, self._teams[operation] + arguments, stream)
+        self.enqueue(self.postbox.functions[kernel], grid, threads, self._teams[operation] + arguments, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""

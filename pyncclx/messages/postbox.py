@@ -102,20 +102,19 @@ class Postbox:
                 self.clock = max(self.clock, clock)
 
     @staticmethod
-    def ready_offset(place: int) -> int:
-        return _READY + 8 * place
-
-    @staticmethod
-    def done_offset(place: int) -> int:
-        return _DONE + 8 * place
+    def words_of(place: int, base: int) -> tuple[int, int]:
+        """Addresses of a place's ready word and done word in bounce memory that begins at `base`."""
+        return base + _READY + 8 * place, base + _DONE + 8 * place
 
     @staticmethod
     def slot_offset(place: int) -> int:
+        """Where the slot of a place begins."""
         return _SLOTS + SLOT_NBYTES * place
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """What receivers have written to the done words of some places by now."""
-        return struct.unpack(f"={number}Q", self.device.peek(self.memory.address + self.done_offset(first), 8 * number))
+        _, done = self.words_of(first, self.memory.address)
+        return struct.unpack(f"={number}Q", self.device.peek(done, 8 * number))
 
     def reclaim(self) -> None:
         """Let others have what endpoints had that are gone."""
@@ -175,12 +174,15 @@ class Postbox:
             self._awaited.append(receive)
 
     def alone(self, receive: Awaited) -> bool:
-        """Whether nothing else is awaited; then the caller may wait in MPI, and nobody else will look."""
+        """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
         with self._lock:
-            if self._awaited != [receive]:
-                return False
-            self._awaited.clear()
-            return True
+            awaited = self._awaited
+            if not awaited or (len(awaited) == 1 and awaited[0] is receive):
+                awaited.clear()
+                return True
+            if receive not in awaited:
+                awaited.append(receive)
+            return False
 
     @property
     def idle(self) -> bool:

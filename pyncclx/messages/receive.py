@@ -20,7 +20,7 @@ Start = Callable[[Any, int, int], MPI.Request]
 
 
 class Incoming:
-    """A receive of a device array.
+    """A receive of a device array: somebody waits for its message at once, or it is posted in the postbox.
 
     Attributes
     ----------
@@ -45,7 +45,6 @@ class Incoming:
             buffer.allocate(endpoint.device, stream)
         self._message = self.postbox.scratch(inline_nbytes(buffer.nbytes))
         self._request = start(self._message, source, tag)
-        self.postbox.post(self)
 
     def _prepare(self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any) -> None:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
@@ -88,7 +87,7 @@ class Incoming:
         received = self.status.Get_elements(MPI.BYTE)
         if self._held is not None:
             self._held.tell(self.status)
-        self._found = unpack(self._message[: min(received, ENVELOPE_NBYTES)].tobytes())
+        self._found = unpack(self._message[:received])
         self._nbytes = received  # of a host array, if there is no envelope
         if self._found is not None:
             envelope, sender = self._found
@@ -139,6 +138,7 @@ class Incoming:
     def _pull(self, envelope: Envelope, sender: Sender) -> None:
         base = self.postbox.opened.bounce(sender)
         assert base is not None  # or the sender would have sent the data along
+        ready, done = self.postbox.words_of(envelope.control, base)
         nbytes, address = (0, 0) if self._error else (envelope.nbytes, 0)
         try:
             if not self._error:
@@ -146,8 +146,8 @@ class Incoming:
         except (OSError, RuntimeError) as error:
             nbytes, self._error = 0, error
         arguments = PULL.pack(
-            base + self.postbox.ready_offset(envelope.control),
-            base + self.postbox.done_offset(envelope.control),
+            ready,
+            done,
             self.postbox.arrived_word(self.stream),
             address,
             self.buffer.address,
@@ -158,7 +158,7 @@ class Incoming:
         )
         device = self.endpoint.device
         grid = max(1, min(-(-nbytes // WORTH_A_BLOCK), device.max_channels))
-        self.endpoint.launch(self.operation, "pull", (grid, device.threads), arguments, self.stream)
+        self.endpoint.launch(self.operation, "pull", grid, device.threads, arguments, self.stream)
         if address and envelope.transport == OFFERED and device.exports_are_copies:
             self.postbox.opened.was_read(envelope, sender)
 

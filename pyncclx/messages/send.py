@@ -12,10 +12,11 @@ from ..buffers import Buffer
 from ..devices.exported import Exported
 from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, inline_nbytes, pack
 from .postbox import SLOT_NBYTES
 
 SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
+_NO_MEMORY = (0, 0, 0, b"")  # allocation, identity, allocation_nbytes, handle of an `Envelope`
 _WORTH_A_THREAD = 64  # bytes that a thread of `put_eager` copies: four packs, all on their way at once
 
 
@@ -34,49 +35,54 @@ class Outgoing:
         self.buffer = buffer  # keeps the memory
         self.clock = self.postbox.tick()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        number = endpoint.number_of(dest)
-        message: Any
+        self._put: tuple[int, bytes] | None = None  # threads and arguments of the kernel that copies a short one
+        self._keep = self._message(buffer, dest)  # what MPI reads
+        self._request: MPI.Request = start(self._keep, dest, tag)
+        if self._put is not None:  # the receiver has heard of it by now, and its host goes on while this one launches
+            endpoint.launch(operation, "put_eager", 1, *self._put, stream)
+
+    def _message(self, buffer: Buffer, dest: int) -> Any:
         if buffer.nbytes == 0:
-            message = self._envelope(buffer, EMPTY, 0, 0)
-        elif not self.postbox.readers.has(number):
-            message = self._inline(buffer, answer=number + 1)
-        else:
-            message = self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
-        self._keep = message  # what MPI reads
-        self._request: MPI.Request = start(message, dest, tag)
+            return self._envelope(buffer, EMPTY, 0, 0)
+        if not self.endpoint.is_read_by(dest):
+            return self._inline(buffer, answer=self.endpoint.number_of(dest) + 1)
+        return self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
 
     # Each gives the message for MPI, or None if the data cannot travel so.
 
     def _envelope(
-        self, buffer: Buffer, transport: int, control: int, offset: int, answer: int = 0, *more: Any
+        self, buffer: Buffer, transport: int, control: int, offset: int, answer: int = 0, memory: Any = _NO_MEMORY
     ) -> bytes:
-        envelope = Envelope(transport, self.clock, buffer.nbytes, control, answer, offset, *more)
-        return envelope.pack(self.postbox.sender)
+        nbytes = buffer.nbytes
+        return pack(self.postbox.sender, transport, self.clock, nbytes, control, answer, offset, *memory)
 
     def _eager(self, buffer: Buffer) -> bytes | None:
         postbox, nbytes = self.postbox, buffer.nbytes
         if nbytes > SLOT_NBYTES or (place := postbox.slots.take()) is None:
             return None
         base, offset = postbox.memory.address, postbox.slot_offset(place)
-        arguments = PUT.pack(buffer.address, base + offset, base + postbox.ready_offset(place), nbytes, self.clock)
+        ready, _ = postbox.words_of(place, base)
         threads = min(-(-nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        self._put = threads, PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
         postbox.slots.hold(place, self.clock)
-        self.endpoint.launch(self.operation, "put_eager", (1, threads), arguments, self.stream)
         return self._envelope(buffer, EAGER, place, offset)
 
     def _offer(self, buffer: Buffer) -> bytes | None:
         team = self.endpoint.team
         window = team.window(buffer.address) if team else None
         if window is not None:
-            return self._hold(buffer, WINDOW, None, (buffer.address - window.memory.address, 0, window.number))
+            offset = buffer.address - window.memory.address
+            return self._hold(buffer, WINDOW, None, offset, (window.number, *_NO_MEMORY[1:]))
         exported = self.endpoint.device.export(buffer.address, buffer.nbytes)
         if exported is None:
             return None
-        where = (exported.offset, 0, exported.address, exported.identity, exported.nbytes, exported.handle)
-        return self._hold(buffer, OFFERED, exported, where)
+        memory = exported.address, exported.identity, exported.nbytes, exported.handle
+        return self._hold(buffer, OFFERED, exported, exported.offset, memory)
 
-    def _hold(self, buffer: Buffer, transport: int, exported: Exported | None, where: tuple[Any, ...]) -> bytes | None:
-        """The envelope of an offered message, from `offset` on as in `where`, which holds a place."""
+    def _hold(
+        self, buffer: Buffer, transport: int, exported: Exported | None, offset: int, memory: tuple[Any, ...]
+    ) -> bytes | None:
+        """The envelope of an offered message, which holds a place."""
         place = self.postbox.tickets.take()
         if place is None:
             if exported is not None:
@@ -84,7 +90,7 @@ class Outgoing:
             return None
         self.postbox.tickets.hold(place, self.clock, exported)
         self._offered = place
-        return self._envelope(buffer, transport, place, *where)
+        return self._envelope(buffer, transport, place, offset, 0, memory)
 
     def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
         message = np.empty(inline_nbytes(buffer.nbytes) + GAP, np.uint8)
@@ -117,15 +123,11 @@ class Outgoing:
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
-        base = self.postbox.memory.address
+        ready_word, done_word = self.postbox.words_of(self._offered, self.postbox.memory.address)
         arguments = OFFER.pack(
-            base + self.postbox.ready_offset(self._offered) if ready else 0,
-            base + self.postbox.done_offset(self._offered) if wait else 0,
-            self.clock,
-            self.dest,
-            self.tag,
+            ready_word if ready else 0, done_word if wait else 0, self.clock, self.dest, self.tag
         )
-        self.endpoint.launch(self.operation, "offer", (1, 1), arguments, stream)
+        self.endpoint.launch(self.operation, "offer", 1, 1, arguments, stream)
 
     def finish(self, stream: Any) -> None:
         """What is enqueued on `stream` from now on comes after the message.
