@@ -6,7 +6,6 @@ and not the array itself: its memory may have become another's, which is as good
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import datatypes, ops
-from .arrays import host_arrays, read_cupy, read_numpy, read_torch, reader_of_class
+from .arrays import host_arrays, read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
 from .user_op import Op as UserOp
 
 __all__ = ["NoKey", "key_of"]
@@ -51,7 +50,7 @@ def _of_torch(tensor: Any) -> Hashable:
     if not tensor.is_cuda:
         raise NoKey
     special = tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
-    stream = sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream
+    stream = torch_stream(tensor.device.index)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), stream, special
 
 

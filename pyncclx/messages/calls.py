@@ -15,7 +15,7 @@ from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
 from .send import SYNCHRONOUS, Outgoing
-from .typed import TypedBuffer, resolve_message
+from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
     from ..base import Base
@@ -107,7 +107,7 @@ class Pending:
 def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, free: Any = None) -> tuple[Buffer, Any]:
     """The buffer, and the stream to work on; the stream `free` is known not to be captured."""
     device = endpoint.device
-    buffer = buf if isinstance(buf, Buffer) else resolve_message(buf, name, writable=writable, device=device)
+    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, buf, name, writable=writable)
     stream = stream_for(device, (buffer,))
     if stream is not free and device.is_capturing(stream):
         raise NotSupported(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import weakref
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +60,8 @@ class Endpoint:
         }
         self._readers: set[int] = set()  # ranks of those that are known
         self._streams: dict[int, Any] = {}  # used since the last `drain`
+        self._stream: Any = None  # the last of them
+        self.known: dict[Hashable, tuple[Any, ...]] = {}  # of buffers of earlier messages, up to their stream
         weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
 
     @cached_property
@@ -79,11 +82,13 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel for an operation, on `stream`."""
-        self.enqueue(self.postbox.functions[kernel], grid, threads, self._teams[operation] + arguments, stream)
+        parameters = self._teams[operation] + arguments
+        self.enqueue(self.postbox.functions[kernel], grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
-        self._streams[getattr(stream, "ptr", 0)] = stream
+        if stream is not self._stream or not self._streams:
+            self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
 
     def drain(self) -> None:

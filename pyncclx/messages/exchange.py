@@ -31,7 +31,7 @@ def exchange(
 ) -> None:
     """Sendrecv."""
     endpoint = comm.endpoint
-    incoming, outgoing = _begin(comm, endpoint, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+    incoming, outgoing = _begin(comm, endpoint, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag, True)
     try:
         if incoming is not None:
             incoming.finish(incoming.stream)
@@ -88,8 +88,12 @@ def _begin(
     recvbuf: Any,
     source: int,
     recvtag: int,
+    at_once: bool = False,
 ) -> tuple[Incoming | None, Outgoing | None]:
-    """Begin to receive, and offer what is sent; None from and to MPI.PROC_NULL."""
+    """Begin to receive, and offer what is sent; None from and to MPI.PROC_NULL.
+
+    With `at_once` the receive is waited for next: a message that comes soon is taken by the kernel that copies ours.
+    """
     endpoint.check_send(operation, dest, sendtag)  # before the receive is begun, which cannot be taken back
     to_send, free = None, None
     if dest != MPI.PROC_NULL:
@@ -98,6 +102,8 @@ def _begin(
     try:
         outgoing = None if to_send is None else outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
         if outgoing is not None:
+            if at_once and outgoing.is_put and incoming is not None and incoming.stream is outgoing.stream:
+                incoming.launch_soon(outgoing)
             outgoing.say_ready()
     except BaseException:
         posted(incoming)

@@ -25,6 +25,8 @@ class Outgoing:
 
     A short one has been copied to a slot, or is in MPI's hands: it is over when MPI has its envelope. A long one is
     offered: the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for.
+    The receiver hears of it before the kernel is launched that copies it, or says that it is ready, so that its host
+    goes on while this one launches.
     """
 
     def __init__(
@@ -32,18 +34,16 @@ class Outgoing:
     ) -> None:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
         self.operation, self.dest, self.tag, self.stream = operation, dest, tag, stream
-        self.buffer = buffer  # keeps the memory
+        self.buffer, self._nbytes = buffer, buffer.nbytes  # the buffer keeps the memory
         self.clock = self.postbox.tick()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        self._put: tuple[int, bytes] | None = None  # threads and arguments of the kernel that copies a short one
+        self._put = b""  # of a short message: what the kernel is told that copies it, until it is launched
         self._keep = self._message(buffer, dest)  # what MPI reads
         self._request: MPI.Request = start(self._keep, dest, tag)
-        if self._put is not None:  # the receiver has heard of it by now, and its host goes on while this one launches
-            endpoint.launch(operation, "put_eager", 1, *self._put, stream)
 
     def _message(self, buffer: Buffer, dest: int) -> Any:
-        if buffer.nbytes == 0:
-            return self._envelope(buffer, EMPTY, 0, 0)
+        if self._nbytes == 0:
+            return self._envelope(EMPTY, 0, 0)
         if not self.endpoint.is_read_by(dest):
             return self._inline(buffer, answer=self.endpoint.number_of(dest) + 1)
         return self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
@@ -51,37 +51,33 @@ class Outgoing:
     # Each gives the message for MPI, or None if the data cannot travel so.
 
     def _envelope(
-        self, buffer: Buffer, transport: int, control: int, offset: int, answer: int = 0, memory: Any = _NO_MEMORY
+        self, transport: int, control: int, offset: int, answer: int = 0, memory: tuple[Any, ...] = _NO_MEMORY
     ) -> bytes:
-        nbytes = buffer.nbytes
-        return pack(self.postbox.sender, transport, self.clock, nbytes, control, answer, offset, *memory)
+        return pack(self.postbox.sender, transport, self.clock, self._nbytes, control, answer, offset, *memory)
 
     def _eager(self, buffer: Buffer) -> bytes | None:
-        postbox, nbytes = self.postbox, buffer.nbytes
+        postbox, nbytes = self.postbox, self._nbytes
         if nbytes > SLOT_NBYTES or (place := postbox.slots.take()) is None:
             return None
         base, offset = postbox.memory.address, postbox.slot_offset(place)
         ready, _ = postbox.words_of(place, base)
-        threads = min(-(-nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
-        self._put = threads, PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
+        self._put = PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
         postbox.slots.hold(place, self.clock)
-        return self._envelope(buffer, EAGER, place, offset)
+        return self._envelope(EAGER, place, offset)
 
     def _offer(self, buffer: Buffer) -> bytes | None:
         team = self.endpoint.team
         window = team.window(buffer.address) if team else None
         if window is not None:
             offset = buffer.address - window.memory.address
-            return self._hold(buffer, WINDOW, None, offset, (window.number, *_NO_MEMORY[1:]))
-        exported = self.endpoint.device.export(buffer.address, buffer.nbytes)
+            return self._hold(WINDOW, None, offset, (window.number, *_NO_MEMORY[1:]))
+        exported = self.endpoint.device.export(buffer.address, self._nbytes)
         if exported is None:
             return None
         memory = exported.address, exported.identity, exported.nbytes, exported.handle
-        return self._hold(buffer, OFFERED, exported, exported.offset, memory)
+        return self._hold(OFFERED, exported, exported.offset, memory)
 
-    def _hold(
-        self, buffer: Buffer, transport: int, exported: Exported | None, offset: int, memory: tuple[Any, ...]
-    ) -> bytes | None:
+    def _hold(self, transport: int, exported: Exported | None, offset: int, memory: tuple[Any, ...]) -> bytes | None:
         """The envelope of an offered message, which holds a place."""
         place = self.postbox.tickets.take()
         if place is None:
@@ -90,13 +86,13 @@ class Outgoing:
             return None
         self.postbox.tickets.hold(place, self.clock, exported)
         self._offered = place
-        return self._envelope(buffer, transport, place, offset, 0, memory)
+        return self._envelope(transport, place, offset, 0, memory)
 
     def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
-        message = np.empty(inline_nbytes(buffer.nbytes) + GAP, np.uint8)
-        message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(buffer, INLINE, 0, 0, answer), np.uint8)
+        message = np.empty(inline_nbytes(self._nbytes) + GAP, np.uint8)
+        message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(INLINE, 0, 0, answer), np.uint8)
         device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP
-        device.copy(data, buffer.address, buffer.nbytes, self.stream)
+        device.copy(data, buffer.address, self._nbytes, self.stream)
         device.synchronize(self.stream)
         return message
 
@@ -104,19 +100,37 @@ class Outgoing:
 
     def say_ready(self) -> None:
         """What the stream has done so far is what the receiver may read."""
+        self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=False)
 
     def say_ready_and_wait(self) -> None:
         """That, and the stream waits until it was read. Nothing may be awaited that the receiver could wait for."""
+        self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
         self._leave_to_mpi()
 
+    @property
+    def is_put(self) -> bool:
+        """Whether a kernel is left to be launched that copies the message to a slot."""
+        return bool(self._put)
+
+    def take_put(self) -> bytes:
+        """What that kernel is told, for whoever launches it now."""
+        put, self._put = self._put, b""
+        return put
+
+    def _launch_put(self) -> None:
+        put = self.take_put()
+        if put:
+            threads = min(-(-self._nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+            self.endpoint.launch(self.operation, "put_eager", 1, threads, put, self.stream)
+
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; not for a short one, which nobody writes to, unless it must be matched."""
-        if self.buffer.nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
+        if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
             self.postbox.keep(self._request, self._keep)
         else:
             self.postbox.wait(self._request)
