@@ -72,6 +72,8 @@ def _of_value(value: Any) -> Hashable:
     if isinstance(value, (list, tuple)):
         return isinstance(value, list), *map(_of_value, value)
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:  # its bytes are addresses, of objects that may become others
+            raise NoKey
         return value.ctypes.data, value.dtype, value.shape, value.strides, value.tobytes()
     return key_of(value)
 
