@@ -28,6 +28,7 @@ from .protocols import read_protocol, speaks, stated_address
 __all__ = ["Reader", "host_arrays", "place", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
+on_device_always: set[type] = set()  # classes of arrays that are there, as far as is known by now
 
 
 @functools.cache
@@ -46,14 +47,11 @@ def reader_of(array: Any) -> Reader | None:
     found = reader_of_class(kind)
     if found is not None:
         _readers[kind] = found
+        if found is read_cupy:
+            on_device_always.add(kind)
         return found
     # An attribute of the object alone says nothing of its class, and is not remembered.
     return read_protocol if speaks(array) else None
-
-
-def is_on_device(kind: type) -> bool:
-    """Whether arrays of a class are always there, as far as is known by now."""
-    return _readers.get(kind) is read_cupy
 
 
 def place(array: Any, read: Reader) -> str:

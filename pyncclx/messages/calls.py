@@ -108,7 +108,7 @@ def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, free: A
     """The buffer, and the stream to work on; the stream `free` is known not to be captured."""
     device = endpoint.device
     buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, buf, name, writable=writable)
-    stream = stream_for(device, (buffer,))
+    stream = device.current_stream() if buffer.stream is None else stream_for(device, (buffer,))
     if stream is not free and device.is_capturing(stream):
         raise NotSupported(
             f"{name.partition(':')[0]}: messages are matched on the host, so a graph cannot hold them; send outside "

@@ -102,7 +102,7 @@ def _begin(
     try:
         outgoing = None if to_send is None else outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
         if outgoing is not None:
-            if at_once and outgoing.is_put and incoming is not None and incoming.stream is outgoing.stream:
+            if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
                 incoming.launch_soon(outgoing)
             outgoing.say_ready()
     except BaseException:

@@ -167,9 +167,11 @@ class Incoming:
         )
         device = self.endpoint.device
         grid = max(1, min(-(-nbytes // WORTH_A_BLOCK), device.max_channels))
-        put = outgoing.take_put() if outgoing is not None else b""
-        kernel = "put_and_pull" if put else "pull"
-        self.endpoint.launch(self.operation, kernel, grid, device.threads, put + arguments, self.stream)
+        if outgoing is None:
+            self.endpoint.launch(self.operation, "pull", grid, device.threads, arguments, self.stream)
+        else:
+            both, outgoing.put = outgoing.put + arguments, b""
+            self.endpoint.launch(self.operation, "put_and_pull", grid, device.threads, both, self.stream)
         if address and envelope.transport == OFFERED and device.exports_are_copies:
             self.postbox.opened.was_read(envelope, sender)
 

@@ -27,6 +27,11 @@ class Outgoing:
     offered: the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for.
     The receiver hears of it before the kernel is launched that copies it, or says that it is ready, so that its host
     goes on while this one launches.
+
+    Attributes
+    ----------
+    put : bytes
+        What is told the kernel that copies a short one, until it is launched.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class Outgoing:
         self.buffer, self._nbytes = buffer, buffer.nbytes  # the buffer keeps the memory
         self.clock = self.postbox.tick()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        self._put = b""  # of a short message: what the kernel is told that copies it, until it is launched
+        self.put = b""
         self._keep = self._message(buffer, dest)  # what MPI reads
         self._request: MPI.Request = start(self._keep, dest, tag)
 
@@ -61,7 +66,7 @@ class Outgoing:
             return None
         base, offset = postbox.memory.address, postbox.slot_offset(place)
         ready, _ = postbox.words_of(place, base)
-        self._put = PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
+        self.put = PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
         postbox.slots.hold(place, self.clock)
         return self._envelope(EAGER, place, offset)
 
@@ -100,33 +105,24 @@ class Outgoing:
 
     def say_ready(self) -> None:
         """What the stream has done so far is what the receiver may read."""
-        self._launch_put()
+        if self.put:
+            self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=False)
 
     def say_ready_and_wait(self) -> None:
         """That, and the stream waits until it was read. Nothing may be awaited that the receiver could wait for."""
-        self._launch_put()
+        if self.put:
+            self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
         self._leave_to_mpi()
 
-    @property
-    def is_put(self) -> bool:
-        """Whether a kernel is left to be launched that copies the message to a slot."""
-        return bool(self._put)
-
-    def take_put(self) -> bytes:
-        """What that kernel is told, for whoever launches it now."""
-        put, self._put = self._put, b""
-        return put
-
     def _launch_put(self) -> None:
-        put = self.take_put()
-        if put:
-            threads = min(-(-self._nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
-            self.endpoint.launch(self.operation, "put_eager", 1, threads, put, self.stream)
+        threads = min(-(-self._nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        self.endpoint.launch(self.operation, "put_eager", 1, threads, self.put, self.stream)
+        self.put = b""
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; not for a short one, which nobody writes to, unless it must be matched."""
