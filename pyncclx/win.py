@@ -6,18 +6,16 @@ MPI's. Before each call that ends an epoch the host waits for the GPU, so that a
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from . import rma
-from .accesses import Accesses
 from .arrays import host_arrays
 from .base import Base
 from .buffers import where
+from .epochs import WORD, Epochs
 from .errors import NotSupported
 from .exposed import Attached, Exposed, Place, place_of
 from .mpi_library import is_cuda_aware
@@ -25,10 +23,9 @@ from .staging.requests import LikeMpi4py
 
 KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the device:
 DEVICE = "device"
-_WORD = 8
 
 
-class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
+class Win(Epochs, metaclass=LikeMpi4py):
     """An `mpi4py.MPI.Win` that may also be made of device arrays from `comm.Alloc`.
 
     Of host memory it is mpi4py's own in everything. Of device memory, origins, results and what they are compared with
@@ -37,9 +34,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
     """
 
     like = MPI.Win
-    _comm: MPI.Intracomm
     _array: Any = None
-    _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         super().__reduce__()  # raises for all but null windows
@@ -95,7 +90,7 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
                     f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
                     "ranks is; make all of it so, or copy to host arrays"
                 )
-        win = super().Allocate(_WORD, 1, info, comm)
+        win = super().Allocate(WORD, 1, info, comm)
         win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
         win._exposed = Exposed(comm, comm.team, places)
         if comm.rank == 0:
@@ -219,41 +214,6 @@ class Win(Accesses, MPI.Win, metaclass=LikeMpi4py):
         base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
         return base, size, unit
 
-    # Epochs
-
-    def _settle(self) -> None:
-        """Wait for the GPU: what this rank has enqueued is done."""
-        if self._exposed is not None and self._exposed.in_use:
-            self._exposed.device.synchronize()
-
-    def Fence(self, assertion: int = 0) -> None:
-        """End an epoch and begin the next. Collective."""
-        self._settle()
-        super().Fence(assertion)
-        self._land()
-        if self._exposed is not None:  # MPI itself need not wait, as nobody has used its window
-            MPI.Comm.Barrier(self._comm)
-
-    def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Begin an epoch with a rank; the lock is had when it returns."""
-        super().Lock(rank, lock_type, assertion)
-        self._insist(rank)
-
-    def Lock_all(self, assertion: int = 0) -> None:
-        """Begin an epoch with all ranks, shared."""
-        super().Lock_all(assertion)
-        if self._exposed is not None:
-            for rank in range(self._comm.size):
-                self._insist(rank)
-
-    def _insist(self, rank: int) -> None:
-        """MPI may put a lock off until the first access: make one, of the word beneath the device's memory."""
-        if self._exposed is not None and self._exposed.in_use and rank != MPI.PROC_NULL:
-            place = self._words[rank] if isinstance(self._exposed, Attached) else 0
-            word = np.empty(_WORD, "u1")  # MPI may write to it until the Flush
-            MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, _WORD, MPI.BYTE])
-            MPI.Win.Flush(self, rank)
-
 
 _Made = TypeVar("_Made", bound=Win)
 
@@ -263,26 +223,6 @@ def _like(comm: MPI.Intracomm, win: _Made) -> _Made:
     if isinstance(comm, Base):
         win._staging = comm.staging
     return win
-
-
-def _settling(name: str, *, completes: bool) -> Callable[..., Any]:
-    original = getattr(MPI.Win, name)
-
-    @functools.wraps(original)
-    def method(self: Win, *args: Any, **kwargs: Any) -> Any:
-        self._settle()
-        result = original(self, *args, **kwargs)
-        if completes:  # operations with the rank that is its argument, or with all
-            self._land(*args, **kwargs)
-        return result
-
-    return method
-
-
-for _name in ("Complete", "Unlock", "Unlock_all", "Flush", "Flush_all", "Flush_local", "Flush_local_all"):
-    setattr(Win, _name, _settling(_name, completes=True))
-for _name in ("Post", "Sync"):
-    setattr(Win, _name, _settling(_name, completes=False))
 
 
 WIN_NULL = Win(MPI.WIN_NULL)

@@ -1,22 +1,20 @@
 """Requests of operations on host copies, and the calls that complete many requests at once.
 
-Nonblocking calls need no class of requests, see `land_on_completion`; persistent ones do.
+Nonblocking calls need no class of requests, see `completion.land_on_completion`; persistent ones do.
 """
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from .. import persistent
 from ..errors import NotSupported
 from ..messages import request as messages
 from ..messages.envelope import MAGIC
+from .completion import abandon, forget, look_after_abandoned, upload
 from .copies import Copy
 
 
@@ -126,71 +124,6 @@ class Grequest(MPI.Grequest, Request):
         return cls(super().Start(*args, **kwargs))
 
 
-def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
-    """A request of mpi4py's that takes results to the device when it completes, by whatever call.
-
-    An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
-    give it some; so it is made to hold one whose end we are told of.
-    """
-    _look_after_abandoned()
-    held = np.empty(0, np.uint8)
-    weakref.finalize(held, _upload, copies).atexit = False
-    holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
-    holder.Free()
-    holding = StagedRequest(holder)
-    ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
-    return holding
-
-
-class StagedRequest(MPI.Request):
-    """mpi4py's request of an operation on host copies, which live until MPI is done, also if nobody waits for that."""
-
-    def Free(self) -> None:
-        """As mpi4py's: the operation goes on."""
-        if not self:
-            super().Free()  # which MPI refuses
-        _abandon(MPI.Request(self), ())
-        _forget(self)
-
-    def __del__(self) -> None:
-        if not MPI.Is_finalized() and self:
-            _abandon(MPI.Request(self), ())
-
-
-_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what nobody waits for, but MPI may still read and write
-
-
-def _abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
-    _abandoned.append((request, copies))
-
-
-def _forget(request: MPI.Request) -> None:
-    """Make it a null request, which another one stands for."""
-    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
-
-
-def _look_after_abandoned() -> None:
-    """Let go of copies with which MPI is done."""
-    _abandoned[:] = [(request, copies) for request, copies in _abandoned if not _is_over(request, copies)]
-
-
-def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
-    try:
-        if not request.Test():
-            return False
-    except MPI.Exception:  # nobody has asked
-        return True
-    _upload(copies)
-    if request:  # a persistent one
-        request.Free()
-    return True
-
-
-def _upload(copies: Sequence[Copy]) -> None:
-    for copy in copies:
-        copy.upload()
-
-
 class StagedPrequest(Prequest):
     """A persistent request that copies device arrays to the host when started, and back when completed.
 
@@ -208,7 +141,7 @@ class StagedPrequest(Prequest):
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
-        _look_after_abandoned()
+        look_after_abandoned()
         self._copies, self._partitions = copies, partitions
         self._active = False
 
@@ -216,14 +149,14 @@ class StagedPrequest(Prequest):
         """As mpi4py's: if it has been started, the operation goes on."""
         if self._active:
             self._active = False
-            _abandon(MPI.Prequest(self), self._copies)
-            _forget(self)
+            abandon(MPI.Prequest(self), self._copies)
+            forget(self)
         else:
             super().Free()
 
     def __del__(self) -> None:
         if not MPI.Is_finalized() and self and self._active:
-            _abandon(MPI.Prequest(self), self._copies)
+            abandon(MPI.Prequest(self), self._copies)
 
     def prepare(self) -> None:
         """Take the device arrays to the host, just before the operation is started."""
@@ -247,7 +180,7 @@ class StagedPrequest(Prequest):
                     "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
                     "it by Recv or Irecv, or send it by Send_init"
                 )
-            _upload(self._copies)
+            upload(self._copies)
 
     def Start(self) -> None:
         """As mpi4py's."""
@@ -299,7 +232,7 @@ class StagedPrequest(Prequest):
         """As mpi4py's."""
         flag = super().Parrived(partition)
         if flag:
-            _upload(self._copies)
+            upload(self._copies)
         return flag
 
     def _take(self, partitions: Iterable[int]) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .completion import land_on_completion
 from .copies import Copy
 from .operations import OPERATIONS, Argument, argument, device_buffers, is_nonblocking, is_persistent
-from .requests import StagedPrequest, land_on_completion
+from .requests import StagedPrequest
 
 if TYPE_CHECKING:
     from ..base import Base

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .completion import land_on_completion
 from .copies import Copy
 from .operations import Argument, argument
-from .requests import land_on_completion
 from .stage import replace
 
 _ORIGIN = Argument("origin", 0, False)

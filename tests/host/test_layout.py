@@ -10,6 +10,7 @@ import pytest
 
 from pyncclx import kernel_errors, layout, paths
 from pyncclx.collectives import alltoallv_options as options
+from pyncclx.collectives import launch
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -42,8 +43,8 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %zu %zu %zu\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
-           offsetof(LeaseHeader, overflow), sizeof(ChannelControl));
+    printf("constants %d %d %u %u %zu %zu %zu %u\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
+           offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -133,6 +134,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
+        launch.MOST_EARLY_BLOCKS,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
