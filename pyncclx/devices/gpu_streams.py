@@ -107,7 +107,7 @@ class Repeated:
     def launch(self, stream: Any) -> None:
         """Enqueue them: as a graph of their own, or in the one that is being captured."""
         pointer = stream.ptr
-        if is_capturing(stream):
+        if pointer not in _LEGACY_DEFAULT and stream.is_capturing():
             self._launch_each(stream)
             return
         self._graph.launch(pointer)
