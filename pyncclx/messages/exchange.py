@@ -106,7 +106,8 @@ def _begin(
                 incoming.launch_soon(outgoing)
             outgoing.say_ready()
     except BaseException:
-        posted(incoming)
+        if incoming is not None and not incoming.launched:  # it goes on without this call
+            posted(incoming)
         raise
     return incoming, outgoing
 

@@ -172,18 +172,17 @@ class Postbox:
     def post(self, receive: Awaited) -> None:
         """Look for its message from now on, whatever this process waits for."""
         with self._lock:
-            self._awaited.append(receive)
+            if receive not in self._awaited:
+                self._awaited.append(receive)
 
     def alone(self, receive: Awaited) -> bool:
         """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
         with self._lock:
-            awaited = self._awaited
-            if not awaited or (len(awaited) == 1 and awaited[0] is receive):
-                awaited.clear()
-                return True
-            if receive not in awaited:
-                awaited.append(receive)
-            return False
+            if self._awaited and self._awaited != [receive]:
+                self.post(receive)
+                return False
+            self._awaited.clear()
+            return True
 
     @property
     def idle(self) -> bool:
