@@ -134,9 +134,7 @@ class Outgoing:
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
         ready_word, done_word = self.postbox.words_of(self._offered, self.postbox.memory.address)
-        arguments = OFFER.pack(
-            ready_word if ready else 0, done_word if wait else 0, self.clock, self.dest, self.tag
-        )
+        arguments = OFFER.pack(ready_word if ready else 0, done_word if wait else 0, self.clock, self.dest, self.tag)
         self.endpoint.launch(self.operation, "offer", 1, 1, arguments, stream)
 
     def finish(self, stream: Any) -> None:
