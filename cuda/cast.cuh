@@ -19,6 +19,16 @@ __device__ __forceinline__ bool is_aligned(const char* rows) { return u64(rows) 
 template <class T>
 __device__ __forceinline__ Pack pack_of(const Elements<T>& elements) { return bits_as<Pack>(elements); }
 
+// As many numbers as a pack has, rounded to T.
+template <class T>
+__device__ __forceinline__ Pack round_pack(const float* values) {
+    constexpr int kEach = int(sizeof(u32) / sizeof(T));
+    u32 words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) words[w] = round_word(values + w * kEach, T());
+    return Pack{u64(words[1]) << 32 | words[0], u64(words[3]) << 32 | words[2]};
+}
+
 // Packs of a row of `elements`.
 template <class T>
 __device__ __forceinline__ u64 packs_of(i64 elements) { return u64(elements) / Elements<T>::kCount; }
@@ -67,10 +77,7 @@ struct Cast {
     static __device__ __forceinline__ Pack round(const Source<From, To>& source, float&) {
         float values[Elements<To>::kCount];
         source.values(values);
-        Elements<To> rounded;
-#pragma unroll
-        for (int e = 0; e < Elements<To>::kCount; ++e) rounded.values[e] = To(values[e]);
-        return pack_of(rounded);
+        return round_pack<To>(values);
     }
 };
 
@@ -88,11 +95,9 @@ struct Cast<From, Float8> {
         const float largest = group_largest(values);
         const float inverse = kLargestFloat8 / largest;
         scale = largest / kLargestFloat8;
-        Elements<Float8> rounded;
 #pragma unroll
-        for (int e = 0; e < int(kPackNbytes); e += 2)
-            round_pair(values[e] * inverse, values[e + 1] * inverse, rounded.values + e);
-        return pack_of(rounded);
+        for (float& value : values) value *= inverse;
+        return round_pack<Float8>(values);
     }
 
   private:

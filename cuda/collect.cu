@@ -12,32 +12,26 @@ struct CollectArgs {
     i64 phases;
 };
 
-__device__ void send(const CollectArgs& args, const Gang& gang, u32 epoch) {
+__device__ void send(const CollectArgs& args, u32 epoch) {
     const Shuffle& shuffle = args.shuffle;
     for (int source = 0; source < shuffle.team.size; ++source) {
         const Range range(args.token_counts[source]);
         float* values = reinterpret_cast<float*>(shuffle.values[source]);
         const u32* ways = args.ways + source * shuffle.max_tokens * shuffle.k;
-        for (i64 i = range.begin * shuffle.k + gang.member(); i < range.end * shuffle.k; i += gang.members())
+        for (i64 i = range.begin * shuffle.k + threadIdx.x; i < range.end * shuffle.k; i += blockDim.x)
             if (ways[i] != kNoWay) values[i] = args.row_values[ways[i]];
     }
-    gang.everyone(true);
-    Signals{shuffle.team, epoch}.say_stored(gang, 1);
+    __syncthreads();
+    if (threadIdx.x < 32) Signals{shuffle.team, epoch}.tell_stored(1);
 }
 
-__device__ void receive(const CollectArgs& args, const Gang& gang, u32 epoch) {
+__device__ void receive(const CollectArgs& args, u32 epoch) {
     const Shuffle& shuffle = args.shuffle;
     const float* values = reinterpret_cast<const float*>(shuffle.values[shuffle.team.rank]);
     const Range range(args.token_count);
-    if (!Signals{shuffle.team, epoch}.await_stored(gang, [](int) { return 1; })) return;
-    for (i64 i = range.begin * shuffle.k + gang.member(); i < range.end * shuffle.k; i += gang.members())
+    if (!Signals{shuffle.team, epoch}.await_stored([](int) { return 1; })) return;
+    for (i64 i = range.begin * shuffle.k + threadIdx.x; i < range.end * shuffle.k; i += blockDim.x)
         args.out[i] = args.routes[i] == kNoRow ? 0.0f : values[i];
-}
-
-__device__ void move(const CollectArgs& args, u32 epoch) {
-    const Gang senders(args.phases, kSend, kMaxWarps, 1), receivers(args.phases, kReceive, kMaxWarps, 1);
-    if ((args.phases & kSend) && senders.has_me()) send(args, senders, epoch);
-    if ((args.phases & kReceive) && receivers.has_me()) receive(args, receivers, epoch);
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant__ CollectArgs args) {
@@ -45,6 +39,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant_
     Channel channel(args.shuffle.team, sends);
     if (sends) scrub_own_slots(args.shuffle, channel);
     const bool ok = !sends || channel.await_entered(0);  // who is still reading what came last time has not
-    if (ok) move(args, channel.epoch);
+    if (ok && sends) send(args, channel.epoch);
+    if (ok && (args.phases & kReceive)) receive(args, channel.epoch);
     channel.leave(ok && sends);
 }

@@ -9,59 +9,90 @@
 
 // Many tokens
 
-constexpr u32 kCombineSending = 11;  // of kMaxWarps: they read all rows, the others a sum from each rank
+constexpr u32 kMostAdding = 4;  // of kMaxWarps: a warp for each peer that sums come from, the others read all rows
+
+// What this lane knows of a token: the way of the choice with its number.
+__device__ __forceinline__ u32 first_way(const CombineArgs& args, int source, i64 token) {
+    const u32 lane = threadIdx.x % 32, k = u32(args.shuffle.k);
+    return lane < k ? args.ways[(source * args.shuffle.max_tokens + token) * k + lane] : kNoWay;
+}
 
 // The rows of a token of `source` here, and their weights.
-__device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, CombineLists& lists) {
+__device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, u32 first, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     const u32* ways = args.ways + (source * args.shuffle.max_tokens + token) * args.shuffle.k;
     return lists.rows[warp].list(
-        int(args.shuffle.k), [&](int c) { return ways[c]; },
+        int(args.shuffle.k), [&](int c) { return c < 32 ? first : ways[c]; },
         [&](int number, int, u32 row) { lists.weights[warp][number] = weight_of(args, row); });
 }
 
-// Sends what a token's rows here add up to.
-template <class T, class Shape, class Address, class Transform>
-__device__ __forceinline__ void send_sum(const CombineArgs& args, const Crew& crew, const CombineLists& lists, int count, Pack* to) {
+// Sends what a token's rows here add up to, packs `i`, i + 32 …
+template <class T, class Shape, class Address, class Transform, bool kWhole>
+__device__ __forceinline__ void send_tile(const CombineArgs& args, const CombineLists& lists, int count, u32 i, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
-    for (u32 i = crew.member; i < packs; i += Shape::kPacks * crew.members) {
-        const auto sums = folded<T, Shape, Address, Transform>(args, lists, count, i, crew.members);
+    const auto sums = folded<T, Shape, Address, Transform, kWhole>(args, lists, count, i);
 #pragma unroll
-        for (int p = 0; p < Shape::kPacks; ++p)
-            if (i + p * crew.members < packs) put_pack(to + i + p * crew.members, sums.rounded(p));
+    for (int p = 0; p < Shape::kPacks; ++p)
+        if (kWhole || i + p * 32 < packs) put_pack(to + i + p * 32, sums.rounded(p));
+}
+
+template <class T, class Shape, class Address, class Transform>
+__device__ __forceinline__ void send_sum(const CombineArgs& args, Share share, const CombineLists& lists, int count, Pack* to) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
+    for (u32 tile = share.member / 32 * Shape::kTile; tile < packs; tile += share.members * Shape::kPacks) {
+        if (tile + Shape::kTile <= packs) {
+            send_tile<T, Shape, Address, Transform, true>(args, lists, count, tile + lane, to);
+            continue;
+        }
+        for (u32 rest = tile; rest < packs; rest += One::kTile)
+            send_tile<T, One, Address, Transform, false>(args, lists, count, rest + lane, to);
     }
 }
 
-// Sends what this block's rows add up to where their tokens came from.
+// A token of some source, if there is one.
+struct Token {
+    int source;
+    i64 number;
+    bool exists;
+
+    // Of a job; the sources take turns, beginning with the next rank.
+    __device__ Token(const Jobs& jobs, u32 job, const Team& team, const i64* tokens) {
+        source = team.rank + 1 + int(jobs.source(job));
+        if (source >= team.size) source -= team.size;
+        const Range range(tokens[source]);
+        number = range.begin + jobs.token(job);
+        exists = job < jobs.count() && number < range.end;
+    }
+};
+
+// Sends what the rows of this block's tokens add up to where the tokens came from. Of the next token ways are fetched meanwhile.
 template <class T, class Transform>
-__device__ void send_stages(
-    const CombineArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, CombineLists& lists) {
+__device__ void send_sums(
+    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, CombineLists& lists) {
     const Shuffle& shuffle = args.shuffle;
-    const int size = shuffle.team.size, me = shuffle.team.rank;
+    const int me = shuffle.team.rank;
     const u64 packs = packs_of<T>(shuffle.hidden);
-    for (i64 number = 0; number < most_stages(tokens, size); ++number) {
-        const Stage stage{me + 1, size, tokens, number};
-        const u32 jobs = stage.jobs();
-        const Crew crew = gang.crew(jobs);
-        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-            int source = 0;
-            i64 token = 0;
-            if (!stage.find(job, source, token)) continue;
-            const int count = list_rows(args, source, token, lists);
-            if (count == 0) continue;
-            const u64 slot = result_slot(shuffle, token, me, lists.rows[threadIdx.x / 32].leading);
-            Pack* to = reinterpret_cast<Pack*>(shuffle.results[source]) + slot * packs;
-            if (is_aligned(args.results)) send_sum<T, Folding, Aligned, Transform>(args, crew, lists, count, to);
-            else send_sum<T, One, Unaligned, Transform>(args, crew, lists, count, to);
+    const auto way_of = [&](const Token& token) { return token.exists ? first_way(args, token.source, token.number) : kNoWay; };
+    u32 next = queue.take(kSend), way = way_of(Token(jobs, next, shuffle.team, tokens));
+    while (next < jobs.count()) {
+        const u32 job = next, first = way;
+        const Token token(jobs, job, shuffle.team, tokens);
+        next = queue.take(kSend);
+        way = way_of(Token(jobs, next, shuffle.team, tokens));
+        const int count = token.exists ? list_rows(args, token.source, token.number, first, lists) : 0;
+        if (count > 0) {
+            const u64 slot = result_slot(shuffle, token.number, me, lists.rows[threadIdx.x / 32].leading);
+            Pack* to = reinterpret_cast<Pack*>(shuffle.results[token.source]) + slot * packs;
+            if (is_aligned(args.results)) send_sum<T, Folding, Aligned, Transform>(args, jobs.share(job), lists, count, to);
+            else send_sum<T, One, Unaligned, Transform>(args, jobs.share(job), lists, count, to);
         }
-        gang.everyone(true);
-        signals.say_stored(gang, number + 1);
+        signals.finish(queue, jobs.stage(job), jobs.stages());
     }
 }
 
 // Adds up what has come back for a token.
 template <class T, class Out>
-__device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, const char** parts) {
+__device__ void add_up(const CombineArgs& args, Share share, i64 token, const char** parts) {
     const Shuffle& shuffle = args.shuffle;
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
     const u32 packs = u32(packs_of<T>(shuffle.hidden));
@@ -74,28 +105,28 @@ __device__ void add_up(const CombineArgs& args, const Crew& crew, i64 token, con
         parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
     }
     __syncwarp();
-    for (u32 i = crew.member; i < packs; i += Adding::kPacks * crew.members) {
+    for (u32 tile = share.member / 32 * Adding::kTile; tile < packs; tile += share.members * Adding::kPacks) {
+        const u32 i = tile + u32(lane);
         Sums<T, Adding> sums;
-        sums.template add<Aligned>(
-            __popc(present), i, crew.members, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
+        sums.template add<Aligned, false>(
+            __popc(present), i, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
             [](int, u32, Pack pack) { return pack; });
 #pragma unroll
         for (int p = 0; p < Adding::kPacks; ++p)
-            if (i + p * crew.members < packs)
-                sums.template store<Out>(p, args.out + token * nbytes, i + p * crew.members, nbytes);
+            if (i + p * 32 < packs) sums.template store<Out>(p, args.out + token * nbytes, i + p * 32, nbytes);
     }
 }
 
+// Adds up what comes back for this block's tokens.
 template <class T, class Out>
-__device__ void receive_stages(const CombineArgs& args, const Gang& gang, const Signals& signals, const char** parts) {
-    const Range range(args.token_count);
-    for (i64 number = 0; number < range.stages(); ++number) {
-        if (!signals.await_stored(gang, [&](int) { return number + 1; })) return;
-        const i64 begin = range.begin + number * kStageTokens;
-        const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
-        const Crew crew = gang.crew(jobs);
-        for (u32 job = crew.first_job; job < jobs; job += crew.next_job)
-            add_up<T, Out>(args, crew, begin + job, parts);
+__device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const char** parts) {
+    const i64 begin = Range(args.token_count).begin;
+    u32 stored = 0;  // stages
+    for (u32 job = queue.take(kReceive); job < jobs.count(); job = queue.take(kReceive)) {
+        const u32 stage = jobs.stage(job);
+        if (stage >= stored && !signals.await_stored([&](int) { return i64(stage + 1); })) return;
+        stored = stage + 1;
+        add_up<T, Out>(args, jobs.share(job), begin + jobs.token(job), parts);
     }
 }
 
@@ -112,12 +143,14 @@ __device__ void move(
         if (args.phases & kReceive) receive_steps<T, Out>(args, few, known);
         return;
     }
-    const i64 stages = most_stages(tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, kCombineSending, stages), receivers(args.phases, kReceive, kCombineSending, stages);
+    const u32 size = u32(args.shuffle.team.size), longest = longest_range(tokens, int(size));
+    const Jobs sent(size, longest, longest), received(1, Range(args.token_count).length(), longest);
     const Signals signals{args.shuffle.team, few.epoch};
-    if ((args.phases & kSend) && senders.has_me()) send_stages<T, Transform>(args, senders, signals, tokens, lists);
-    if ((args.phases & kReceive) && receivers.has_me())
-        receive_stages<T, Out>(args, receivers, signals, lists.parts[warp]);
+    lists.queue.begin(sent);
+    const u32 adding = u32(smaller(size - 1, kMostAdding));
+    if ((args.phases & kSend) && !receives_first(args.phases, kMaxWarps - adding, sent.stages()))
+        send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists);
+    if (args.phases & kReceive) add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
 }
 
 template <class T, class Out, class Transform = NoTransform>
@@ -129,18 +162,24 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     const Shuffle& shuffle = args.shuffle;
     const Steps steps{shuffle, packs_of<T>(shuffle.hidden)};
     const bool sends = args.phases & kSend, hurries = sends && steps.are_few(args.token_count);
+    await_previous();
     const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{steps, channel.epoch, slots};
     few.find_slots();
+    // Packets go once their slots are free, else sums once nobody adds what came last time.
+    const int peer = int(blockDim.x - 1 - threadIdx.x);
+    bool ok = !sends || channel.heard == channel.epoch - 1 || !channel.is_peer(peer) ||
+              channel.wait_for_entered(peer, channel.epoch - 1);
     if (hurries) know_rows(args, early, known);
-    __syncthreads();
+    ok = Channel::everyone(ok);
     const bool all_few = few.all_have(tokens);
-    if (sends && !all_few) channel.announce();
-    // As packets once their slots are free; else once nobody adds what came last time.
-    const bool ok = !sends || channel.await_entered(all_few ? 1 : 0);
+    if (ok && sends && !all_few) {
+        channel.announce();
+        ok = channel.await_entered(0);
+    }
     if (ok) move<T, Out, Transform>(args, few, channel, tokens, known, lists);
     channel.leave(ok && sends && !all_few);
 }

@@ -24,7 +24,8 @@ struct Known {  // what is read of few tokens before any is sent; [size][few_tok
     u32 ranks[kMostFewChoices];  // that have rows of a token of this rank, as bits
 };
 
-struct CombineLists {  // of each warp, in shared memory
+struct CombineLists {  // of each warp, and what they share, in shared memory
+    Queue queue;
     Rows rows[kMaxWarps];
     float weights[kMaxWarps][kMaxChoices];
     const char* parts[kMaxWarps][kMaxRanks];  // what comes back of a token
@@ -32,18 +33,17 @@ struct CombineLists {  // of each warp, in shared memory
 
 __device__ __forceinline__ float weight_of(const CombineArgs& args, u32 row) { return args.weighted ? args.row_weights[row] : 1.0f; }
 
-// Packs i, i + stride … of the sum over a token's rows here.
-template <class T, class Shape, class Address, class Transform>
-__device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i, u32 stride) {
-    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), warp = threadIdx.x / 32;
+// Packs i, i + 32 … of the sum over a token's rows here; `kWhole`: the row has them all.
+template <class T, class Shape, class Address, class Transform, bool kWhole>
+__device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), row_nbytes = packs * kPackNbytes, warp = threadIdx.x / 32;
     Sums<T, Shape> sums;
-    sums.template add<Address>(
-        count, i, stride, packs,
-        [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * packs * kPackNbytes; },
+    sums.template add<Address, kWhole>(
+        count, i, packs, [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * row_nbytes; },
         [&](int s) { return lists.weights[warp][s]; },
         [&](int s, u32 pack_number, Pack pack) {
             const i64 row = lists.rows[warp].row[s], column = i64(pack_number) * Elements<T>::kCount;
-            return pack_number < packs ? Transform::template pack<T>(args.transform, pack, row, column) : pack;
+            return kWhole || pack_number < packs ? Transform::template pack<T>(args.transform, pack, row, column) : pack;
         });
     return sums;
 }
@@ -90,9 +90,10 @@ __device__ void send_steps(
             int(k), [&](int c) { return known.ways[first + c]; },
             [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
         if (count == 0 || i >= few.row_packs) return;
-        const auto sum = is_aligned(args.results) ? folded<T, One, Aligned, Transform>(args, lists, count, u32(i), 0)
-                                                  : folded<T, One, Unaligned, Transform>(args, lists, count, u32(i), 0);
-        few.send(source, step.position + 2 * lane, sum.rounded(0));
+        const Pack sum = is_aligned(args.results)
+                             ? folded<T, Few, Aligned, Transform, true>(args, lists, count, u32(i)).rounded(0)
+                             : folded<T, One, Unaligned, Transform, true>(args, lists, count, u32(i)).rounded(0);
+        few.send(source, step.position + 2 * lane, sum);
     });
 }
 
@@ -106,7 +107,7 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few, con
         const FewTokens::Step step = few.step(job);
         const u64 i = step.first + lane;
         const u32 ranks = known.ranks[step.token];
-        Sums<T, One> sums;
+        Sums<T, Few> sums;
         bool ok = i < few.row_packs;
         for (int rank = 0; ok && rank < shuffle.team.size; rank += kSourcesAtOnce) {
             Pack packs[kSourcesAtOnce];

@@ -42,7 +42,8 @@ __device__ bool begin(
 
 // Whatever else there is to do in this launch. False: leave.
 template <class From, class To, class Transform>
-__device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists, bool all_few) {
+__device__ bool move(
+    const DispatchArgs& args, const FewTokens& few, Table& table, Queue& queue, DispatchList* lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     const bool counted = all_few || (args.phases & kSend);  // in this launch
     if (!all_few) {
@@ -50,7 +51,7 @@ __device__ bool move(const DispatchArgs& args, const FewTokens& few, Table& tabl
         if (!learnt && !few.learn_counts(table.tokens)) return false;
         if ((args.phases & kSend) && is_scribe() && !args.reuse)
             write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-        move_many<From, To, Transform>(args, few.epoch, table, lists);
+        move_many<From, To, Transform>(args, few.epoch, table, queue, lists);
     } else if (args.phases & kReceive) receive_few<To>(args, few, table, lists);
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
@@ -60,11 +61,13 @@ template <class From, class To, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
     __shared__ DispatchList lists[kMaxWarps];
+    __shared__ Queue queue;
     __shared__ Slots slots;
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
     const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
     Early<From, To, Transform> early;
+    await_previous();
     if (sends && steps.are_few(args.token_count)) early.load(args, steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     Channel channel(shuffle.team, sends, false);
@@ -76,6 +79,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
-    if (ok) ok = move<From, To, Transform>(args, few, table, lists, all_few);
+    if (ok) ok = move<From, To, Transform>(args, few, table, queue, lists, all_few);
     channel.leave(ok && sends && !(all_few && args.reuse));
 }

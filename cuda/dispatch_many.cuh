@@ -1,10 +1,10 @@
-// A dispatch of many tokens: from the ranks' counts follows where rows belong; some of the warps store them there, stage by
-// stage, while the others complete what has come.
+// A dispatch of many tokens: from the ranks' counts follows where rows belong; some of the warps store them there, while the
+// others complete what has come.
 #pragma once
 #include "counting.cuh"
 #include "dispatch_few.cuh"
 
-constexpr u32 kDispatchSending = kMaxWarps / 2;  // warps; the others complete what has come
+constexpr u32 kDispatchSending = 8;  // of kMaxWarps; the others complete what has come, and in the end all do
 
 // Where the rows of this block's tokens belong: `routes`. False: leave.
 __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
@@ -69,24 +69,27 @@ __device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool
     return count;
 }
 
-// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time.
-template <u32 kUnroll, class From, class To, class Transform>
-__device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 token, const Leader* leaders, int count) {
+// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time. `list` says how many leaders there are, once
+// the first data is on its way.
+template <u32 kUnroll, class From, class To, class Transform, class List>
+__device__ void store_token(const DispatchArgs& args, Share share, i64 token, const Leader* leaders, List list) {
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
-    for (u32 first = crew.member - lane; first < packs; first += kUnroll * crew.members) {  // alike in all lanes
+    int count = -1;
+    for (u32 first = share.member - lane; first < packs; first += kUnroll * share.members) {  // alike in all lanes
         Source<From, To> sources[kUnroll];
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
-            if (aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, true);
+            if (aligned && first + u * share.members + lane < packs) sources[u].load(from, first + u * share.members + lane, true);
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
-            if (!aligned && first + u * crew.members + lane < packs) sources[u].load(from, first + u * crew.members + lane, false);
+            if (!aligned && first + u * share.members + lane < packs) sources[u].load(from, first + u * share.members + lane, false);
+        if (count < 0) count = list();
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
-            if (first + u * crew.members + lane < packs)
-                sources[u].template transform<Transform>(args.transform, token, first + u * crew.members + lane);
+            if (first + u * share.members + lane < packs)
+                sources[u].template transform<Transform>(args.transform, token, first + u * share.members + lane);
         Pack moved[kUnroll];
         float scales[kUnroll] = {};
 #pragma unroll
@@ -96,7 +99,7 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
             const Leader to = leaders[leader];
 #pragma unroll
             for (u32 u = 0; u < kUnroll; ++u) {
-                const u32 i = first + u * crew.members + lane;
+                const u32 i = first + u * share.members + lane;
                 if (i < packs) put_pack(to.row + i, moved[u]);
                 if (i < packs && begins_group<To>(i)) to.scales[i / kGroupLanes] = scales[u];
             }
@@ -104,47 +107,43 @@ __device__ void store_token(const DispatchArgs& args, const Crew& crew, i64 toke
     }
 }
 
+// Sends this block's tokens.
 template <class From, class To, class Transform>
-__device__ void store_stages(const DispatchArgs& args, const Gang& gang, const Signals& signals, Leader* leaders) {
+__device__ void store_tokens(const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, Leader* leaders) {
     constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
-    const Shuffle& shuffle = args.shuffle;
-    const Range range(args.token_count);
-    for (i64 stage = 0; stage < range.stages(); ++stage) {
-        const i64 begin = range.begin + stage * kStageTokens;
-        const u32 jobs = u32(smaller(u64(range.end - begin), kStageTokens));
-        const Crew crew = gang.crew(jobs);
-        const bool many = packs_of<To>(shuffle.hidden) > 2 * crew.members;  // else short code is there sooner
-        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-            const bool tells = !args.reuse && crew.member < 32;
-            const int count = list_leaders(args, begin + job, packs_of<To>(shuffle.hidden), tells, leaders);
-            if (many) store_token<kAtOnce, From, To, Transform>(args, crew, begin + job, leaders, count);
-            else store_token<1, From, To, Transform>(args, crew, begin + job, leaders, count);
-        }
-        gang.everyone(true);
-        signals.say_stored(gang, stage + 1);
+    const u64 packs = packs_of<To>(args.shuffle.hidden);
+    const i64 first = Range(args.token_count).begin;
+    for (u32 job = queue.take(kSend); job < jobs.count(); job = queue.take(kSend)) {
+        const Share share = jobs.share(job);
+        const i64 token = first + jobs.token(job);
+        const bool tells = !args.reuse && share.member < 32, many = packs > 2 * share.members;  // else short code is there sooner
+        const auto list = [&] { return list_leaders(args, token, packs, tells, leaders); };
+        if (many) store_token<kAtOnce, From, To, Transform>(args, share, token, leaders, list);
+        else store_token<1, From, To, Transform>(args, share, token, leaders, list);
+        signals.finish(queue, jobs.stage(job), jobs.stages());
     }
 }
 
 // Copies what a leader has to the token's other rows here, kUnroll packs of a thread at a time.
 template <int kUnroll, class To>
-__device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* rows, int count) {
+__device__ void copy_on(const Shuffle& shuffle, Share share, const u32* rows, int count) {
     const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
     Pack* data = reinterpret_cast<Pack*>(shuffle.rows[shuffle.team.rank]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[shuffle.team.rank]);
-    for (u64 first = crew.member; first < packs; first += kUnroll * crew.members) {
+    for (u64 first = share.member; first < packs; first += kUnroll * share.members) {
         Pack moved[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
-            if (first + u * crew.members < packs) moved[u] = get_pack(data + rows[0] * packs + first + u * crew.members);
+            if (first + u * share.members < packs) moved[u] = get_pack(data + rows[0] * packs + first + u * share.members);
 #pragma unroll 1
         for (int r = 1; r < count; ++r) {
             Pack* to = data + rows[r] * packs + first;
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u)
-                if (first + u * crew.members < packs) to[u * crew.members] = moved[u];
+                if (first + u * share.members < packs) to[u * share.members] = moved[u];
         }
     }
-    for (u64 i = crew.member; sizeof(To) == sizeof(Float8) && i < groups; i += crew.members) {
+    for (u64 i = share.member; sizeof(To) == sizeof(Float8) && i < groups; i += share.members) {
         const float scale = scales[rows[0] * groups + i];
 #pragma unroll 1
         for (int r = 1; r < count; ++r) scales[rows[r] * groups + i] = scale;
@@ -153,7 +152,7 @@ __device__ void copy_on(const Shuffle& shuffle, const Crew& crew, const u32* row
 
 // A token of `source` has come: hand out what is known of its rows, complete them.
 template <class To>
-__device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, i64 token, Rows& list) {
+__device__ void deliver(const DispatchArgs& args, Share share, int source, i64 token, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int k = int(shuffle.k), me = shuffle.team.rank;
     u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
@@ -164,45 +163,44 @@ __device__ void deliver(const DispatchArgs& args, const Crew& crew, int source, 
         if (args.reuse) return known[c];
         const u32 row = ld_relaxed_sys(told + c);
         note = ld_relaxed_sys(notes + c);  // on its way together with the row
-        if (crew.member < 32) known[c] = row;
+        if (share.member < 32) known[c] = row;
         return row;
     };
     const int count = list.list(k, way, [&](int, int, u32 row) {
-        if (args.reuse || crew.member >= 32) return;
+        if (args.reuse || share.member >= 32) return;
         args.row_experts[row] = int(note_local(note));
         args.row_weights[row] = note_weight(note);
     });
     if (count < 2) return;
-    if (packs_of<To>(shuffle.hidden) > 2 * crew.members) copy_on<8, To>(shuffle, crew, list.row, count);
-    else copy_on<2, To>(shuffle, crew, list.row, count);
+    if (packs_of<To>(shuffle.hidden) > 2 * share.members) copy_on<8, To>(shuffle, share, list.row, count);
+    else copy_on<2, To>(shuffle, share, list.row, count);
 }
 
+// Deals with what comes for this block.
 template <class To>
-__device__ void deliver_stages(
-    const DispatchArgs& args, const Gang& gang, const Signals& signals, const i64* tokens, Rows& list) {
-    const int size = args.shuffle.team.size;
-    for (i64 number = 0; number < most_stages(tokens, size); ++number) {
-        const auto needed = [&](int source) { return number < Range(tokens[source]).stages() ? number + 1 : 0; };
-        if (!signals.await_stored(gang, needed)) return;
-        const Stage stage{0, size, tokens, number};
-        const u32 jobs = stage.jobs();
-        const Crew crew = gang.crew(jobs);
-        for (u32 job = crew.first_job; job < jobs; job += crew.next_job) {
-            int source = 0;
-            i64 token = 0;
-            if (stage.find(job, source, token)) deliver<To>(args, crew, source, token, list);
-        }
+__device__ void deliver_tokens(
+    const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, Rows& list) {
+    u32 stored = 0;  // stages
+    for (u32 job = queue.take(kReceive); job < jobs.count(); job = queue.take(kReceive)) {
+        const u32 stage = jobs.stage(job);
+        const auto needed = [&](int source) { return i64(stage * jobs.stage_tokens < Range(tokens[source]).length() ? stage + 1 : 0); };
+        if (stage >= stored && !signals.await_stored(needed)) return;
+        stored = stage + 1;
+        const int source = int(jobs.source(job));
+        const Range range(tokens[source]);
+        if (jobs.token(job) < range.length())
+            deliver<To>(args, jobs.share(job), source, range.begin + jobs.token(job), list);
     }
 }
 
 template <class From, class To, class Transform>
-__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, DispatchList* lists) {
-    const i64 stages = most_stages(table.tokens, args.shuffle.team.size);
-    const Gang senders(args.phases, kSend, kDispatchSending, stages), receivers(args.phases, kReceive, kDispatchSending, stages);
+__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, Queue& queue, DispatchList* lists) {
+    const u32 size = u32(args.shuffle.team.size), warp = threadIdx.x / 32;
+    const u32 longest = longest_range(table.tokens, int(size));
+    const Jobs sent(1, Range(args.token_count).length(), longest), received(size, longest, longest);
     const Signals signals{args.shuffle.team, epoch};
-    const u32 warp = threadIdx.x / 32;
-    if ((args.phases & kSend) && senders.has_me())
-        store_stages<From, To, Transform>(args, senders, signals, lists[warp].leaders);
-    if ((args.phases & kReceive) && receivers.has_me())
-        deliver_stages<To>(args, receivers, signals, table.tokens, lists[warp].rows);
+    queue.begin(sent);
+    if ((args.phases & kSend) && !receives_first(args.phases, kDispatchSending, received.stages()))
+        store_tokens<From, To, Transform>(args, sent, signals, queue, lists[warp].leaders);
+    if (args.phases & kReceive) deliver_tokens<To>(args, received, signals, queue, table.tokens, lists[warp].rows);
 }

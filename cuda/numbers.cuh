@@ -79,33 +79,26 @@ struct Float8 {
     }
 };
 
-// Two numbers that are not larger than 448, in one step where the GPU has it.
-__device__ __forceinline__ void round_pair(float first, float second, Float8* pair) {
-#ifdef PYNCCLX_CONVERTS_TO_FLOAT8
-    const unsigned short bits = to_float8_pair(first, second);
-    memcpy(pair, &bits, sizeof bits);
-#else
-    pair[0] = Float8(first);
-    pair[1] = Float8(second);
-#endif
-}
-
-// Any two numbers.
+// Numbers that are rounded to T: as many as a word has, in one step where the GPU has it. Of Float8 none is larger than 448.
 template <class T>
-__device__ __forceinline__ void round_pair(float first, float second, T* pair) {
-    pair[0] = T(first);
-    pair[1] = T(second);
+__device__ __forceinline__ u32 round_word(const float* values, T) {
+    T rounded[sizeof(u32) / sizeof(T)];
+#pragma unroll
+    for (u32 i = 0; i < sizeof(u32) / sizeof(T); ++i) rounded[i] = T(values[i]);
+    u32 word;
+    memcpy(&word, rounded, sizeof word);
+    return word;
 }
 
-__device__ __forceinline__ void round_pair(float first, float second, Bfloat16* pair) {
-#ifdef PYNCCLX_CONVERTS_TO_BFLOAT16
-    const u32 bits = to_bfloat16_pair(first, second);
-    memcpy(pair, &bits, sizeof bits);
-#else
-    pair[0] = Bfloat16(first);
-    pair[1] = Bfloat16(second);
-#endif
+#ifdef PYNCCLX_CONVERTS_TO_FLOAT8
+__device__ __forceinline__ u32 round_word(const float* values, Float8) {
+    return to_float8_pair(values[0], values[1]) | u32(to_float8_pair(values[2], values[3])) << 16;
 }
+#endif
+
+#ifdef PYNCCLX_CONVERTS_TO_BFLOAT16
+__device__ __forceinline__ u32 round_word(const float* values, Bfloat16) { return to_bfloat16_pair(values[0], values[1]); }
+#endif
 
 template <class Real>
 struct Complex {

@@ -4,8 +4,8 @@
 // travels once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. A rank
 // knows the rows that it has of a token as its *ways*: one word a choice.
 //
-// Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has, stage by
-// stage. Some warps send while others deal with what has arrived. Ranks talk through a workspace of the shuffle's own,
+// Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has. Its warps take
+// them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage. Ranks talk through a workspace of the shuffle's own,
 // which is laid out like a lease, with larger packet slots.
 #pragma once
 #include "channel.cuh"
@@ -17,7 +17,9 @@ constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
-constexpr i64 kStageTokens = 16;   // of a block and a source; then the receiver is told
+constexpr u32 kStageTokens = 16;   // of a block and a source, at least; then the receiver is told
+constexpr u32 kMostStages = 32;    // of a block
+constexpr u32 kMostParts = 8;      // of a token
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
 
@@ -128,69 +130,95 @@ struct Range {
         end = i64(smaller(u64(begin + each), u64(tokens)));
     }
 
-    __device__ i64 stages() const { return (end - begin + kStageTokens - 1) / kStageTokens; }
+    __device__ u32 length() const { return u32(end - begin); }
 };
 
-// A stage of this block: tokens of all sources, from one on.
-struct Stage {
-    const int first_source, size;
-    const i64* const tokens;  // of every rank
-    const i64 number;
+// A thread of the warps that share a token's row: for (i = member; i < packs; i += members).
+struct Share {
+    u32 member, members;
+};
 
-    // As many as the source with most tokens has, of each.
-    __device__ u32 jobs() const {
-        i64 most = 0;
-#pragma unroll 1
-        for (int rank = 0; rank < size; ++rank) {
-            const Range range(tokens[rank]);
-            const i64 left = range.end - range.begin - number * kStageTokens;
-            if (left > most) most = left;
-        }
-        return u32(size * (most < kStageTokens ? most : kStageTokens));
+// What a block does with its tokens: with those of some sources, as many of each as the one with most has, which the others
+// may not have. A job is a token, or a part of one where tokens are few.
+struct Jobs {
+    const u32 sources, tokens, stage_tokens, parts;
+
+    // `longest`: what this block has of the rank that has most there, so that all ranks agree on the stages.
+    __device__ Jobs(u32 sources, u32 tokens, u32 longest)
+        : sources(sources), tokens(tokens), stage_tokens(stage_of(longest)), parts(parts_of(sources * tokens)) {}
+
+    __device__ u32 count() const { return sources * tokens * parts; }
+    __device__ u32 source(u32 job) const { return job / parts % sources; }
+    __device__ u32 token(u32 job) const { return job / (parts * sources); }
+    __device__ u32 stage(u32 job) const { return token(job) / stage_tokens; }
+    __device__ Share share(u32 job) const { return Share{job % parts * 32 + threadIdx.x % 32, parts * 32}; }
+    __device__ u32 stages() const { return (tokens + stage_tokens - 1) / stage_tokens; }
+
+    // How many there are of a stage.
+    __device__ u32 in_stage(u32 stage) const {
+        return u32(smaller(stage_tokens, tokens - stage * stage_tokens)) * sources * parts;
     }
 
-    // The token of a job, and whether there is one: the sources take turns.
-    __device__ bool find(u32 job, int& source, i64& token) const {
-        source = first_source + int(job % u32(size));
-        if (source >= size) source -= size;
-        const Range range(tokens[source]);
-        token = range.begin + number * kStageTokens + job / u32(size);
-        return token < range.end;
+  private:
+    static __device__ u32 stage_of(u32 longest) {
+        const u32 least = (longest + kMostStages - 1) / kMostStages;
+        return least > kStageTokens ? least : kStageTokens;
+    }
+    static __device__ u32 parts_of(u32 tokens) {
+        const u32 warps = blockDim.x / 32;
+        return tokens == 0 || tokens >= warps ? 1 : u32(smaller(warps / tokens, kMostParts));
     }
 };
 
-// The most stages that this block has with any rank.
-__device__ __forceinline__ i64 most_stages(const i64* tokens, int size) {
-    i64 most = 0;
+// Warps of a block take jobs of each half one after the other, so that none waits for one whose token has many rows. In shared
+// memory.
+struct Queue {
+    u32 taken[2];           // of kSend, of kReceive
+    u32 left[kMostStages];  // jobs of each stage to be done, and the one before it to be told
+
+    // All threads.
+    __device__ void begin(const Jobs& sent) {
+        if (threadIdx.x < 2) taken[threadIdx.x] = 0;
+        for (u32 stage = threadIdx.x; stage < sent.stages(); stage += blockDim.x)
+            left[stage] = sent.in_stage(stage) + (stage > 0);
+        __syncthreads();
+    }
+
+    // All lanes of a warp, as in the following.
+    __device__ u32 take(Phase half) {
+        u32 job = 0;
+        if (threadIdx.x % 32 == 0) job = atomicAdd(&taken[half - 1], 1u);
+        return __shfl_sync(0xffffffffu, job, 0);
+    }
+
+    // Was that the last that a stage waits for?
+    __device__ bool finish(u32 stage) {
+        __syncwarp();
+        u32 before = 0;
+        if (threadIdx.x % 32 == 0) before = atomic_add_block(&left[stage], ~0u);
+        before = __shfl_sync(0xffffffffu, before, 0);
+        __syncwarp();
+        return before == 1;
+    }
+};
+
+// The most tokens of a rank that are this block's.
+__device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
+    u32 longest = 0;
 #pragma unroll 1
     for (int rank = 0; rank < size; ++rank) {
-        const i64 stages = Range(tokens[rank]).stages();
-        if (stages > most) most = stages;
+        const u32 length = Range(tokens[rank]).length();
+        if (length > longest) longest = length;
     }
-    return most;
+    return longest;
 }
 
-// The warps of a block that do one half of an operation. If both halves are in this launch, and there are several stages,
-// some send while the others receive: `sending` of kMaxWarps, and of fewer the same share.
-struct Gang {
-    u32 begin, end, barrier;
-
-    __device__ Gang(i64 phases, Phase phase, u32 sending, i64 stages) {
-        const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps / 2) / kMaxWarps;
-        const bool divided = phases == (kSend | kReceive) && senders > 0 && senders < warps && stages > 1;
-        begin = divided && phase == kReceive ? senders : 0;
-        end = divided && phase == kSend ? senders : warps;
-        barrier = u32(phase);
-    }
-
-    __device__ bool has_me() const { return threadIdx.x / 32 >= begin && threadIdx.x / 32 < end; }
-    __device__ u32 member() const { return threadIdx.x - begin * 32; }
-    __device__ u32 members() const { return (end - begin) * 32; }
-    __device__ Crew crew(u32 jobs) const { return Crew(jobs, begin, end, 0); }
-
-    // A barrier of the gang that tells whether all its threads got what they waited for.
-    __device__ bool everyone(bool ok) const { return !any_of_group(!ok, barrier, members()); }
-};
+// Whether this warp deals at first with what arrives: if both halves are in this launch, and there are several stages, `sending`
+// of kMaxWarps do not, and of fewer the same share, but one at least.
+__device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
+    const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
+    return phases == (kSend | kReceive) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
+}
 
 // Packets that this block has sent to itself and left alone for 2^32 operations would look new, as those of peers would
 // (Channel::scrub). All threads, before any is sent.
@@ -223,19 +251,27 @@ struct Signals {
         return Channel::everyone(ok);
     }
 
-    // To all ranks, this one too; after a barrier of the gang.
-    __device__ void say_stored(const Gang& gang, i64 stages) const {
-        if (gang.member() >= u32(team.size)) return;
-        fence_sys();
-        st_relaxed_sys(word(0, int(gang.member()), int(blockIdx.x), team.rank), mark(stages));
+    // A warp has done a job of a stage: if this was the last one, and all before it are told, tells all ranks.
+    __device__ void finish(Queue& queue, u32 stage, u32 stages) const {
+        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage)) tell_stored(stage + 1);
     }
 
-    // The gang waits until this block of every rank has stored so many stages; `needed(source)` of it.
+    // A warp that has seen them stored tells all ranks, this one too.
+    __device__ void tell_stored(u32 stages) const {
+        const int rank = int(threadIdx.x % 32);
+        if (rank >= team.size) return;
+        fence_sys();
+        st_relaxed_sys(word(0, rank, int(blockIdx.x), team.rank), mark(stages));
+    }
+
+    // A warp waits until this block of every rank has stored so many stages; `needed(source)` of it.
     template <class Needed>
-    __device__ bool await_stored(const Gang& gang, Needed needed) const {
-        const int source = int(gang.member());
+    __device__ bool await_stored(Needed needed) const {
+        const int source = int(threadIdx.x % 32);
         const i64 stages = source < team.size ? needed(source) : 0;
-        return gang.everyone(stages == 0 || wait(0, int(blockIdx.x), source, stages));
+        const bool ok = __all_sync(0xffffffffu, stages == 0 || wait(0, int(blockIdx.x), source, stages));
+        __syncwarp();
+        return ok;
     }
 
   private:

@@ -115,6 +115,15 @@ __device__ __forceinline__ bool any_of_group(bool vote, u32 group, u32 threads) 
     return any != 0;
 }
 
+// Returns the word as it was. Of shared memory: what this thread has done before, or seen by a barrier, is seen by whoever
+// counts after it.
+__device__ __forceinline__ u32 atomic_add_block(u32* p, u32 v) {
+    u32 seen;
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;"
+                 : "=r"(seen) : "r"(u32(__cvta_generic_to_shared(p))), "r"(v) : "memory");
+    return seen;
+}
+
 // Returns the word as it was, which has been replaced if it equals `expected`. Orders nothing, and only
 // threads of this GPU may take part: it claims a record.
 __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {

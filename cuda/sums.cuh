@@ -7,9 +7,11 @@
 template <int packs, int rows>
 struct AtOnce {
     static constexpr int kPacks = packs, kRows = rows;
+    static constexpr u32 kTile = 32 * packs;  // packs of a row that a warp deals with at once: each thread every 32nd
 };
 using Folding = AtOnce<4, 2>;
 using Adding = AtOnce<2, 4>;
+using Few = AtOnce<1, 4>;
 using One = AtOnce<1, 2>;
 
 struct Aligned {  // rows that begin at multiples of 16
@@ -19,33 +21,33 @@ struct Unaligned {
     static __device__ __forceinline__ Pack load(const char* from) { return load_bytes(from, kPackNbytes); }
 };
 
-// Adds packs of some rows, with weights, in their order: in each row pack i, i + stride …
+// Adds packs of some rows, with weights, in their order: of each row pack i, i + 32 …
 template <class T, class Shape>
 struct Sums {
     float sums[Shape::kPacks][Elements<T>::kCount] = {};
 
-    // `row(s)` is where row s begins; packs from `end` on are left alone. Of pack i of row s becomes `made(s, i, pack)`.
-    template <class Address, class Row, class Weight, class Made>
-    __device__ __forceinline__ void add(int rows, u32 i, u32 stride, u32 end, Row row, Weight weight, Made made) {
+    // `row(s)` is where row s begins; packs from `end` on are left alone, of which there are none if `kWhole`. Of pack i of
+    // row s becomes `made(s, i, pack)`.
+    template <class Address, bool kWhole, class Row, class Weight, class Made>
+    __device__ __forceinline__ void add(int rows, u32 i, u32 end, Row row, Weight weight, Made made) {
 #pragma unroll 1
         for (int begin = 0; begin < rows; begin += Shape::kRows) {
             Pack packs[Shape::kRows][Shape::kPacks];
             float factors[Shape::kRows];
 #pragma unroll
             for (int s = 0; s < Shape::kRows; ++s) {
-                const char* from = row(begin + s < rows ? begin + s : begin);
-                factors[s] = weight(begin + s < rows ? begin + s : begin);
+                if (s > 0 && begin + s >= rows) break;
+                const char* from = row(begin + s) + u64(i) * kPackNbytes;
+                factors[s] = weight(begin + s);
 #pragma unroll
                 for (int p = 0; p < Shape::kPacks; ++p)
-                    if (begin + s < rows && i + p * stride < end)
-                        packs[s][p] = Address::load(from + (i + p * stride) * kPackNbytes);
+                    if (kWhole || i + p * 32 < end) packs[s][p] = Address::load(from + p * 32 * kPackNbytes);
             }
 #pragma unroll
             for (int s = 0; s < Shape::kRows; ++s)
-                if (begin + s < rows)
+                if (s == 0 || begin + s < rows)
 #pragma unroll
-                    for (int p = 0; p < Shape::kPacks; ++p)
-                        add(p, made(begin + s, i + p * stride, packs[s][p]), factors[s]);
+                    for (int p = 0; p < Shape::kPacks; ++p) add(p, made(begin + s, i + p * 32, packs[s][p]), factors[s]);
         }
     }
 
@@ -55,24 +57,13 @@ struct Sums {
         for (int e = 0; e < Elements<T>::kCount; ++e) sums[p][e] += factor * float(part.values[e]);
     }
 
-    __device__ __forceinline__ Pack rounded(int p) const {
-        Elements<T> elements;
-#pragma unroll
-        for (int e = 0; e < Elements<T>::kCount; e += 2) round_pair(sums[p][e], sums[p][e + 1], elements.values + e);
-        return pack_of(elements);
-    }
+    __device__ __forceinline__ Pack rounded(int p) const { return round_pack<T>(sums[p]); }
 
     // Stores pack `i` of a row of Out's.
     template <class Out>
     __device__ __forceinline__ void store(int p, char* out, u64 i, u64 nbytes) const {
         constexpr int kOut = sizeof(Out) / sizeof(T), kEach = Elements<Out>::kCount;
 #pragma unroll
-        for (int o = 0; o < kOut; ++o) {
-            Elements<Out> elements;
-#pragma unroll
-            for (int e = 0; e < kEach; e += 2)
-                round_pair(sums[p][o * kEach + e], sums[p][o * kEach + e + 1], elements.values + e);
-            store_pack(out, i * kOut + o, nbytes, pack_of(elements));
-        }
+        for (int o = 0; o < kOut; ++o) store_pack(out, i * kOut + o, nbytes, round_pack<Out>(sums[p] + o * kEach));
     }
 };

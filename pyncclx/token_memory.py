@@ -26,7 +26,8 @@ ROW_TYPES = {
     "bfloat16": ("bfloat16", FLOAT8),
 }
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
-SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter
+SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter, and fewer threads of each:
+SOME_THREADS = 256
 
 
 class Part(NamedTuple):
@@ -100,6 +101,7 @@ class Memory:
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
         self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, self.team.layout.channels)
+        self.threads = min(self.team.threads, SOME_THREADS if shuffle.max_tokens <= SOME_TOKENS else self.team.threads)
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes

@@ -163,6 +163,9 @@ inline u64 atomic_add_gpu(u64* p, u64 v) {
 }
 
 inline void add_release_sys(u64* p, u64 v) { emulator::read_modify_write(p, [v](u64 old) { return old + v; }); }
+inline u32 atomic_add_block(u32* p, u32 v) {
+    return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
+}
 inline u32 atomic_add_sys(u32* p, u32 v) {
     return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
 }

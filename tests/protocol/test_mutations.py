@@ -108,6 +108,12 @@ MUTATIONS = {
         "if (!{}) fence_sys();\n        st_relaxed_sys(word(1",
         "tsan",
     ),
+    "a token done without release": Mutation(
+        "shuffle.cuh",
+        "before = atomic_add_block(&left[stage], ~0u);",
+        "before = {} ? atomicAdd(&left[stage], ~0u) : atomic_add_block(&left[stage], ~0u);",
+        "tsan",
+    ),
     # Rows are stored where somebody may still read those of the last dispatch.
     "rows not awaited": Mutation(
         "dispatch.cu",

@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import hash_table
 import jacobi
 import jacobi_persistent
+import moe_overlap
+import moe_overlap_device
 import particles
 import particles_model
 import sample_sort
@@ -113,6 +115,21 @@ def test_tensor_parallel(comm, kind, full, monkeypatch):
         result[0, 0] += 1
     assert step.agrees(result) == (comm.rank != 0)
     step.free()
+
+
+def test_moe_overlap(comm):
+    """With and without overlap the same bits, and in each layer what NumPy makes. A wrong number would be seen."""
+    pytest.importorskip("ml_dtypes" if xp is np else "torch")
+    options = argparse.Namespace(experts=2 * comm.size + 1, k=3, layers=2, largest=100)
+    device = moe_overlap_device.device_of(comm)
+    layers = moe_overlap.Layers(comm, device, (10 * comm.size, 32, 16), options)
+    assert_everywhere(comm, layers.is_right(1 if xp is np else 16))
+    batch = layers.batches[1]
+    before, after = (device.get(x[3:4])[0] for x in batch.x[1:])
+    assert_everywhere(comm, batch.inputs.agree(3, before, after))
+    after[0] += 0.05 * np.abs(after).max() * (comm.rank == 0)
+    assert batch.inputs.agree(3, before, after) == (comm.rank != 0)
+    layers.free()
 
 
 def test_jacobi_persistent(comm):

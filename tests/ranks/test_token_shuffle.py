@@ -81,6 +81,14 @@ def test_stages(comm):
             case.draw().round_trip(compare, f"routing {number}")
 
 
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_stages_of_many_tokens(comm):
+    """So many that stages are longer, not more."""
+    case = Case(comm, generator(comm), k=1, tokens=550, blocks=1)
+    with case.shuffle, comparing() as compare:
+        case.draw([550 if rank == 0 else 60 for rank in range(comm.size)]).round_trip(compare, "routing")
+
+
 def test_placements(comm):
     random = generator(comm)
     for name, given, ranks in placements(comm, random, 7):
