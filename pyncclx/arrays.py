@@ -28,6 +28,7 @@ from .protocols import read_protocol, speaks, stated_address
 __all__ = ["Reader", "host_arrays", "place", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
+on_device_always: set[type] = set()  # classes of arrays that are there, as far as is known by now
 
 
 @functools.cache
@@ -43,9 +44,11 @@ def reader_of(array: Any) -> Reader | None:
         return _readers[kind]
     except KeyError:
         pass
-    found = _read_by_class(kind)
+    found = reader_of_class(kind)
     if found is not None:
         _readers[kind] = found
+        if found is read_cupy:
+            on_device_always.add(kind)
         return found
     # An attribute of the object alone says nothing of its class, and is not remembered.
     return read_protocol if speaks(array) else None
@@ -103,11 +106,17 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
     if array.is_cuda:
         check_ordinal(name, array.device.index, device)
         # Streams 0 and 1 are the same legacy default stream; only 1 is a name for it everywhere.
-        stream = int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream) or 1
+        stream = torch_stream(array.device.index) or 1
     elif device.name != "host":
         raise in_host_memory(array, name)
     nbytes = array.element_size() * array.numel()
     return array.data_ptr(), nbytes, array.dtype, shape, False, stream, array
+
+
+def torch_stream(ordinal: int) -> int:
+    """PyTorch's current stream on a GPU, asked for as its compilers do: `torch.cuda.current_stream` takes 4 us."""
+    torch = sys.modules["torch"]
+    return int(torch._C._cuda_getCurrentRawStream(ordinal))
 
 
 def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
@@ -137,7 +146,8 @@ _NO_ARRAYS = (
 _readers: dict[type, Reader | None] = dict.fromkeys(_NO_ARRAYS)
 
 
-def _read_by_class(kind: type) -> Reader | None:
+def reader_of_class(kind: type) -> Reader | None:
+    """Choose how to read arrays of a class; None when it is none of a kind known here."""
     for base in kind.__mro__:
         known = _BY_CLASS.get((base.__module__.partition(".")[0], base.__name__))
         if known is not None:

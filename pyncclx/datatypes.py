@@ -115,6 +115,11 @@ def of(key: Any) -> Datatype:
     return _known.get(key) or _remember(key)
 
 
+def predefined(mpi: MPI.Datatype) -> Datatype | None:
+    """The row of a predefined MPI datatype; None for a derived one, and before `of` has met a legacy one."""
+    return _by_handle.get(mpi.handle)
+
+
 def _row(name: str) -> Datatype:
     return TABLE.get(name) or MOVED_ONLY[name]
 

@@ -34,7 +34,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "allgatherv.cu": ("allgatherv",),
     "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
     "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot", "reduce_two_shot_to_root"),
-    "point_to_point.cu": ("put_eager", "offer", "pull"),
+    "point_to_point.cu": ("put_eager", "offer", "pull", "put_and_pull"),
     "datatype.cu": ("pack", "unpack"),
     "dispatch.cu": ("dispatch",),
     "combine.cu": ("combine",),

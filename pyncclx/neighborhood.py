@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .base import IntraBase
-from .collectives.launch import run
+from .collectives.launch import by_kernel
 from .collectives.neighbors import CALLS
 from .nonblocking import adds_nonblocking
 from .persistent import adds_persistent
@@ -34,25 +34,25 @@ class Neighbors(_TopoBase):
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send all neighbours the same data; recvbuf has a block for each. Any datatype."""
-        call = CALLS["Neighbor_allgather"](self, sendbuf, recvbuf)
-        return super().Neighbor_allgather(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, CALLS["Neighbor_allgather"], sendbuf, recvbuf):
+            super().Neighbor_allgather(sendbuf, recvbuf)
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Neighbor_allgather`; the blocks have counts and displacements, in elements and on the host."""
-        call = CALLS["Neighbor_allgatherv"](self, sendbuf, recvbuf)
-        return super().Neighbor_allgatherv(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, CALLS["Neighbor_allgatherv"], sendbuf, recvbuf):
+            super().Neighbor_allgatherv(sendbuf, recvbuf)
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send each neighbour a block of its own, all of the same length. Any datatype."""
-        call = CALLS["Neighbor_alltoall"](self, sendbuf, recvbuf)
-        return super().Neighbor_alltoall(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, CALLS["Neighbor_alltoall"], sendbuf, recvbuf):
+            super().Neighbor_alltoall(sendbuf, recvbuf)
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Neighbor_alltoall`; the blocks have counts and displacements, in elements and on the host."""
-        call = CALLS["Neighbor_alltoallv"](self, sendbuf, recvbuf)
-        return super().Neighbor_alltoallv(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, CALLS["Neighbor_alltoallv"], sendbuf, recvbuf):
+            super().Neighbor_alltoallv(sendbuf, recvbuf)
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Neighbor_alltoallv`; each block has a datatype of its own, and displacements are in bytes."""
-        call = CALLS["Neighbor_alltoallw"](self, sendbuf, recvbuf)
-        return super().Neighbor_alltoallw(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, CALLS["Neighbor_alltoallw"], sendbuf, recvbuf):
+            super().Neighbor_alltoallw(sendbuf, recvbuf)

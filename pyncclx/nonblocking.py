@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from .arrays import torch_stream
 from .base import IntraBase
 from .buffers import Buffer
 from .collectives import blocking_form
@@ -100,7 +100,7 @@ def fill_empty(status: MPI.Status) -> None:
 def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:
     """The stream that its user goes on with: CuPy's current one, for PyTorch's tensors PyTorch's."""
     if any(buffer.of_torch for buffer in buffers):
-        return device.external_stream(sys.modules["torch"].cuda.current_stream(device.ordinal).cuda_stream)
+        return device.external_stream(torch_stream(device.ordinal))
     return device.current_stream()
 
 

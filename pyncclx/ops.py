@@ -96,6 +96,11 @@ def of(op: Op | UserOp | MPI.Op, operation: str = "reduction") -> Op | UserOp:
     )
 
 
+def predefined(op: MPI.Op) -> Op | None:
+    """The operator of that name here; None for those that do not reduce, or were made by a program."""
+    return _by_handle.get(op.handle)
+
+
 def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, str]:
     """The elements' type and the functor, as kernels are instantiated with them; refuses what has no meaning.
 

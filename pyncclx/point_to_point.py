@@ -92,12 +92,14 @@ class PointToPoint(Base):
         status: MPI.Status | None = None,
     ) -> None:
         """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
-        if self._apart("Sendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag):
+        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
+        if sends_host != receives_host or find(self, source, recvtag) is not None:
+            self._check_both("Sendrecv", dest, sendtag, source, recvtag)
             sending = self.Isend(sendbuf, dest, sendtag)
             self.Recv(recvbuf, source, recvtag, status)
             sending.Wait()
             return None
-        if on_host(sendbuf, recvbuf):
+        if sends_host:
             both = super().Sendrecv
             return host_receive.receive(
                 self,
@@ -117,10 +119,12 @@ class PointToPoint(Base):
         recvtag: int = MPI.ANY_TAG,
     ) -> MPI.Request:
         """`Isend` and `Irecv`, with one request. Its status is that of the second."""
-        if self._apart("Isendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag):
+        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
+        if sends_host != receives_host or find(self, source, recvtag) is not None:
+            self._check_both("Isendrecv", dest, sendtag, source, recvtag)
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
-        if on_host(sendbuf, recvbuf):
+        if sends_host:
             request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
             return host_receive.ireceive(self, request, recvbuf)
         return exchange.iexchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
@@ -159,15 +163,7 @@ class PointToPoint(Base):
             return host_receive.ireceive(self, request, buf)
         return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
 
-    def _apart(
-        self, operation: str, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
-    ) -> bool:
-        """Whether a send and a receive go ways of their own: only one is the host's, or a probe has got the message.
-
-        If so, ranks and tags of both are checked now, before the first of them is under way.
-        """
-        apart = on_host(sendbuf) != on_host(recvbuf) or find(self, source, recvtag) is not None
-        if apart:
-            self.endpoint.check_send(operation, dest, sendtag)
-            self.endpoint.check_receive(operation, source, recvtag)
-        return apart
+    def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
+        """Check ranks and tags of a send and a receive that go ways of their own, before the first is under way."""
+        self.endpoint.check_send(operation, dest, sendtag)
+        self.endpoint.check_receive(operation, source, recvtag)

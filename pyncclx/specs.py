@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .arrays import host_arrays, place, reader_of
+from .arrays import host_arrays, on_device_always, place, reader_of
 from .datatypes import Datatype
 from .devices.pointers import is_device_pointer
 from .memory import in_host_memory
@@ -30,6 +30,8 @@ def where(spec: Any) -> str | None:
         None where there is no buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute addresses.
         "host" is whatever mpi4py should judge. NumPy arrays are on the device under ``PYNCCLX_DEVICE=host``.
     """
+    if type(spec) in on_device_always:
+        return "device"
     if isinstance(spec, (list, tuple)):
         if spec and spec[0] is MPI.BOTTOM:
             return _where_absolute(spec)

@@ -5,6 +5,7 @@ A Team is made at the communicator's first operation on device arrays, by all it
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -60,6 +61,21 @@ class Plan(NamedTuple):
     early: bool = False  # launched early: the kernel waits for the one before it
 
 
+class Producer(NamedTuple):
+    """Whose work a call waits for."""
+
+    stream: int
+    of_torch: bool
+
+
+class Known(NamedTuple):
+    """A call that came before: what it takes to launch it once more."""
+
+    plan: Plan
+    parameters: bytes  # of the kernel
+    producers: tuple[Producer, ...]  # of the buffers, where they name any
+
+
 class Dependent(Protocol):
     """Memory that somebody holds beside the lease; `close` takes it out of `Team.dependents`."""
 
@@ -92,7 +108,7 @@ class Team:
         self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
         self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
         self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
-        self.packed = self._pack()
+        self.pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.dependents: list[Dependent] = []  # what else the communicator holds
@@ -112,14 +128,15 @@ class Team:
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
-    def _pack(self) -> list[bytes]:
-        """What kernels are told of the team, for each operation."""
+    def pack(self) -> None:
+        """Pack what kernels are told of the team from now on."""
         timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
         table = self._tables[-1].address if self._tables else 0
-        return [
+        self.packed = [  # for each operation
             layout.pack_team(self.layout, self.rank, number, timeout_ns, self.watch.address, table, self.bases)
             for number in range(len(OPERATIONS))
         ]
+        self.known: dict[Hashable, Known] = {}  # calls that came before, by the keys of their arguments
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
@@ -152,7 +169,7 @@ class Team:
         memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self.windows]
         self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
         self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
-        self.packed = self._pack()
+        self.pack()
         for device_team in self.device_teams:
             device_team.add_windows()
 
@@ -198,9 +215,18 @@ class Team:
 
         `arguments`: the bytes after the Team in the kernel's only parameter.
         """
-        number, function, grid, threads, early = plan
+        _, function, grid, threads, early = plan
+        self.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
+
+    def launch_known(self, known: Known, stream: Any) -> None:
+        """The same once more."""
+        (_, function, grid, threads, early), parameters, _ = known
+        self.enqueue(function, grid, threads, parameters, stream, early)
+
+    def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
+        """All of the kernel's parameter."""
         places = self.places(buffers) if self.windows else NO_PLACES
-        self.enqueue(function, grid, threads, self.packed[number] + places + arguments, stream, early)
+        return self.packed[plan.number] + places + arguments
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False

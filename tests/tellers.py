@@ -30,8 +30,7 @@ def acquaint(comm):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
         comm.Sendrecv(put(np.zeros(1, "i8")), dest, 0, xp.empty(1, "i8"), source, 0)
     MPI.Comm.Barrier(comm)
-    readers = comm.endpoint.postbox.readers
-    assert all(readers.has(comm.endpoint.number_of(rank)) for rank in range(comm.size))
+    assert all(comm.endpoint.is_read_by(rank) for rank in range(comm.size))
 
 
 def introduce(comm, known, monkeypatch):
@@ -39,7 +38,7 @@ def introduce(comm, known, monkeypatch):
     if known:
         acquaint(comm)
     else:
-        monkeypatch.setattr(comm.endpoint.postbox.readers, "has", lambda number: False)
+        monkeypatch.setattr(comm.endpoint, "is_read_by", lambda rank: False)
 
 
 def neighbours(comm):

@@ -92,7 +92,7 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), _nothing, queue)
     persistent = f"{case.method}_init"
-    if is_ours(case.comm, persistent):
+    if case.capturable and is_ours(case.comm, persistent):  # not a message
         with suppress(NotSupported):  # what has no kernel may be staged, if the program wants that
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)

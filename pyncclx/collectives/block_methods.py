@@ -12,7 +12,7 @@ from .alltoallw import alltoallw
 from .exscan import exscan
 from .gather import gather
 from .gatherv import gatherv
-from .launch import run
+from .launch import by_kernel, run
 from .reduce_scatter import reduce_scatter
 from .scan import scan
 from .scatter import scatter
@@ -31,8 +31,8 @@ class BlockCollectives(IntraBase):
         recvbuf : array or buffer spec, shape (size * count,), at root; not used elsewhere
         root : int
         """
-        call = gather(self, sendbuf, recvbuf, root)
-        return super().Gather(sendbuf, recvbuf, root) if call is None else run(self, call)
+        if not by_kernel(self, gather, sendbuf, recvbuf, root):
+            super().Gather(sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give root all ranks' data, blocks of any length.
@@ -45,8 +45,8 @@ class BlockCollectives(IntraBase):
             more than its count is an error, which root's next call raises (MPI.Exception, class ERR_TRUNCATE).
         root : int
         """
-        call = gatherv(self, sendbuf, recvbuf, root)
-        return super().Gatherv(sendbuf, recvbuf, root) if call is None else run(self, call)
+        if not by_kernel(self, gatherv, sendbuf, recvbuf, root):
+            super().Gatherv(sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give rank r block r of root's data.
@@ -57,8 +57,8 @@ class BlockCollectives(IntraBase):
         recvbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root leaves root's block where it is
         root : int
         """
-        call = scatter(self, sendbuf, recvbuf, root)
-        return super().Scatter(sendbuf, recvbuf, root) if call is None else run(self, call)
+        if not by_kernel(self, scatter, sendbuf, recvbuf, root):
+            super().Scatter(sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank a block of root's data, of any length.
@@ -71,8 +71,8 @@ class BlockCollectives(IntraBase):
             If the block is longer than this, a later call on this rank raises MPI.Exception of class ERR_TRUNCATE.
         root : int
         """
-        call = scatterv(self, sendbuf, recvbuf, root)
-        return super().Scatterv(sendbuf, recvbuf, root) if call is None else run(self, call)
+        if not by_kernel(self, scatterv, sendbuf, recvbuf, root):
+            super().Scatterv(sendbuf, recvbuf, root)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Give every rank all ranks' data, blocks of any length.
@@ -84,8 +84,8 @@ class BlockCollectives(IntraBase):
             Counts and displacements in elements, on the host; the counts are the same on all ranks. What no block
             covers stays as it is.
         """
-        call = allgatherv(self, sendbuf, recvbuf)
-        return super().Allgatherv(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, allgatherv, sendbuf, recvbuf):
+            super().Allgatherv(sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send each rank a block and receive one from it, each of a datatype of its own.
@@ -99,8 +99,8 @@ class BlockCollectives(IntraBase):
             A rank that sends more than the block for it is an error, which a later call raises (MPI.Exception, class
             ERR_TRUNCATE).
         """
-        call = alltoallw(self, sendbuf, recvbuf)
-        return super().Alltoallw(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, alltoallw, sendbuf, recvbuf):
+            super().Alltoallw(sendbuf, recvbuf)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = MPI.SUM, *, algorithm: str | None = None
@@ -136,8 +136,8 @@ class PrefixReductions(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        call = scan(self, sendbuf, recvbuf, op, algorithm=algorithm)
-        return super().Scan(sendbuf, recvbuf, op) if call is None else run(self, call)
+        if not by_kernel(self, scan, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Scan(sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over the ranks below this one, in rank order; rank 0's recvbuf stays as it is.
@@ -147,5 +147,5 @@ class PrefixReductions(IntraBase):
         sendbuf, recvbuf, op, algorithm
             As for `Scan`.
         """
-        call = exscan(self, sendbuf, recvbuf, op, algorithm=algorithm)
-        return super().Exscan(sendbuf, recvbuf, op) if call is None else run(self, call)
+        if not by_kernel(self, exscan, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Exscan(sendbuf, recvbuf, op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -11,10 +11,11 @@ from mpi4py import MPI
 from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
+from ..keys import NoKey, key_of
 from ..layout import PACK_NBYTES, Layout
 from ..numba_kernels import compiled
 from ..state import State, state_of
-from ..team import OPERATIONS, Plan, Team
+from ..team import OPERATIONS, Known, Plan, Producer, Team
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -139,6 +140,51 @@ class Call(NamedTuple):
     ready: Callable[[Team, Any], None] | None = None  # and what comes before it
 
 
+def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
+    """Do an operation on the current stream by the kernel of the call that `make` makes; False if it makes none.
+
+    The host waits if the communicator blocks. A call that came before, with arguments of the same keys, is only
+    launched: `make` must have nothing to ask the other ranks.
+    """
+    state = state_of(comm)
+    team, key = state.team, None
+    if team is not None and not (state.checking or state.sm_free):
+        try:
+            key = make, *map(key_of, args), *map(key_of, options.values())
+        except NoKey:
+            pass
+        else:
+            known = team.known.get(key)
+            if known is not None:
+                _launch_again(state, team, known)
+                return True
+    call = make(comm, *args, **options)
+    if call is None:
+        return False
+    run(comm, call)
+    if key is not None and team is not None:
+        _remember(team, key, call)
+    return True
+
+
+def _launch_again(state: State, team: Team, known: Known) -> None:
+    team.check()
+    team.launch_known(known, stream_for(team.device, known.producers))
+    if state.blocking == "host":
+        team.drain()
+
+
+def _remember(team: Team, key: Hashable, call: Call) -> None:
+    """Have a call known that is one launch and no more; the arrays are not held."""
+    if call.empty or call.ready is not None or call.settle is not None:
+        return
+    plan = team.plans[call.operation, call.template, call.sized]
+    producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
+    if len(team.known) >= MOST_PLANS:
+        team.known.clear()
+    team.known[key] = Known(plan, team.parameters(plan, call.buffers, call.arguments), tuple(producers))
+
+
 def run(comm: Intracomm, call: Call) -> None:
     """Launch a call's kernel on the current stream; wait for it if the communicator blocks."""
     state = state_of(comm)
@@ -181,7 +227,7 @@ def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     return plan
 
 
-def stream_for(device: Any, buffers: tuple[Buffer, ...]) -> Any:
+def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
     """The stream to enqueue on, made to wait for the producers of the buffers.
 
     It is CuPy's current stream; for PyTorch tensors it is PyTorch's, where their user goes on.

@@ -13,7 +13,7 @@ from .alltoall import alltoall
 from .alltoallv import alltoallv
 from .barrier import barrier
 from .bcast import bcast
-from .launch import run
+from .launch import by_kernel
 from .reduce import reduce
 from .reduce_scatter_block import reduce_scatter_block
 
@@ -26,8 +26,8 @@ class Collectives(IntraBase):
 
         `algorithm` can be "numba": the kernel written in Python.
         """
-        call = barrier(self, device=device, algorithm=algorithm)
-        return super().Barrier() if call is None else run(self, call)
+        if not by_kernel(self, barrier, device=device, algorithm=algorithm):
+            super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
         """Give every rank root's data.
@@ -39,8 +39,8 @@ class Collectives(IntraBase):
         algorithm : {"direct", "two_shot_packets", "two_shot", "copy_engine"}, optional
             By length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
         """
-        call = bcast(self, buf, root, algorithm=algorithm)
-        return super().Bcast(buf, root) if call is None else run(self, call)
+        if not by_kernel(self, bcast, buf, root, algorithm=algorithm):
+            super().Bcast(buf, root)
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
@@ -56,8 +56,8 @@ class Collectives(IntraBase):
         algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
             By length if left out. The result has the same bits in all.
         """
-        call = reduce(self, sendbuf, recvbuf, op, root, algorithm=algorithm)
-        return super().Reduce(sendbuf, recvbuf, op, root) if call is None else run(self, call)
+        if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
+            super().Reduce(sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
@@ -71,8 +71,8 @@ class Collectives(IntraBase):
             By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
             ranks and in every run.
         """
-        call = allreduce(self, sendbuf, recvbuf, op, algorithm=algorithm)
-        return super().Allreduce(sendbuf, recvbuf, op) if call is None else run(self, call)
+        if not by_kernel(self, allreduce, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Allreduce(sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
@@ -87,8 +87,8 @@ class Collectives(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        call = reduce_scatter_block(self, sendbuf, recvbuf, op, algorithm=algorithm)
-        return super().Reduce_scatter_block(sendbuf, recvbuf, op) if call is None else run(self, call)
+        if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Reduce_scatter_block(sendbuf, recvbuf, op)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Give every rank all ranks' data, in rank order.
@@ -102,8 +102,8 @@ class Collectives(IntraBase):
         transform : pyncclx.Transform, optional
             What is sent of each element; the arrays may be of different types then, with as many elements.
         """
-        call = allgather(self, sendbuf, recvbuf, algorithm=algorithm, transform=transform)
-        return super().Allgather(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, allgather, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
+            super().Allgather(sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
@@ -117,8 +117,8 @@ class Collectives(IntraBase):
         transform : pyncclx.Transform, optional
             What is sent of each element; the arrays may be of different types then, with as many elements.
         """
-        call = alltoall(self, sendbuf, recvbuf, algorithm=algorithm, transform=transform)
-        return super().Alltoall(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, alltoall, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
+            super().Alltoall(sendbuf, recvbuf)
 
     def Alltoallv(
         self,
@@ -175,5 +175,5 @@ class Collectives(IntraBase):
             Of the dynamic form: the kernel written in Python.
         """
         options = {"layout": layout, "capacity": capacity, "total": total, "status": status, "overflow": overflow}
-        call = alltoallv(self, sendbuf, recvbuf, **options, segments=segments, algorithm=algorithm)
-        return super().Alltoallv(sendbuf, recvbuf) if call is None else run(self, call)
+        if not by_kernel(self, alltoallv, sendbuf, recvbuf, **options, segments=segments, algorithm=algorithm):
+            super().Alltoallv(sendbuf, recvbuf)

@@ -11,9 +11,8 @@ from cuda.bindings import driver
 
 from .gpu_launch import LIBRARY, Graph, Step, checked, fail
 
-_ACTIVE = int(driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
+_LEGACY_DEFAULT = (0, 1)  # names of the stream that cannot be captured, nor asked while others are
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
-_stream_is_capturing = LIBRARY.cuStreamIsCapturing
 _record_event, _query_event = LIBRARY.cuEventRecord, LIBRARY.cuEventQuery
 _handles: dict[int, Any] = {}
 
@@ -38,9 +37,7 @@ def handle_of(stream: Any) -> Any:
 
 def is_capturing(stream: Any) -> bool:
     """Whether a stream is being captured in a graph: a cheaper question than in which."""
-    status = ctypes.c_int(0)
-    failed = _stream_is_capturing(ctypes.c_void_p(stream.ptr), ctypes.byref(status))
-    return not failed and status.value == _ACTIVE
+    return stream.ptr not in _LEGACY_DEFAULT and bool(stream.is_capturing())
 
 
 def capture_of(stream: Any) -> int:
@@ -110,7 +107,7 @@ class Repeated:
     def launch(self, stream: Any) -> None:
         """Enqueue them: as a graph of their own, or in the one that is being captured."""
         pointer = stream.ptr
-        if pointer and stream.is_capturing():  # 0, the legacy default stream, cannot be
+        if pointer not in _LEGACY_DEFAULT and stream.is_capturing():
             self._launch_each(stream)
             return
         self._graph.launch(pointer)

@@ -15,7 +15,7 @@ from .probe import Held
 from .receive import Incoming
 from .request import Request, request_of
 from .send import SYNCHRONOUS, Outgoing
-from .typed import TypedBuffer, resolve_message
+from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
     from ..base import Base
@@ -50,13 +50,14 @@ def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | No
     if incoming is None:
         return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
     incoming.finish(incoming.stream)
-    tell(status, incoming.status)
+    if status is not None:
+        tell(status, incoming.status)
     return after(comm.state, incoming.endpoint)
 
 
 def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
-    incoming = begin_to_receive(comm, comm.endpoint, "Irecv", buf, source, tag)
+    incoming = posted(begin_to_receive(comm, comm.endpoint, "Irecv", buf, source, tag))
     return request_of(Pending(comm, incoming, incoming.status if incoming else no_source()))
 
 
@@ -66,14 +67,15 @@ def receive_matched(
     """Mrecv."""
     incoming = _matched(comm, "Recv", message, buf, held)
     incoming.finish(incoming.stream)
-    tell(status, incoming.status)
+    if status is not None:
+        tell(status, incoming.status)
     after(comm.state, incoming.endpoint)
 
 
 def ireceive_matched(comm: Base, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
     """Imrecv."""
     incoming = _matched(comm, "Irecv", message, buf, held)
-    return request_of(Pending(comm, incoming, incoming.status))
+    return request_of(Pending(comm, posted(incoming), incoming.status))
 
 
 class Pending:
@@ -102,12 +104,12 @@ class Pending:
         tell(status, self._status)
 
 
-def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool) -> tuple[Buffer, Any]:
-    """The buffer, and the stream to work on."""
+def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, free: Any = None) -> tuple[Buffer, Any]:
+    """The buffer, and the stream to work on; the stream `free` is known not to be captured."""
     device = endpoint.device
-    buffer = buf if isinstance(buf, Buffer) else resolve_message(buf, name, writable=writable, device=device)
-    stream = stream_for(device, (buffer,))
-    if device.is_capturing(stream):
+    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, buf, name, writable=writable)
+    stream = device.current_stream() if buffer.stream is None else stream_for(device, (buffer,))
+    if stream is not free and device.is_capturing(stream):
         raise NotSupported(
             f"{name.partition(':')[0]}: messages are matched on the host, so a graph cannot hold them; send outside "
             "of the capture, or exchange by a collective such as Alltoallv"
@@ -135,14 +137,21 @@ def outgoing_of(
 
 
 def begin_to_receive(
-    comm: Base, endpoint: Endpoint, operation: str, buf: Any, source: int, tag: int, name: str = "buf"
+    comm: Base, endpoint: Endpoint, operation: str, buf: Any, source: int, tag: int, name: str = "buf", free: Any = None
 ) -> Incoming | None:
     """Begin to receive; None from MPI.PROC_NULL."""
     endpoint.check_receive(operation, source, tag)
     if source == MPI.PROC_NULL:
         return None
-    buffer, stream = resolved(endpoint, f"{operation}: {name}", buf, writable=True)
+    buffer, stream = resolved(endpoint, f"{operation}: {name}", buf, writable=True, free=free)
     return Incoming(endpoint, operation, buffer, source, tag, stream, partial(begin, MPI.Comm.Irecv, comm))
+
+
+def posted(incoming: Incoming | None) -> Incoming | None:
+    """A receive that goes on whatever this process waits for."""
+    if incoming is not None:
+        incoming.postbox.post(incoming)
+    return incoming
 
 
 def _matched(comm: Base, operation: str, message: MPI.Message, buf: Any, held: Held | None) -> Incoming:
@@ -166,13 +175,12 @@ def after(state: State, endpoint: Endpoint) -> None:
         endpoint.drain()
 
 
-def tell(status: MPI.Status | None, known: MPI.Status) -> None:
+def tell(status: MPI.Status, known: MPI.Status) -> None:
     """Copy what is known of a message."""
-    if status is not None:
-        status.Set_source(known.source)
-        status.Set_tag(known.tag)
-        status.Set_error(MPI.SUCCESS)
-        status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
+    status.Set_source(known.source)
+    status.Set_tag(known.tag)
+    status.Set_error(MPI.SUCCESS)
+    status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
 
 
 def no_source() -> MPI.Status:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import weakref
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
 
@@ -57,7 +58,10 @@ class Endpoint:
             name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + NO_PLACES
             for number, name in enumerate(OPERATIONS)
         }
+        self._readers: set[int] = set()  # ranks of those that are known
         self._streams: dict[int, Any] = {}  # used since the last `drain`
+        self._stream: Any = None  # the last of them
+        self.known: dict[Hashable, tuple[Any, ...]] = {}  # of buffers of earlier messages, up to their stream
         weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
 
     @cached_property
@@ -65,18 +69,26 @@ class Endpoint:
         """The largest tag that MPI takes."""
         return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
 
+    def is_read_by(self, rank: int) -> bool:
+        """Whether a rank is known to have opened this process's bounce memory."""
+        if rank not in self._readers and self.postbox.readers.has(self.number_of(rank)):
+            self._readers.add(rank)
+        return rank in self._readers
+
     def number_of(self, rank: int) -> int:
         """What this process calls a rank on all its communicators; one that is not in its world, on this one."""
         world = self._world[rank]
         return world if world != MPI.UNDEFINED else (self.serial << 32) + rank
 
-    def launch(self, operation: str, kernel: str, shape: tuple[int, int], arguments: bytes, stream: Any) -> None:
+    def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel for an operation, on `stream`."""
-        self.enqueue(self.postbox.functions[kernel], *shape, self._teams[operation] + arguments, stream)
+        parameters = self._teams[operation] + arguments
+        self.enqueue(self.postbox.functions[kernel], grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
-        self._streams[getattr(stream, "ptr", 0)] = stream
+        if stream is not self._stream or not self._streams:
+            self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
 
     def drain(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Begins every envelope; nobody's data begins so by accident.
 MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
@@ -18,8 +18,8 @@ INLINE = 4  # it follows the envelope in the same message of MPI
 
 HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
 _OWN = struct.Struct("=16s16s64sQ16s16s5x")
-_MESSAGE = struct.Struct("=9Q64s")
-_OWN_OFFSET = len(MAGIC) + _MESSAGE.size
+_MESSAGE = struct.Struct("=16s9Q64s")  # MAGIC, and an `Envelope`
+_OWN_OFFSET = _MESSAGE.size
 ENVELOPE_NBYTES = _OWN_OFFSET + _OWN.size
 _GRAIN = 64  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
 
@@ -35,7 +35,7 @@ class Sender(NamedTuple):
     token: bytes  # and how it knows that the answer is genuine
 
     def pack(self) -> bytes:
-        """Pack it for `Envelope.pack`."""
+        """Pack it for `pack`."""
         return _OWN.pack(*self)
 
 
@@ -48,14 +48,10 @@ class Envelope(NamedTuple):
     control: int  # which pair of words in the bounce memory belongs to it
     answer: int  # not 0: tell the sender, with this number, that its bounce memory has been opened
     offset: int  # EAGER: in the bounce memory; OFFERED: in the allocation; WINDOW: in the window
-    allocation: int = 0  # OFFERED: where it begins in the sender's process; WINDOW: its number
-    identity: int = 0  # OFFERED: tells it from what the sender had there earlier,
-    allocation_nbytes: int = 0
-    handle: bytes = b""  # and opens it
-
-    def pack(self, sender: bytes) -> bytes:
-        """Bytes of the envelope; `sender` is what `Sender.pack` gave."""
-        return MAGIC + _MESSAGE.pack(*self) + sender
+    allocation: int  # OFFERED: where it begins in the sender's process; WINDOW: its number
+    identity: int  # OFFERED: tells it from what the sender had there earlier,
+    allocation_nbytes: int
+    handle: bytes  # and opens it
 
 
 def inline_nbytes(nbytes: int) -> int:
@@ -68,11 +64,19 @@ def may_be_one(nbytes: int) -> bool:
     return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _GRAIN == 0
 
 
-def unpack(message: bytes) -> tuple[Envelope, Sender] | None:
-    """Read an envelope; None if it is none."""
-    if len(message) < ENVELOPE_NBYTES or not message.startswith(MAGIC):
+def pack(sender: bytes, *fields: Any) -> bytes:
+    """An envelope; `sender` is what `Sender.pack` gave, the fields are those of `Envelope`."""
+    return _MESSAGE.pack(MAGIC, *fields) + sender
+
+
+def unpack(message: Any) -> tuple[Envelope, Sender] | None:
+    """Read an envelope at the beginning of some bytes in memory; None if there is none."""
+    if len(message) < ENVELOPE_NBYTES:
         return None
-    return Envelope(*_MESSAGE.unpack_from(message, len(MAGIC))), _unpack_sender(message[_OWN_OFFSET:])
+    magic, *fields = _MESSAGE.unpack_from(message)
+    if magic != MAGIC:
+        return None
+    return Envelope(*fields), _unpack_sender(bytes(message[_OWN_OFFSET:ENVELOPE_NBYTES]))
 
 
 @functools.lru_cache  # the same few processes send again and again

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..buffers import Buffer
-from .calls import Pending, after, begin_to_receive, no_source, outgoing_of, resolved, tell
+from .calls import Pending, after, begin_to_receive, no_source, outgoing_of, posted, resolved, tell
 from .receive import Incoming
 from .request import Request, request_of
 from .send import Outgoing
@@ -15,6 +15,7 @@ from .typed import TypedBuffer
 
 if TYPE_CHECKING:
     from ..base import Base
+    from .endpoint import Endpoint
 
 
 def exchange(
@@ -29,15 +30,17 @@ def exchange(
     operation: str = "Sendrecv",
 ) -> None:
     """Sendrecv."""
-    incoming, outgoing = _begin(comm, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+    endpoint = comm.endpoint
+    incoming, outgoing = _begin(comm, endpoint, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag, True)
     try:
         if incoming is not None:
             incoming.finish(incoming.stream)
     finally:
         if outgoing is not None:
             outgoing.finish(outgoing.stream)
-    tell(status, _status_of(incoming))
-    after(comm.state, comm.endpoint)
+    if status is not None:
+        tell(status, _status_of(incoming))
+    after(comm.state, endpoint)
 
 
 def exchange_in_place(
@@ -59,8 +62,8 @@ def iexchange(
     operation: str = "Isendrecv",
 ) -> Request:
     """Isendrecv."""
-    incoming, outgoing = _begin(comm, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
-    receiving = request_of(Pending(comm, incoming, _status_of(incoming)))
+    incoming, outgoing = _begin(comm, comm.endpoint, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+    receiving = request_of(Pending(comm, posted(incoming), _status_of(incoming)))
     return together(receiving, request_of(Pending(comm, outgoing, MPI.Status())))
 
 
@@ -76,18 +79,36 @@ def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
 
 
 def _begin(
-    comm: Base, operation: str, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
+    comm: Base,
+    endpoint: Endpoint,
+    operation: str,
+    sendbuf: Any,
+    dest: int,
+    sendtag: int,
+    recvbuf: Any,
+    source: int,
+    recvtag: int,
+    at_once: bool = False,
 ) -> tuple[Incoming | None, Outgoing | None]:
-    """Post the receive, and offer what is sent; None from and to MPI.PROC_NULL."""
-    endpoint = comm.endpoint
-    endpoint.check_send(operation, dest, sendtag)  # before the receive is posted, which cannot be taken back
-    to_send = None
+    """Begin to receive, and offer what is sent; None from and to MPI.PROC_NULL.
+
+    With `at_once` the receive is waited for next: a message that comes soon is taken by the kernel that copies ours.
+    """
+    endpoint.check_send(operation, dest, sendtag)  # before the receive is begun, which cannot be taken back
+    to_send, free = None, None
     if dest != MPI.PROC_NULL:
-        to_send = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
-    incoming = begin_to_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf")
-    outgoing = None if to_send is None else outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
-    if outgoing is not None:
-        outgoing.say_ready()
+        _, free = to_send = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)
+    incoming = begin_to_receive(comm, endpoint, operation, recvbuf, source, recvtag, "recvbuf", free)
+    try:
+        outgoing = None if to_send is None else outgoing_of(comm, endpoint, operation, *to_send, dest, sendtag)
+        if outgoing is not None:
+            if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
+                incoming.launch_soon(outgoing)
+            outgoing.say_ready()
+    except BaseException:
+        if incoming is not None and not incoming.launched:  # it goes on without this call
+            posted(incoming)
+        raise
     return incoming, outgoing
 
 

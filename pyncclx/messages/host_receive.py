@@ -58,7 +58,7 @@ def _check(comm: Base, memory: Any, status: MPI.Status) -> None:
 def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
     """Replace a device array's message in host memory by its data."""
     device, message = comm.endpoint.device, np.frombuffer(memory[:received], np.uint8).copy()
-    found = unpack(message[:ENVELOPE_NBYTES].tobytes())
+    found = unpack(message)
     stream = device.current_stream()
     nbytes = min(found[0].nbytes if found else 0, len(memory))
     copy = device.allocate_temporary(max(nbytes, 1), stream)

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
 from .. import kernels
@@ -48,7 +47,9 @@ SCRATCH_NBYTES = 1 << 20  # of host memory for what MPI receives
 MOST_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
 
 
-Array = npt.NDArray[np.uint8]
+def host_memory(nbytes: int) -> memoryview:
+    """Memory for what MPI receives. A view costs less to slice and to read than an array."""
+    return np.empty(nbytes, np.uint8).data
 
 
 class Awaited(Protocol):
@@ -83,7 +84,7 @@ class Postbox:
         self.clock = 0
         self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
         self._awaited: list[Awaited] = []
-        self._scratch: list[Array] = []
+        self._scratch: list[memoryview] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
         self._lock = threading.RLock()
 
@@ -102,20 +103,19 @@ class Postbox:
                 self.clock = max(self.clock, clock)
 
     @staticmethod
-    def ready_offset(place: int) -> int:
-        return _READY + 8 * place
-
-    @staticmethod
-    def done_offset(place: int) -> int:
-        return _DONE + 8 * place
+    def words_of(place: int, base: int) -> tuple[int, int]:
+        """Addresses of a place's ready word and done word in bounce memory that begins at `base`."""
+        return base + _READY + 8 * place, base + _DONE + 8 * place
 
     @staticmethod
     def slot_offset(place: int) -> int:
+        """Where the slot of a place begins."""
         return _SLOTS + SLOT_NBYTES * place
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """What receivers have written to the done words of some places by now."""
-        return struct.unpack(f"={number}Q", self.device.peek(self.memory.address + self.done_offset(first), 8 * number))
+        _, done = self.words_of(first, self.memory.address)
+        return struct.unpack(f"={number}Q", self.device.peek(done, 8 * number))
 
     def reclaim(self) -> None:
         """Let others have what endpoints had that are gone."""
@@ -149,20 +149,20 @@ class Postbox:
 
     # Host memory
 
-    def scratch(self, nbytes: int) -> Array:
+    def scratch(self, nbytes: int) -> memoryview:
         """Room for a message that may bring its data, and for a much longer one than it should be.
 
         That one is then refused by us. Open MPI 5.0 writes all of it when it refuses it, past the end of the
         receiver's buffer. What nobody writes takes no memory.
         """
         if 2 * nbytes > SCRATCH_NBYTES:
-            return np.empty(nbytes + min(nbytes, MOST_EXTRA_NBYTES), np.uint8)
+            return host_memory(nbytes + min(nbytes, MOST_EXTRA_NBYTES))
         try:
             return self._scratch.pop()
         except IndexError:
-            return np.empty(SCRATCH_NBYTES, np.uint8)
+            return host_memory(SCRATCH_NBYTES)
 
-    def give_back(self, scratch: Array) -> None:
+    def give_back(self, scratch: memoryview) -> None:
         """Use it for another message."""
         if len(scratch) == SCRATCH_NBYTES:
             self._scratch.append(scratch)
@@ -172,12 +172,14 @@ class Postbox:
     def post(self, receive: Awaited) -> None:
         """Look for its message from now on, whatever this process waits for."""
         with self._lock:
-            self._awaited.append(receive)
+            if receive not in self._awaited:
+                self._awaited.append(receive)
 
     def alone(self, receive: Awaited) -> bool:
-        """Whether nothing else is awaited; then the caller may wait in MPI, and nobody else will look."""
+        """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
         with self._lock:
-            if self._awaited != [receive]:
+            if self._awaited and self._awaited != [receive]:
+                self.post(receive)
                 return False
             self._awaited.clear()
             return True

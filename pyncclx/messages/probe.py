@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .begin import GAP, parted
-from .envelope import ENVELOPE_NBYTES, may_be_one, unpack
+from .envelope import may_be_one, unpack
 
 if TYPE_CHECKING:
     from ..base import Base
@@ -49,12 +49,13 @@ class Held(NamedTuple):
 
 def find(comm: Base, source: int, tag: int) -> Held | None:
     """The first message that an earlier probe has found."""
-    return next((held for held in comm.state.held if held.fits(source, tag)), None)
+    held = comm.state.held
+    return next((each for each in held if each.fits(source, tag)), None) if held else None
 
 
 def take(comm: Base, source: int, tag: int) -> Held | None:
     """The same, to be received."""
-    held = find(comm, source, tag) if comm.state.held else None
+    held = find(comm, source, tag)
     if held is not None:
         comm.state.held.remove(held)
     return held
@@ -84,7 +85,7 @@ def hold(message: MPI.Message, known: MPI.Status) -> Held:
     received = known.Get_elements(MPI.BYTE)
     data, datatype = np.empty(received + GAP, np.uint8), parted(received + GAP)
     MPI.Message.Recv(message, [data, 1, datatype])
-    found = unpack(data[:ENVELOPE_NBYTES].tobytes())
+    found = unpack(data)
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
     _sent.append((_itself.Isend([data, 1, datatype], 0), data))
     datatype.Free()

@@ -12,15 +12,17 @@ from ..errors import MPIError
 from .endpoint import PULL, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, Sender, inline_nbytes, unpack
 from .probe import Held
+from .send import Outgoing
 from .typed import TypedBuffer
 
+LOOKS = 8  # for a message before the host does something else
 WORTH_A_BLOCK = 32 << 10  # bytes that a block of `pull` moves before another one pays
 
 Start = Callable[[Any, int, int], MPI.Request]
 
 
 class Incoming:
-    """A receive of a device array.
+    """A receive of a device array: somebody waits for its message at once, or it is posted in the postbox.
 
     Attributes
     ----------
@@ -43,13 +45,13 @@ class Incoming:
         self._prepare(endpoint, operation, buffer, stream)
         if isinstance(buffer, TypedBuffer):
             buffer.allocate(endpoint.device, stream)
-        self._message = self.postbox.scratch(inline_nbytes(buffer.nbytes))
+        self._message = self.postbox.scratch(inline_nbytes(self._room))
         self._request = start(self._message, source, tag)
-        self.postbox.post(self)
 
     def _prepare(self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any) -> None:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
         self.operation, self.buffer, self.stream = operation, buffer, stream
+        self._room = buffer.nbytes
         self.status = MPI.Status()
         self.clock = 0
         self.launched = False
@@ -70,6 +72,12 @@ class Incoming:
         self._read()
         return True
 
+    def launch_soon(self, outgoing: Outgoing) -> None:
+        """Look for the message for as long as a launch takes; if it comes by then, launch it with one to send."""
+        looks = range(LOOKS if self.postbox.alone(self) else 0)
+        if any(self.arrived() for _ in looks):
+            self.launch(outgoing)
+
     def await_message(self) -> None:
         """Wait on the host until the message has come and its kernel is launched."""
         if self.launched:
@@ -88,7 +96,7 @@ class Incoming:
         received = self.status.Get_elements(MPI.BYTE)
         if self._held is not None:
             self._held.tell(self.status)
-        self._found = unpack(self._message[: min(received, ENVELOPE_NBYTES)].tobytes())
+        self._found = unpack(self._message[:received])
         self._nbytes = received  # of a host array, if there is no envelope
         if self._found is not None:
             envelope, sender = self._found
@@ -97,13 +105,13 @@ class Incoming:
             self.postbox.see(envelope.clock)
             if envelope.answer and self.postbox.opened.bounce(sender) is not None:
                 self.postbox.readers.answer(sender, envelope.answer - 1)
-        self.status.Set_elements(MPI.BYTE, min(self._nbytes, self.buffer.nbytes))
-        if self._nbytes > self.buffer.nbytes:
+        self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._room))
+        if self._nbytes > self._room:
             self._error = self._truncated(f"{self._nbytes}")
 
     def _truncated(self, sent: str) -> MPIError:
         source, tag = self.status.source, self.status.tag
-        text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self.buffer.nbytes}"
+        text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self._room}"
         return MPIError(MPI.ERR_TRUNCATE, f"{self.operation}: {text}; receive into a larger array")
 
     def _refusal(self, error: MPI.Exception) -> Exception:
@@ -116,11 +124,11 @@ class Incoming:
 
     # The data
 
-    def launch(self) -> None:
-        """Enqueue what brings the data to the buffer."""
+    def launch(self, outgoing: Outgoing | None = None) -> None:
+        """Enqueue what brings the data to the buffer, and by the same kernel what copies a short message to send."""
         self.launched = True
         try:
-            self._move()
+            self._move(outgoing)
             if isinstance(self.buffer, TypedBuffer) and self._error is None:
                 self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
@@ -128,17 +136,18 @@ class Incoming:
         self.postbox.give_back(self._message)
         del self._message
 
-    def _move(self) -> None:
+    def _move(self, outgoing: Outgoing | None) -> None:
         if self._found is None or self._found[0].transport == INLINE:
             if self._error is None and self._nbytes:
                 data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if self._found else 0)
                 self.endpoint.device.copy(self.buffer.address, data, self._nbytes, self.stream)
         elif self._found[0].transport != EMPTY:
-            self._pull(*self._found)
+            self._pull(*self._found, outgoing)
 
-    def _pull(self, envelope: Envelope, sender: Sender) -> None:
+    def _pull(self, envelope: Envelope, sender: Sender, outgoing: Outgoing | None) -> None:
         base = self.postbox.opened.bounce(sender)
         assert base is not None  # or the sender would have sent the data along
+        ready, done = self.postbox.words_of(envelope.control, base)
         nbytes, address = (0, 0) if self._error else (envelope.nbytes, 0)
         try:
             if not self._error:
@@ -146,8 +155,8 @@ class Incoming:
         except (OSError, RuntimeError) as error:
             nbytes, self._error = 0, error
         arguments = PULL.pack(
-            base + self.postbox.ready_offset(envelope.control),
-            base + self.postbox.done_offset(envelope.control),
+            ready,
+            done,
             self.postbox.arrived_word(self.stream),
             address,
             self.buffer.address,
@@ -158,7 +167,11 @@ class Incoming:
         )
         device = self.endpoint.device
         grid = max(1, min(-(-nbytes // WORTH_A_BLOCK), device.max_channels))
-        self.endpoint.launch(self.operation, "pull", (grid, device.threads), arguments, self.stream)
+        if outgoing is None:
+            self.endpoint.launch(self.operation, "pull", grid, device.threads, arguments, self.stream)
+        else:
+            both, outgoing.put = outgoing.put + arguments, b""
+            self.endpoint.launch(self.operation, "put_and_pull", grid, device.threads, both, self.stream)
         if address and envelope.transport == OFFERED and device.exports_are_copies:
             self.postbox.opened.was_read(envelope, sender)
 

@@ -12,10 +12,11 @@ from ..buffers import Buffer
 from ..devices.exported import Exported
 from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, inline_nbytes, pack
 from .postbox import SLOT_NBYTES
 
 SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
+_NO_MEMORY = (0, 0, 0, b"")  # allocation, identity, allocation_nbytes, handle of an `Envelope`
 _WORTH_A_THREAD = 64  # bytes that a thread of `put_eager` copies: four packs, all on their way at once
 
 
@@ -24,6 +25,13 @@ class Outgoing:
 
     A short one has been copied to a slot, or is in MPI's hands: it is over when MPI has its envelope. A long one is
     offered: the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for.
+    The receiver hears of it before the kernel is launched that copies it, or says that it is ready, so that its host
+    goes on while this one launches.
+
+    Attributes
+    ----------
+    put : bytes
+        What is told the kernel that copies a short one, until it is launched.
     """
 
     def __init__(
@@ -31,52 +39,51 @@ class Outgoing:
     ) -> None:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
         self.operation, self.dest, self.tag, self.stream = operation, dest, tag, stream
-        self.buffer = buffer  # keeps the memory
+        self.buffer, self._nbytes = buffer, buffer.nbytes  # the buffer keeps the memory
         self.clock = self.postbox.tick()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        number = endpoint.number_of(dest)
-        message: Any
-        if buffer.nbytes == 0:
-            message = self._envelope(buffer, EMPTY, 0, 0)
-        elif not self.postbox.readers.has(number):
-            message = self._inline(buffer, answer=number + 1)
-        else:
-            message = self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
-        self._keep = message  # what MPI reads
-        self._request: MPI.Request = start(message, dest, tag)
+        self.put = b""
+        self._keep = self._message(buffer, dest)  # what MPI reads
+        self._request: MPI.Request = start(self._keep, dest, tag)
+
+    def _message(self, buffer: Buffer, dest: int) -> Any:
+        if self._nbytes == 0:
+            return self._envelope(EMPTY, 0, 0)
+        if not self.endpoint.is_read_by(dest):
+            return self._inline(buffer, answer=self.endpoint.number_of(dest) + 1)
+        return self._eager(buffer) or self._offer(buffer) or self._inline(buffer)
 
     # Each gives the message for MPI, or None if the data cannot travel so.
 
     def _envelope(
-        self, buffer: Buffer, transport: int, control: int, offset: int, answer: int = 0, *more: Any
+        self, transport: int, control: int, offset: int, answer: int = 0, memory: tuple[Any, ...] = _NO_MEMORY
     ) -> bytes:
-        envelope = Envelope(transport, self.clock, buffer.nbytes, control, answer, offset, *more)
-        return envelope.pack(self.postbox.sender)
+        return pack(self.postbox.sender, transport, self.clock, self._nbytes, control, answer, offset, *memory)
 
     def _eager(self, buffer: Buffer) -> bytes | None:
-        postbox, nbytes = self.postbox, buffer.nbytes
+        postbox, nbytes = self.postbox, self._nbytes
         if nbytes > SLOT_NBYTES or (place := postbox.slots.take()) is None:
             return None
         base, offset = postbox.memory.address, postbox.slot_offset(place)
-        arguments = PUT.pack(buffer.address, base + offset, base + postbox.ready_offset(place), nbytes, self.clock)
-        threads = min(-(-nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        ready, _ = postbox.words_of(place, base)
+        self.put = PUT.pack(buffer.address, base + offset, ready, nbytes, self.clock)
         postbox.slots.hold(place, self.clock)
-        self.endpoint.launch(self.operation, "put_eager", (1, threads), arguments, self.stream)
-        return self._envelope(buffer, EAGER, place, offset)
+        return self._envelope(EAGER, place, offset)
 
     def _offer(self, buffer: Buffer) -> bytes | None:
         team = self.endpoint.team
         window = team.window(buffer.address) if team else None
         if window is not None:
-            return self._hold(buffer, WINDOW, None, (buffer.address - window.memory.address, 0, window.number))
-        exported = self.endpoint.device.export(buffer.address, buffer.nbytes)
+            offset = buffer.address - window.memory.address
+            return self._hold(WINDOW, None, offset, (window.number, *_NO_MEMORY[1:]))
+        exported = self.endpoint.device.export(buffer.address, self._nbytes)
         if exported is None:
             return None
-        where = (exported.offset, 0, exported.address, exported.identity, exported.nbytes, exported.handle)
-        return self._hold(buffer, OFFERED, exported, where)
+        memory = exported.address, exported.identity, exported.nbytes, exported.handle
+        return self._hold(OFFERED, exported, exported.offset, memory)
 
-    def _hold(self, buffer: Buffer, transport: int, exported: Exported | None, where: tuple[Any, ...]) -> bytes | None:
-        """The envelope of an offered message, from `offset` on as in `where`, which holds a place."""
+    def _hold(self, transport: int, exported: Exported | None, offset: int, memory: tuple[Any, ...]) -> bytes | None:
+        """The envelope of an offered message, which holds a place."""
         place = self.postbox.tickets.take()
         if place is None:
             if exported is not None:
@@ -84,13 +91,13 @@ class Outgoing:
             return None
         self.postbox.tickets.hold(place, self.clock, exported)
         self._offered = place
-        return self._envelope(buffer, transport, place, *where)
+        return self._envelope(transport, place, offset, 0, memory)
 
     def _inline(self, buffer: Buffer, answer: int = 0) -> Any:
-        message = np.empty(inline_nbytes(buffer.nbytes) + GAP, np.uint8)
-        message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(buffer, INLINE, 0, 0, answer), np.uint8)
+        message = np.empty(inline_nbytes(self._nbytes) + GAP, np.uint8)
+        message[:ENVELOPE_NBYTES] = np.frombuffer(self._envelope(INLINE, 0, 0, answer), np.uint8)
         device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP
-        device.copy(data, buffer.address, buffer.nbytes, self.stream)
+        device.copy(data, buffer.address, self._nbytes, self.stream)
         device.synchronize(self.stream)
         return message
 
@@ -98,34 +105,37 @@ class Outgoing:
 
     def say_ready(self) -> None:
         """What the stream has done so far is what the receiver may read."""
+        if self.put:
+            self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=False)
 
     def say_ready_and_wait(self) -> None:
         """That, and the stream waits until it was read. Nothing may be awaited that the receiver could wait for."""
+        if self.put:
+            self._launch_put()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
         self._leave_to_mpi()
 
+    def _launch_put(self) -> None:
+        threads = min(-(-self._nbytes // (_WORTH_A_THREAD * 32)) * 32, self.endpoint.device.threads)
+        self.endpoint.launch(self.operation, "put_eager", 1, threads, self.put, self.stream)
+        self.put = b""
+
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; not for a short one, which nobody writes to, unless it must be matched."""
-        if self.buffer.nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
+        if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
             self.postbox.keep(self._request, self._keep)
         else:
             self.postbox.wait(self._request)
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
-        base = self.postbox.memory.address
-        arguments = OFFER.pack(
-            base + self.postbox.ready_offset(self._offered) if ready else 0,
-            base + self.postbox.done_offset(self._offered) if wait else 0,
-            self.clock,
-            self.dest,
-            self.tag,
-        )
-        self.endpoint.launch(self.operation, "offer", (1, 1), arguments, stream)
+        ready_word, done_word = self.postbox.words_of(self._offered, self.postbox.memory.address)
+        arguments = OFFER.pack(ready_word if ready else 0, done_word if wait else 0, self.clock, self.dest, self.tag)
+        self.endpoint.launch(self.operation, "offer", 1, 1, arguments, stream)
 
     def finish(self, stream: Any) -> None:
         """What is enqueued on `stream` from now on comes after the message.

@@ -10,7 +10,10 @@ from ..derived.packing import PACK, UNPACK, packing_of
 from ..derived.typed import Typed, resolve_typed
 from ..devices import Device, Upload
 from ..errors import DerivedDatatype
+from ..keys import NoKey, key_of
 from .endpoint import Endpoint
+
+MOST_KNOWN = 1024  # buffers of a communicator's messages
 
 
 @dataclass(slots=True)
@@ -46,6 +49,24 @@ class TypedBuffer(Buffer):
         parts, memory = self.typed.parts, self.typed.buffer.address
         for launch in packing_of(endpoint.device).launches(kernel, parts, memory, self.address, stream, limit):
             endpoint.enqueue(*launch, stream)
+
+
+def buffer_of(endpoint: Endpoint, spec: Any, name: str, *, writable: bool) -> Buffer:
+    """A message's buffer; of one that came before, with the same key, by a look-up."""
+    try:
+        key = key_of(spec), writable
+    except NoKey:
+        return resolve_message(spec, name, writable=writable, device=endpoint.device)
+    known = endpoint.known.get(key)
+    if known is not None:
+        address, count, datatype, shape, readonly = known
+        return Buffer(address, count, datatype, shape, readonly, None, spec)
+    buffer = resolve_message(spec, name, writable=writable, device=endpoint.device)
+    if type(buffer) is Buffer and buffer.stream is None:
+        if len(endpoint.known) >= MOST_KNOWN:
+            endpoint.known.clear()
+        endpoint.known[key] = buffer.address, buffer.count, buffer.datatype, buffer.shape, buffer.readonly
+    return buffer
 
 
 def resolve_message(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer:

@@ -48,7 +48,7 @@ def test_arrays_of_all_protocols(wrap, dtype, shape):
 def test_memory_order_does_not_matter_but_gaps_do(wrap):
     device = GPU if wrap in (fake_cupy, FakeTensor) else HOST
     wrap_there = (lambda array: wrap(array, ordinal=1)) if device is GPU else wrap
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda device: FakeStream(0)))
+    torch = types.SimpleNamespace(_C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(arrays.sys.modules, "torch", torch)
         assert resolve(wrap_there(np.zeros((3, 4)).T), device=device).count == 12
@@ -60,7 +60,7 @@ def test_memory_order_does_not_matter_but_gaps_do(wrap):
 
 def test_bfloat16_by_every_protocol(on_gpus, monkeypatch):
     bfloat16 = np.zeros(6, ml_dtypes.bfloat16)
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda device: FakeStream(77)))
+    torch = types.SimpleNamespace(_C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 77))
     monkeypatch.setitem(arrays.sys.modules, "torch", torch)
     tensor = resolve(FakeTensor(bfloat16.view("u2"), "bfloat16", ordinal=1), device=GPU)
     assert (tensor.datatype, tensor.count, tensor.stream) == (TABLE["bfloat16"], 6, 77)

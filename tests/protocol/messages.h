@@ -15,8 +15,8 @@ struct Mail {  // of one sender; a program has one world
 inline Mail mail[kMaxRanks];
 
 inline void ring(Call& call) {
-    const bool eager = call.draw.one_in(2);
-    call.name = eager ? "put_eager and pull" : "offer and pull";
+    const bool eager = call.draw.one_in(2), at_once = eager && call.draw.one_in(2);
+    call.name = at_once ? "put_and_pull" : eager ? "put_eager and pull" : "offer and pull";
     const u64 nbytes = eager ? call.draw.below(Mail::kSlotNbytes + 1) : 1 + call.draw.below(20000), clock = call.number + 1;
     const int rank = call.team.rank, next = (rank + 1) % call.size(), last = (rank + call.size() - 1) % call.size();
     Mail &mine = mail[rank], &theirs = mail[last];
@@ -27,13 +27,16 @@ inline void ring(Call& call) {
     fill(call, send.as(), nbytes, rank, next);
     mine.address.store(u64(eager ? mine.slot : send.as()), std::memory_order_relaxed);
     mine.clock.store(clock, std::memory_order_release);
-    if (eager) call.run(put_eager, PutArgs{call.team, send.as(), mine.slot, &mine.ready, nbytes, clock}, 1);
-    else call.run(offer, OfferArgs{call.team, &mine.ready, nullptr, clock, next, 0}, 1);
+    const Put put{send.as(), mine.slot, &mine.ready, nbytes, clock};
+    if (eager && !at_once) call.run(put_eager, PutArgs{call.team, put}, 1);
+    if (!eager) call.run(offer, OfferArgs{call.team, &mine.ready, nullptr, clock, next, 0}, 1);
 
     while (theirs.clock.load(std::memory_order_relaxed) != clock) sched_yield();
     const char* from = reinterpret_cast<const char*>(theirs.address.load(std::memory_order_relaxed));
     const u32 grid = u32(call.draw.between(1, call.team.channels));
-    call.run(pull, PullArgs{call.team, &theirs.ready, &theirs.done, &mine.arrived, from, recv.as(), nbytes, clock, last, 0}, grid);
+    const Pull taken{&theirs.ready, &theirs.done, &mine.arrived, from, recv.as(), nbytes, clock, last, 0};
+    if (at_once) call.run(put_and_pull, ExchangeArgs{call.team, put, taken}, grid);
+    else call.run(pull, PullArgs{call.team, taken}, grid);
     if (!eager) call.run(offer, OfferArgs{call.team, nullptr, &mine.done, clock, next, 0}, 1);
     memset(send.as(), Buffer::kPoison, nbytes);  // the sender's own again
     check(call, recv.as(), nbytes, last, rank);

@@ -78,8 +78,8 @@ MUTATIONS = {
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
         "point_to_point.cu",
-        "if (threadIdx.x == 0) st_release_sys(args.ready, args.clock);",
-        "if (threadIdx.x == 0) {} ? st_relaxed_sys(args.ready, args.clock) : st_release_sys(args.ready, args.clock);",
+        "if (threadIdx.x == 0) st_release_sys(put.ready, put.clock);",
+        "if (threadIdx.x == 0) {} ? st_relaxed_sys(put.ready, put.clock) : st_release_sys(put.ready, put.clock);",
         "tsan",
     ),
     # A message is said to be over while threads, or other blocks, still read it.

@@ -51,7 +51,7 @@ def impatient(comm, seconds):
     """From now on they do not: before, all ranks come, and on a busy machine some come late."""
     team = comm.team
     team.members = [replace(member, timeout_s=seconds) for member in team.members]
-    team.packed = team._pack()
+    team.pack()
 
 
 def works(comm):

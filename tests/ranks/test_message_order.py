@@ -188,3 +188,16 @@ def test_short_sends_head_to_head(known, monkeypatch):
             comm.Recv(recv.array, comm.size - 1 - comm.rank, 1)
             compare(recv, told(comm.size - 1 - comm.rank, 1, index, EAGER), f"message {index}")
     comm.Free()
+
+
+@pytest.mark.parametrize("counts", [(5, 7), (5, LARGE), (LARGE, 5), (0, 5)])
+def test_exchanges_of_any_lengths(comm, counts):
+    """A short message leaves by the kernel that takes one which is there already; a long one is ready before that."""
+    acquaint(comm)
+    right, left = neighbours(comm)
+    with comparing() as compare:
+        for index in range(4):
+            count = counts[left % 2]
+            recv = Output(count, "i8")
+            comm.Sendrecv(put(told(comm.rank, 0, index, counts[comm.rank % 2])), right, index, recv.array, left, index)
+            compare(recv, told(left, 0, index, count), f"message {index}")

@@ -11,9 +11,11 @@ from .moves import (
     Bcast,
     Gather,
     Gatherv,
+    Isend,
     PutSignal,
     Scatter,
     Scatterv,
+    Send,
     Sendrecv,
 )
 from .reductions import Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan
@@ -32,6 +34,7 @@ CASES: dict[str, type[Case]] = {
         Exscan,
         Gather,
         Gatherv,
+        Isend,
         PutSignal,
         Reduce,
         ReduceScatter,
@@ -39,6 +42,7 @@ CASES: dict[str, type[Case]] = {
         Scan,
         Scatter,
         Scatterv,
+        Send,
         Sendrecv,
     )
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ...messages.request import Request
 from ..memory import Memory
 from .case import Case, Options
 
@@ -165,6 +166,41 @@ class Sendrecv(Case):
 
     def expected(self) -> Any:
         return self.own(self.previous)
+
+
+class Isend(Sendrecv):
+    """The same ring by `Irecv`, `Isend` and `Waitall`."""
+
+    method, mpi_method = "Isend", "Sendrecv"
+
+    def call(self, in_place: bool) -> Callable[[], Any]:
+        comm = self.comm
+
+        def around() -> None:
+            Request.Waitall([comm.Irecv(self.recv, self.previous), comm.Isend(self.send, self.next)])
+
+        return around
+
+
+class Send(Sendrecv):
+    """The same ring by `Send` and `Recv`; every second rank receives first. One alone cannot, and does as before."""
+
+    method, mpi_method, kind = "Send", "Sendrecv", "send"
+
+    def call(self, in_place: bool) -> Callable[[], Any]:
+        comm = self.comm
+
+        def send_first() -> None:
+            comm.Send(self.send, self.next)
+            comm.Recv(self.recv, self.previous)
+
+        def receive_first() -> None:
+            comm.Recv(self.recv, self.previous)
+            comm.Send(self.send, self.next)
+
+        if self.size == 1:
+            return super().call(in_place)
+        return receive_first if self.rank % 2 else send_first
 
 
 class PutSignal(Sendrecv):
