@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 from mpi4py import MPI
@@ -57,16 +55,20 @@ class Torch(Peer):
         from torch import distributed  # noqa: PLC0415
 
         self.comm, self.torch, self.distributed = comm, torch, distributed
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = MPI.Comm.bcast(comm, probe.getsockname()[1])
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         device = torch.device("cuda", int(comm.select_device()))
         torch.cuda.set_device(device)
-        distributed.init_process_group("nccl", rank=comm.rank, world_size=comm.size, device_id=device)
+        ranks = {"rank": comm.rank, "world_size": comm.size}
+        distributed.init_process_group("nccl", store=self._meet(), device_id=device, **ranks)
         self.queue = TorchQueue(torch)
         version = ".".join(map(str, torch.cuda.nccl.version()))
         self.about = f"PyTorch {torch.__version__} (NCCL {version})"
+
+    def _meet(self) -> Any:
+        """The store that the ranks share; rank 0 has it, at a port that was free when it opened it."""
+        host, store = "127.0.0.1", self.distributed.TCPStore
+        own = store(host, 0, is_master=True, wait_for_workers=False) if self.comm.rank == 0 else None
+        port = MPI.Comm.bcast(self.comm, own and own.port)
+        return own or store(host, port, is_master=False, wait_for_workers=False)
 
     def close(self) -> None:
         self.torch.cuda.synchronize()
