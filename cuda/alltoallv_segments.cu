@@ -215,19 +215,10 @@ __device__ bool move_streams(const SegmentsArgs& args, Channel& channel) {
                 for (u64 i = crew.member; i < out.packs; i += crew.members) store_of(args, in, me, i, load_of(args, out, i));
             } else if (sends && begin < out.packs) {
                 const u64 nbytes = smaller(each, out.packs - begin) * kPackNbytes;
-                ok = chunks.store(crew, 0, peer, k, [&](char* to) {
-                    move_packs(
-                        crew.member, packs_in(nbytes), crew.members, [&](u64 i) { return load_of(args, out, begin + i); },
-                        [&](u64 i, Pack pack) { put_pack(reinterpret_cast<Pack*>(to) + i, pack); });
-                });
+                ok = chunks.store(crew, 0, peer, k, nbytes, [&](u64 i) { return load_of(args, out, begin + i); });
             } else if (!sends && !copies && round > 0 && begin < in.packs) {
                 const u64 nbytes = smaller(each, in.packs - begin) * kPackNbytes;
-                ok = chunks.take(crew, 0, peer, k, [&](const char* from) {
-                    move_packs(
-                        crew.member, packs_in(nbytes), crew.members,
-                        [&](u64 i) { return get_pack(reinterpret_cast<const Pack*>(from) + i); },
-                        [&](u64 i, Pack pack) { store_of(args, in, peer, begin + i, pack); });
-                });
+                ok = chunks.take(crew, 0, peer, k, nbytes, [&](u64 i, Pack pack) { store_of(args, in, peer, begin + i, pack); });
             }
         }
     return channel.everyone(ok);

@@ -112,15 +112,14 @@ struct Relay {
 
     __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
         const Span from = pieces.piece(tile, peer);
-        return chunks.store(
-            crew, 0, peer, tile, [&](char* to) { copy_message(crew.member, crew.members, from.address, to, from.nbytes); });
+        return chunks.store(crew, 0, peer, tile, from.nbytes, [&](u64 i) { return load_pack(from.address, i, from.nbytes); });
     }
 
     __device__ bool collect(const Crew& crew, u64 tile, int peer) {
         if (peer == pieces.root) return true;
         const Span to = pieces.piece(tile, peer);
         return chunks.take(
-            crew, 1, peer, tile, [&](const char* from) { copy_message(crew.member, crew.members, from, to.address, to.nbytes); });
+            crew, 1, peer, tile, to.nbytes, [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
     }
 
     // This rank's piece, to the buffer and to the rings of the others.

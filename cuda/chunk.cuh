@@ -62,11 +62,12 @@ struct Chunks {
         st_after_loads_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
     }
 
-    // The group stores chunk k of a span for `peer`: `move(to)` moves it there. False: leave.
-    template <class Move>
-    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, Move move) {
+    // The group stores chunk k of a span for `peer`: pack i of it is `load(i)`. False: leave.
+    template <class Load>
+    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
         if (!crew.everyone(crew.member != 0 || wait_for_place(ring, peer, k))) return false;
-        move(reinterpret_cast<char*>(place(ring, peer, channel.team.rank, k)));
+        Pack* to = place(ring, peer, channel.team.rank, k);
+        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, load, [&](u64 i, Pack pack) { put_pack(to + i, pack); });
         crew.everyone(true);
         if (crew.member == 0) {
             fence_sys();
@@ -75,11 +76,12 @@ struct Chunks {
         return true;
     }
 
-    // The group takes chunk k of `source`: `move(from)` moves it from there. False: leave.
-    template <class Move>
-    __device__ bool take(const Crew& crew, int ring, int source, u64 k, Move move) {
+    // The group takes chunk k of `source`: `keep(i, pack)` for each pack of it. False: leave.
+    template <class Keep>
+    __device__ bool take(const Crew& crew, int ring, int source, u64 k, u64 chunk_nbytes, Keep keep) {
         if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;
-        move(reinterpret_cast<const char*>(place(ring, channel.team.rank, source, k)));
+        const Pack* from = place(ring, channel.team.rank, source, k);
+        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, [&](u64 i) { return get_pack(from + i); }, keep);
         crew.everyone(true);
         if (crew.member == 0) signal_read(ring, source, k);
         return true;

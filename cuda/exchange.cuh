@@ -230,8 +230,7 @@ struct ExchangeOf {
         if (begin >= end) return true;
         const char* from = spans.out[peer_of(job)].address + begin;
         const u64 nbytes = smaller(chunks.nbytes, end - begin);
-        return chunks.store(
-            crew, 0, peer_of(job), k, [&](char* to) { load.copy(crew.member, crew.members, from, to, nbytes); });
+        return chunks.store(crew, 0, peer_of(job), k, nbytes, [&](u64 i) { return load(from, i, nbytes); });
     }
 
     // `k` is -1 in the first round.
@@ -240,8 +239,7 @@ struct ExchangeOf {
         const Span& span = spans.in[peer_of(job)];
         const u64 begin = smaller(k * chunks.nbytes, span.kept), nbytes = smaller(chunks.nbytes, span.kept - begin);
         char* to = span.address + begin;
-        return chunks.take(
-            crew, 0, peer_of(job), k, [&](const char* from) { copy_message(crew.member, crew.members, from, to, nbytes); });
+        return chunks.take(crew, 0, peer_of(job), k, nbytes, [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
     }
 };
 

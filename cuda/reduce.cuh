@@ -171,17 +171,14 @@ struct TwoShot {
     __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
         if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
-        const u64 room = packs_in(shard.nbytes) * kPackNbytes;  // whole packs are folded
-        return chunks.store(
-            crew, 0, peer, tile, [&](char* to) { copy_message(crew.member, crew.members, shard.send, to, shard.nbytes, room); });
+        return chunks.store(crew, 0, peer, tile, shard.nbytes, [&](u64 i) { return load_pack(shard.send, i, shard.nbytes); });
     }
 
     __device__ bool collect(const Crew& crew, u64 tile, int peer) {
         if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
         return chunks.take(
-            crew, 1, peer, tile,
-            [&](const char* from) { copy_message(crew.member, crew.members, from, shard.recv, shard.nbytes); });
+            crew, 1, peer, tile, shard.nbytes, [&](u64 i, Pack pack) { store_pack(shard.recv, i, shard.nbytes, pack); });
     }
 
     // This rank's shard: waits for what all ranks contribute, and for places for the result.

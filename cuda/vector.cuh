@@ -103,20 +103,15 @@ __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Loa
     }
 }
 
-// Threads copy a message between any addresses, one of which may be a peer's. Its last pack is written up to `room` bytes
-// from the beginning: what lies behind the message is zero.
-__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes, u64 room) {
+// Threads copy a message between any addresses, one of which may be a peer's.
+__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
     const u64 whole = (u64(from) | u64(to)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
     move_packs(
         member, whole, members, [&](u64 i) { return get_pack<true>(from, i, nbytes); },
         [&](u64 i, Pack pack) { put_pack<true>(to, i, nbytes, pack); });
     move_packs<1>(
         whole + member, packs_in(nbytes), members, [&](u64 i) { return get_pack(from, i, nbytes); },
-        [&](u64 i, Pack pack) { put_pack(to, i, room, pack); });
-}
-
-__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
-    copy_message(member, members, from, to, nbytes, nbytes);
+        [&](u64 i, Pack pack) { put_pack(to, i, nbytes, pack); });
 }
 
 // What each of `parts` gets of a message, in whole packs: an equal share, but not more than `most`.
