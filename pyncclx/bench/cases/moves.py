@@ -183,7 +183,7 @@ class Isend(Sendrecv):
 
 
 class Send(Sendrecv):
-    """The same ring by `Send` and `Recv`; every second rank receives first. One alone cannot, and does as before."""
+    """The same ring by `Send` and `Recv`; every second rank receives first. One alone cannot, and calls `Sendrecv`."""
 
     method, mpi_method, kind = "Send", "Sendrecv", "send"
 
@@ -199,7 +199,7 @@ class Send(Sendrecv):
             comm.Send(self.send, self.next)
 
         if self.size == 1:
-            return super().call(in_place)
+            return lambda: comm.Sendrecv(*self.arguments(in_place))
         return receive_first if self.rank % 2 else send_first
 
 
