@@ -126,7 +126,7 @@ def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
     binary = nvrtc.link(nvrtc.compile_kernels(file, [kernel], ARCHITECTURE, "-dlto"), code, ARCHITECTURE, "-verbose")
     instructions = machine_code(binary, tmp_path)[kernel]
     assert [line for line in instructions if "CALL" in line and not re.search(RARE, line)] == []
-    assert max(map(int, re.findall(r"(\d+) bytes spill", binary.log))) <= 128
+    assert max(map(int, re.findall(r"(\d+) bytes spill", binary.log))) <= 256  # half numbers are converted by integers
 
 
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
