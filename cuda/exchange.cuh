@@ -26,10 +26,6 @@ struct StoredPacks {
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
         return load_pack(address, i, nbytes);
     }
-    // All packs of a message, by some threads.
-    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, char* to, u64 nbytes) const {
-        copy_message(member, members, from, to, nbytes);
-    }
 };
 
 template <class Load>
@@ -141,7 +137,10 @@ struct ExchangeOf {
 
     __device__ void store_to(int peer, u32 threads) {
         const Span& span = spans.out[peer];
-        load.copy(threadIdx.x, threads, span.address, spans.place[peer], span.nbytes);
+        move_packs(
+            threadIdx.x, packs_in(span.nbytes), threads,
+            [&](u64 i) { return load(span.address, i, span.nbytes); },
+            [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
     }
 
     __device__ bool await_straight() {
@@ -158,7 +157,11 @@ struct ExchangeOf {
 
     __device__ void copy_own(u32 thread, u32 threads) {
         const Span &from = spans.out[channel.team.rank], &to = spans.in[channel.team.rank];
-        if (from.address != to.address) load.copy(thread, threads, from.address, to.address, to.kept);
+        if (from.address == to.address) return;
+        move_packs(
+            thread, packs_in(to.kept), threads,
+            [&](u64 i) { return load(from.address, i, from.nbytes); },
+            [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
     }
 
     // Job j is the j-th peer; the last one is this rank, whose own span is copied while packets are awaited. A thread
