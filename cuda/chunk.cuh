@@ -62,12 +62,11 @@ struct Chunks {
         st_after_loads_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
     }
 
-    // The group stores chunk k of a span for `peer`: pack i of it is `load(i)`. False: leave.
-    template <class Load>
-    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
+    // The group stores chunk k of a span for `peer`, with `fill(place)`. False: leave.
+    template <class Fill>
+    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, Fill fill) {
         if (!crew.everyone(crew.member != 0 || wait_for_place(ring, peer, k))) return false;
-        Pack* to = place(ring, peer, channel.team.rank, k);
-        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, load, [&](u64 i, Pack pack) { put_pack(to + i, pack); });
+        fill(place(ring, peer, channel.team.rank, k));
         crew.everyone(true);
         if (crew.member == 0) {
             fence_sys();
@@ -76,15 +75,31 @@ struct Chunks {
         return true;
     }
 
-    // The group takes chunk k of `source`: `keep(i, pack)` for each pack of it. False: leave.
-    template <class Keep>
-    __device__ bool take(const Crew& crew, int ring, int source, u64 k, u64 chunk_nbytes, Keep keep) {
+    // The group takes chunk k of `source`, with `use(place)`. False: leave.
+    template <class Use>
+    __device__ bool take(const Crew& crew, int ring, int source, u64 k, Use use) {
         if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;
-        const Pack* from = place(ring, channel.team.rank, source, k);
-        move_packs(crew.member, packs_in(chunk_nbytes), crew.members, [&](u64 i) { return get_pack(from + i); }, keep);
+        use(place(ring, channel.team.rank, source, k));
         crew.everyone(true);
         if (crew.member == 0) signal_read(ring, source, k);
         return true;
+    }
+
+    // The same pack by pack: pack i of a chunk is `load(i)`, and `keep(i, pack)` for each pack that came.
+    template <class Load>
+    __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
+        return store(crew, ring, peer, k, [&](Pack* to) {
+            const auto put = [&](u64 i, Pack pack) { put_pack(to + i, pack); };
+            move_packs(crew.member, packs_in(chunk_nbytes), crew.members, load, put);
+        });
+    }
+
+    template <class Keep>
+    __device__ bool take(const Crew& crew, int ring, int source, u64 k, u64 chunk_nbytes, Keep keep) {
+        return take(crew, ring, source, k, [&](const Pack* from) {
+            const auto get = [&](u64 i) { return get_pack(from + i); };
+            move_packs(crew.member, packs_in(chunk_nbytes), crew.members, get, keep);
+        });
     }
 
   private:

@@ -12,19 +12,26 @@
 // the one that replaces it is stored, by the same thread (packets) or in an earlier round (chunks). Such a span is
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
-#include "chunk.cuh"
+#include "exchange_chunks.cuh"
 #include "packet.cuh"
-#include "spans.cuh"
 #include "window.cuh"
 
 constexpr u32 kHeader = 2;        // packets at the start of every slot that carry no payload:
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
+// Where there are windows longer spans go straight, whatever the room: packets are twice the bytes.
+constexpr u32 kMostPackets = kHeader + 2 * (12 << 10) / kPackNbytes;
+
 // Where the packs of what is sent come from: from where the span is.
 struct StoredPacks {
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
         return load_pack(address, i, nbytes);
+    }
+    // All packs of a message, to memory that may be a peer's, or stays this rank's.
+    template <bool kPut>
+    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, char* to, u64 nbytes) const {
+        copy_packs<kPut>(member, members, from, to, nbytes);
     }
 };
 
@@ -72,7 +79,8 @@ struct ExchangeOf {
     __device__ int peers() const { return channel.team.size - 1; }
 
     __device__ bool is_long(const Span& span) const {
-        return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
+        const u32 most = channel.team.slot_packets;
+        return packs_in(span.nbytes) * 2 + kHeader > (has_windows() && most > kMostPackets ? kMostPackets : most);
     }
 
     // Windows are made by all ranks, so all have some or none has.
@@ -137,10 +145,7 @@ struct ExchangeOf {
 
     __device__ void store_to(int peer, u32 threads) {
         const Span& span = spans.out[peer];
-        move_packs(
-            threadIdx.x, packs_in(span.nbytes), threads,
-            [&](u64 i) { return load(span.address, i, span.nbytes); },
-            [&](u64 i, Pack pack) { put_pack(spans.place[peer], i, span.nbytes, pack); });
+        load.template copy<true>(threadIdx.x, threads, span.address, spans.place[peer], span.nbytes);
     }
 
     __device__ bool await_straight() {
@@ -157,11 +162,7 @@ struct ExchangeOf {
 
     __device__ void copy_own(u32 thread, u32 threads) {
         const Span &from = spans.out[channel.team.rank], &to = spans.in[channel.team.rank];
-        if (from.address == to.address) return;
-        move_packs(
-            thread, packs_in(to.kept), threads,
-            [&](u64 i) { return load(from.address, i, from.nbytes); },
-            [&](u64 i, Pack pack) { store_pack(to.address, i, to.kept, pack); });
+        if (from.address != to.address) load.template copy<false>(thread, threads, from.address, to.address, to.kept);
     }
 
     // Job j is the j-th peer; the last one is this rank, whose own span is copied while packets are awaited. A thread
@@ -186,63 +187,24 @@ struct ExchangeOf {
         return channel.everyone(ok);
     }
 
-    // Jobs 0 … peers() - 1 store for a peer, the others take from one. In place one group does both for a peer, lest a
-    // chunk be stored where one is still to be sent from. The last job, if nothing went straight, copies what stays.
+    // All threads. How much of a span goes as chunks: all or nothing.
     __device__ bool move_chunks() {
-        Chunks chunks(channel, 1);
-        const u32 senders = u32(peers()), paired = in_place() ? senders : 0, moves = 2 * senders - paired;
+        const int peer = int(threadIdx.x);
+        if (channel.is_peer(peer)) {
+            const Span &to = spans.out[peer], &from = spans.in[peer];
+            spans.stored[peer] = is_long(to) && spans.place[peer] == nullptr ? to.nbytes : 0;
+            spans.taken[peer] = is_long(from) && !comes_straight(peer) ? from.nbytes : 0;
+        }
+        __syncthreads();
         const bool copies = copies_long() && !any_straight();
-        const u32 jobs = moves + copies;
-        const Crew crew(jobs);
-        u64 longest = 0;
-        for (u32 job = 0; job < 2 * senders; ++job)
-            if (chunked_nbytes(job) > longest) longest = chunked_nbytes(job);
-        const u64 rounds = longest == 0 ? copies : (longest + chunks.nbytes - 1) / chunks.nbytes + 1;
-        bool ok = true;
-        for (u64 round = 0; ok && round < rounds; ++round)
-            for (u32 job = crew.first_job; ok && job < jobs; job += crew.next_job) {
-                if (job == moves) {
-                    if (round == 0) copy_own(crew.member, crew.members);
-                    continue;
-                }
-                if (is_sender(job)) ok = store_chunk(chunks, crew, job, round);
-                if (ok && (paired || !is_sender(job))) ok = take_chunk(chunks, crew, job + paired, round - 1);
-            }
-        return channel.everyone(ok);
+        return ChunkExchange<Load>(channel, spans, load)
+            .run(in_place(), copies, [&](const Crew& crew) { copy_own(crew.member, crew.members); });
     }
 
     __device__ bool in_place() const {
         bool any = false;
         for (int j = 0; j < peers(); ++j) any |= in_place(channel.peer(j));
         return any;
-    }
-
-    __device__ bool is_sender(u32 job) const { return job < u32(peers()); }
-    __device__ int peer_of(u32 job) const { return channel.peer(int(job) % peers()); }
-
-    // How much of a job's span goes as chunks: all or nothing.
-    __device__ u64 chunked_nbytes(u32 job) const {
-        const int peer = peer_of(job);
-        const Span& span = is_sender(job) ? spans.out[peer] : spans.in[peer];
-        const bool straight = is_sender(job) ? spans.place[peer] != nullptr : comes_straight(peer);
-        return is_long(span) && !straight ? span.nbytes : 0;
-    }
-
-    __device__ bool store_chunk(Chunks& chunks, const Crew& crew, u32 job, u64 k) {
-        const u64 begin = k * chunks.nbytes, end = chunked_nbytes(job);
-        if (begin >= end) return true;
-        const char* from = spans.out[peer_of(job)].address + begin;
-        const u64 nbytes = smaller(chunks.nbytes, end - begin);
-        return chunks.store(crew, 0, peer_of(job), k, nbytes, [&](u64 i) { return load(from, i, nbytes); });
-    }
-
-    // `k` is -1 in the first round.
-    __device__ bool take_chunk(Chunks& chunks, const Crew& crew, u32 job, u64 k) {
-        if (i64(k) < 0 || k * chunks.nbytes >= chunked_nbytes(job)) return true;
-        const Span& span = spans.in[peer_of(job)];
-        const u64 begin = smaller(k * chunks.nbytes, span.kept), nbytes = smaller(chunks.nbytes, span.kept - begin);
-        char* to = span.address + begin;
-        return chunks.take(crew, 0, peer_of(job), k, nbytes, [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
     }
 };
 

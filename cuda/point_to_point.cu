@@ -72,11 +72,7 @@ __device__ __forceinline__ void pull_message(const Team& team, const Pull& pull)
     if (threadIdx.x == 0) ok = wait_for_clock(team, pull.ready, pull.clock, pull.peer, pull.tag);
     ok = __syncthreads_and(ok);
     const Part part(pull.nbytes, gridDim.x, blockIdx.x);
-    if (ok)
-        move_packs(
-            threadIdx.x, packs_in(part.nbytes), blockDim.x,
-            [&](u64 i) { return get_pack(pull.from + part.begin, i, part.nbytes); },
-            [&](u64 i, Pack pack) { store_pack(pull.to + part.begin, i, part.nbytes, pack); });
+    if (ok) copy_here(threadIdx.x, blockDim.x, pull.from + part.begin, pull.to + part.begin, part.nbytes);
     __syncthreads();
     if (threadIdx.x != 0) return;
     // A block that gave up is counted too, so that the next kernel finds 0; nobody hears then that the message is over.

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_co
 
 // How a tile is folded in two shots: this rank's shard, for every rank its own prefix. False: leave.
 template <class T, class Op>
-__device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew, u64 tile, bool exclusive) {
+__device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew, u32 tile, bool exclusive) {
     Channel& channel = shots.channel;
     Chunks& chunks = shots.chunks;
     const int me = shots.me(), peer = int(crew.member);
@@ -112,7 +112,7 @@ __device__ bool run_once(TwoShot<T, Op, VectorTiling>& shots, bool exclusive) {
     const bool folds = threadIdx.x / 32 < folders, all = folders == 0;
     const Crew crew = all ? Crew(1) : folds ? Crew(1, 0, folders, 1) : Crew(transfers, folders, warps, 2);
     const u32 first = all || folds ? 0 : 1, jobs = all ? transfers + 1 : folds ? 1 : transfers;
-    const auto fold = [&](const Crew& crew, u64 tile) { return fold_tile(shots, crew, tile, exclusive); };
+    const auto fold = [&](const Crew& crew, u32 tile) { return fold_tile(shots, crew, tile, exclusive); };
     return shots.channel.everyone(shots.work(crew, first, jobs, fold));
 }
 
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scan_two_shot(const __grid_con
     } else if (ok) {
         Chunks chunks(channel);
         const int receiver = receives(team.rank) ? kToAll : kToNone;  // whether this rank collects
-        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver};
+        TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver, 1, nullptr};
         ok = run_once(shots, args.exclusive);
     }
     channel.leave(ok);

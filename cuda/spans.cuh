@@ -11,6 +11,7 @@ struct Span {
 
 struct Spans {  // of one block, in shared memory; [rank]
     Span out[kMaxRanks], in[kMaxRanks];
+    u64 stored[kMaxRanks], taken[kMaxRanks];  // bytes that go as chunks
     char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
 };
 

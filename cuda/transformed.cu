@@ -44,6 +44,16 @@ struct TransformedPacks {
         return pack_of(made);
     }
 
+    template <bool kPut>
+    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, char* to, u64 nbytes) const {
+        move_packs(
+            member, packs_in(nbytes), members, [&](u64 i) { return (*this)(from, i, nbytes); },
+            [&](u64 i, Pack pack) {
+                if constexpr (kPut) put_pack(to, i, nbytes, pack);
+                else store_pack(to, i, nbytes, pack);
+            });
+    }
+
   private:
     // The rare way, kept out of the loops: a pack of several rows, a message's last, an address that is not aligned.
     static __device__ __noinline__ Pack one_by_one(const TransformedArgs& args, const From* from, u64 count, u64 row, u64 column) {

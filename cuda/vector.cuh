@@ -88,30 +88,53 @@ __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack 
     else put_pack(message, i, nbytes, pack);
 }
 
+template <bool kWhole>
+__device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pack pack) {
+    if constexpr (kWhole) reinterpret_cast<Pack*>(message)[i] = pack;
+    else store_pack(message, i, nbytes, pack);
+}
+
 // Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
-// which a store to a peer would otherwise hold back.
-template <int kUnroll = 4, class Load, class Store>
+// which a store to a peer would otherwise hold back. `Index` counts packs; a chunk's fit a narrow one, which saves registers.
+template <int kUnroll = 4, class Index = u64, class Load, class Store>
 __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Load load, Store store) {
-    for (u64 i = first; i < packs; i += kUnroll * stride) {
+    const Index end = Index(packs), step = Index(stride);
+    for (Index i = Index(first); i < end; i += kUnroll * step) {
         Pack moved[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
-            if (i + u * stride < packs) moved[u] = load(i + u * stride);
+            if (i + u * step < end) moved[u] = load(i + u * step);
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
-            if (i + u * stride < packs) store(i + u * stride, moved[u]);
+            if (i + u * step < end) store(i + u * step, moved[u]);
     }
 }
 
-// Threads copy a message between any addresses, one of which may be a peer's.
-__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+// Threads copy a message between any addresses: with kPut to memory that may be a peer's, else to this rank's own, which
+// the kernel may then read by plain loads. The message may have come from a peer, or be in a peer's memory.
+template <bool kPut, class Index = u64>
+__device__ __forceinline__ void copy_packs(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
     const u64 whole = (u64(from) | u64(to)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
-    move_packs(
+    move_packs<4, Index>(
         member, whole, members, [&](u64 i) { return get_pack<true>(from, i, nbytes); },
-        [&](u64 i, Pack pack) { put_pack<true>(to, i, nbytes, pack); });
-    move_packs<1>(
+        [&](u64 i, Pack pack) {
+            if constexpr (kPut) put_pack<true>(to, i, nbytes, pack);
+            else store_pack<true>(to, i, nbytes, pack);
+        });
+    move_packs<1, Index>(
         whole + member, packs_in(nbytes), members, [&](u64 i) { return get_pack(from, i, nbytes); },
-        [&](u64 i, Pack pack) { put_pack(to, i, nbytes, pack); });
+        [&](u64 i, Pack pack) {
+            if constexpr (kPut) put_pack(to, i, nbytes, pack);
+            else store_pack(to, i, nbytes, pack);
+        });
+}
+
+__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+    copy_packs<true>(member, members, from, to, nbytes);
+}
+
+__device__ __forceinline__ void copy_here(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+    copy_packs<false>(member, members, from, to, nbytes);
 }
 
 // What each of `parts` gets of a message, in whole packs: an equal share, but not more than `most`.

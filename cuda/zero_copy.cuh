@@ -81,16 +81,15 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
     if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
-    bool ok;
-    if (windows && reach.all) {
-        if constexpr (kGroupPacks<T> == 1)
-            if (to != nullptr && longest >= kTiledChunks * args.team.chunk_nbytes)
-                return FoldInPlace<T, Op>{channel, reach, args, whole, to}.run();
-        ok = ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
-    } else {
-        Chunks chunks(channel, receiver == kToNone ? 1 : kRings);  // what is folded goes nowhere: one ring, of longer chunks
-        ok = TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver}.run();
+    if (!windows || !reach.all) {
+        const u32 lanes = receiver == kToNone ? lanes_of(args.team, whole.shard_nbytes) : 1;
+        Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // of what is folded nothing goes anywhere
+        return TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver, lanes, to}.run();
     }
+    if constexpr (kGroupPacks<T> == 1)
+        if (to != nullptr && longest >= kTiledChunks * args.team.chunk_nbytes)
+            return FoldInPlace<T, Op>{channel, reach, args, whole, to}.run();
+    const bool ok = ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
     // Cut anew, which needs no registers until now.
     if (ok && to != nullptr) move_result(tiling_of(~0ull).shard(0, args.team.rank), to);
     return ok;

@@ -70,7 +70,16 @@ MUTATIONS = {
         "push_reduce.cuh", "return source + 1 == holder ||", "return {} ? source : source + 1 == holder ||", "tsan"
     ),
     # In place, a group takes what replaces something that another one has still to send.
-    "in place apart": Mutation("exchange.cuh", "paired = in_place() ?", "paired = in_place() && !{} ?", "tsan"),
+    "in place apart": Mutation(
+        "exchange_chunks.cuh",
+        "bool in_place, bool copies, Copy copy_own) {",
+        "bool asked, bool copies, Copy copy_own) { const bool in_place = asked && !{};",
+        "tsan",
+    ),
+    # Two lanes share a ring, whose counters then go back and forth.
+    "lanes cross": Mutation(
+        "exchange_chunks.cuh", "lane = int(job / peers % lanes)", "lane = {} ? 0 : int(job / peers % lanes)", "hostile"
+    ),
     # In place a result moves to where rank 0 has yet to read.
     "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"),
     # A result comes where something has yet to be sent from.
@@ -124,8 +133,8 @@ MUTATIONS = {
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",
-        "put_pack(to + i, pack); });\n        crew.everyone(true);",
-        "put_pack(to + i, pack); });\n        if (!{}) crew.everyone(true);",
+        "fill(place(ring, peer, channel.team.rank, k));\n        crew.everyone(true);",
+        "fill(place(ring, peer, channel.team.rank, k));\n        if (!{}) crew.everyone(true);",
         "tsan",
     ),
     # One thread has acquired, the others go on without it.
