@@ -20,9 +20,6 @@ constexpr u32 kHeader = 2;        // packets at the start of every slot that car
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
-// Where there are windows longer spans go straight, whatever the room: packets are twice the bytes.
-constexpr u32 kMostPackets = kHeader + 2 * (12 << 10) / kPackNbytes;
-
 // Where the packs of what is sent come from: from where the span is.
 struct StoredPacks {
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
@@ -79,8 +76,8 @@ struct ExchangeOf {
     __device__ int peers() const { return channel.team.size - 1; }
 
     __device__ bool is_long(const Span& span) const {
-        const u32 most = channel.team.slot_packets;
-        return packs_in(span.nbytes) * 2 + kHeader > (has_windows() && most > kMostPackets ? kMostPackets : most);
+        if (has_windows() && span.nbytes > kStraightNbytes) return true;
+        return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
     }
 
     // Windows are made by all ranks, so all have some or none has.

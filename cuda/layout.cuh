@@ -19,6 +19,7 @@ constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers s
 constexpr u32 kDepth = 2;      // chunks of a ring
 constexpr u32 kPackNbytes = 16;
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
+constexpr u32 kStraightNbytes = 12 << 10;  // of a span: between windows longer ones are no packets, which are twice the bytes
 
 // Words of memory that host and device both see. The host owns `abort`, the device all others.
 struct Watch {

@@ -10,7 +10,7 @@ from ..buffers import on_host, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
 from .blocks import pack, resolve_blocks
-from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
+from .launch import Call, Choice, as_spans, check_fits, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while the longest block, of `nbytes`, fits them, chunks when it does not: the kernel does both."""
-    fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, "allgatherv", nbytes, layout.size - 1) if fits else as_chunks(layout, "allgatherv")
+    return as_spans(layout, "allgatherv", nbytes)
 
 
 @takes_derived("Allgatherv", ONE, VECTOR)

@@ -12,7 +12,7 @@ from ..errors import NotSupported
 from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
-from .launch import Call, Choice, as_chunks, as_packets, check_fits, is_in_place
+from .launch import Call, Choice, as_spans, check_fits, is_in_place
 from .transformed import transformed
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
-    fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, "alltoall", nbytes, layout.size - 1) if fits else as_chunks(layout, "alltoall")
+    return as_spans(layout, "alltoall", nbytes)
 
 
 @takes_derived("Alltoall", BLOCKS, BLOCKS)

@@ -10,7 +10,7 @@ from ..buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .blocks import resolve_elsewhere, rooted_on_host
-from .launch import Call, Choice, as_chunks, as_packets, check_fits, check_root, is_in_place
+from .launch import Call, Choice, as_spans, check_fits, check_root, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
-    fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, "gather", nbytes, layout.size - 1) if fits else as_chunks(layout, "gather")
+    return as_spans(layout, "gather", nbytes)
 
 
 @takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")

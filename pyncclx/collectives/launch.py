@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
+STRAIGHT_NBYTES = 12 << 10  # of a block's part: between windows a longer one is no packets; kStraightNbytes there
 MOST_EARLY_BLOCKS = 32  # of a kernel that is launched early; kMostEarlyBlocks of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
@@ -65,6 +66,16 @@ def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
     why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     return Choice(kernel, layout.channels, None, why)
+
+
+def as_spans(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """Messages of at most `nbytes` to each rank: packets while they fit, else chunks; the kernel does both."""
+    if nbytes > layout.packet_nbytes:
+        return as_chunks(layout, kernel)
+    choice = as_packets(layout, kernel, nbytes, layout.size - 1)
+    if nbytes <= choice.grid * STRAIGHT_NBYTES:
+        return choice
+    return choice._replace(why=f"{choice.why}; in place where the buffers are in windows")
 
 
 def by_length(

@@ -12,7 +12,7 @@ from ..arrays import in_c_order
 from ..buffers import on_host, resolve
 from ..errors import NotSupported
 from ..layout import Layout
-from .launch import Call, Choice, as_chunks, as_packets, is_in_place
+from .launch import Call, Choice, as_spans, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -23,8 +23,7 @@ ARGUMENTS = struct.Struct("=QQQq4Q")  # TransformedArgs of cuda/transformed.cu a
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
     """As Allgather and Alltoall do, by the length of what arrives."""
-    fits = nbytes <= layout.packet_nbytes
-    return as_packets(layout, kernel, nbytes, layout.size - 1) if fits else as_chunks(layout, kernel)
+    return as_spans(layout, kernel, nbytes)
 
 
 def transformed(

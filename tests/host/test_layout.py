@@ -43,8 +43,8 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %zu %zu %zu %u\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
-           offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks);
+    printf("constants %d %d %u %u %zu %zu %zu %u %u\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
+           offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks, kStraightNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -135,6 +135,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
         launch.MOST_EARLY_BLOCKS,
+        launch.STRAIGHT_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]

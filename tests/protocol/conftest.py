@@ -59,9 +59,10 @@ def _built(name: str, flags: tuple[str, ...], write: Write | None) -> Path:
     return program
 
 
-def _run(program: Path, *, ranks: int, **options: int) -> subprocess.CompletedProcess[str]:
+def _run(program: Path, *, ranks: int, kib: int = 0, **options: int) -> subprocess.CompletedProcess[str]:
+    """On leases of `kib` KiB; without it, of the least length."""
     command = [*_fixed_addresses(), str(program)]
-    command += [f"{key}={value}" for key, value in {"ranks": ranks, **_layout(ranks), **options}.items()]
+    command += [f"{key}={value}" for key, value in {"ranks": ranks, **_layout(ranks, kib), **options}.items()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | REPORTS, check=False)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip(f"ThreadSanitizer does not start here: {done.stderr.strip()[-200:]}")
@@ -79,9 +80,9 @@ def _fixed_addresses() -> tuple[str, ...]:
 
 
 @functools.cache
-def _layout(ranks: int) -> dict[str, int]:
-    """A lease with two channels and chunks of the least length, to the byte."""
-    plans = (layout.plan(kib << 10, ranks, CHANNELS) for kib in range(16, 1024))
+def _layout(ranks: int, kib: int) -> dict[str, int]:
+    """A lease with two channels, to the byte; the least has chunks of the least length."""
+    plans = (layout.plan(each << 10, ranks, CHANNELS) for each in range(kib or 16, 1024))
     chosen = next(plan for plan in plans if plan.channels == CHANNELS)
     names = ("channels", "slot_packets", "chunk_nbytes", "packets_offset", "rings_offset")
     return {"nbytes": chosen.end} | {name: getattr(chosen, name) for name in names}

@@ -37,3 +37,10 @@ def test_results_and_addresses_are_right(programs, ranks, epoch, hostile):
     for seed in range(3):
         done = programs["asan"](ranks=ranks, epoch=epoch, hostile=hostile, seed=10 * ranks + seed, calls=60)
         assert done.returncode == 0, f"seed {10 * ranks + seed}: {done.stderr[:6000]}"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_long_spans_go_straight_though_they_would_fit_packets(programs, name):
+    """Of two ranks with room for longer packets than kStraightNbytes; chunks are long, too."""
+    done = programs[name](ranks=2, kib=384, hostile=1, seed=7, calls=60)
+    assert done.returncode == 0, done.stderr[:6000]
