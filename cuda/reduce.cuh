@@ -61,12 +61,11 @@ __device__ __forceinline__ void fold_shard(u32 member, u32 members, Index packs,
     }
 }
 
-// The same of at most kRanks ranks: kLoadsAtOnce loads of a thread are on their way before the first is used.
-template <class T, class Op, int kRanks, class Load, class Keep>
-__device__ __forceinline__ void fold_of_few(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
-    constexpr int kFolds = kLoadsAtOnce / kRanks;
+// The same of at most kRanks ranks: the loads of kFolds packs are on their way before the first is used.
+template <class T, class Op, int kRanks, int kFolds = kLoadsAtOnce / kRanks, class Index, class Load, class Keep>
+__device__ __forceinline__ void fold_of_few(u32 member, u32 members, Index packs, int size, Load load, Keep keep) {
 #pragma unroll 1
-    for (u64 i = member; i < packs; i += kFolds * members) {
+    for (Index i = member; i < packs; i += kFolds * members) {
         Pack loaded[kFolds][kRanks];
 #pragma unroll
         for (int f = 0; f < kFolds; ++f)
@@ -93,30 +92,6 @@ __device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int
     if constexpr (!kWhole) fold_shard<T, Op>(member, members, packs, size, load, keep);
     else if (size <= 2) fold_of_few<T, Op, 2>(member, members, packs, size, load, keep);
     else fold_of_few<T, Op, kFewRanks>(member, members, packs, size, load, keep);
-}
-
-// Whole packs of two ranks: several loads of a thread are on their way before the first is used.
-template <class T, class Op, class Keep>
-__device__ __forceinline__ void fold_two(u32 member, u32 members, u32 packs, const Pack* first, const Pack* second, Keep keep) {
-    constexpr u32 kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : 2;  // of bytes and of pairs a fold is wider
-#pragma unroll 1
-    for (u32 i = member; i < packs; i += kFolds * members) {
-        Pack loaded[kFolds][2];
-#pragma unroll
-        for (u32 f = 0; f < kFolds; ++f)
-            if (i + f * members < packs) {
-                loaded[f][0] = get_pack(first + i + f * members);
-                loaded[f][1] = get_pack(second + i + f * members);
-            }
-#pragma unroll
-        for (u32 f = 0; f < kFolds; ++f) {
-            if (i + f * members >= packs) break;
-            Fold<T, Op> fold;
-            fold.add(0, loaded[f][0]);
-            fold.add(1, loaded[f][1]);
-            keep(i + f * members, fold.result(2));
-        }
-    }
 }
 
 constexpr int kToAll = -1;   // who gets a folded shard: every rank,
@@ -240,10 +215,11 @@ struct TwoShot {
         if (!crew.everyone(ready)) return false;
         const Shard shard = tiling.shard(tile, me());
         char* kept = to == nullptr ? shard.recv : to + (shard.recv - tiling.shard(0, me()).recv);
-        if (kGroupPacks<T> == 1 && peers() == 1 && (u64(shard.send) | u64(kept) | shard.nbytes) % kPackNbytes == 0)
-            fold_pair(crew, tile, shard, kept);
-        else
+        if (is_pair(u64(shard.send) | u64(kept) | shard.nbytes)) {
+            if constexpr (kPairs) fold_pair(crew, tile, shard, kept);
+        } else {
             fold_packs(crew, tile, shard, kept);
+        }
         crew.everyone(true);
         if (!channel.is_peer(peer)) return true;
         chunks.signal_read(ring, peer, number);
@@ -252,6 +228,10 @@ struct TwoShot {
         chunks.signal_stored(1, peer, tile);
         return true;
     }
+
+    // Are there two ranks, and whole packs to fold? Of groups of packs there is one way only.
+    static constexpr bool kPairs = kGroupPacks<T> == 1;
+    __device__ bool is_pair(u64 places) const { return kPairs && peers() == 1 && places % kPackNbytes == 0; }
 
     __device__ void fold_packs(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
         const auto load = [&](int rank, u64 i) { return contribution(tile, shard, rank, i); };
@@ -263,19 +243,20 @@ struct TwoShot {
         });
     }
 
-    // The same of two ranks and whole packs.
     __device__ void fold_pair(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
+        constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : 2;  // of bytes and of pairs a fold is wider
         const int other = channel.peer(0);
         const Pack* mine = reinterpret_cast<const Pack*>(shard.send);
         const Pack* theirs = chunks.place(ring_of(tile), me(), other, number_of(tile));
+        const Pack *first = other > 0 ? mine : theirs, *second = other > 0 ? theirs : mine;
         Pack* here = receiver == kToNone || receives(me()) ? reinterpret_cast<Pack*>(kept) : nullptr;
         Pack* there = receives(other) ? chunks.place(1, other, me(), tile) : nullptr;
-        const bool first = me() == 0;
-        const u32 packs = u32(shard.nbytes / kPackNbytes);
-        fold_two<T, Op>(crew.member, crew.members, packs, first ? mine : theirs, first ? theirs : mine, [&](u32 i, Pack pack) {
+        const auto load = [&](int rank, u32 i) { return get_pack((rank == 0 ? first : second) + i); };
+        const auto keep = [&](u32 i, Pack pack) {
             if (here != nullptr) here[i] = pack;
             if (there != nullptr) put_pack(there + i, pack);
-        });
+        };
+        fold_of_few<T, Op, 2, kFolds>(crew.member, crew.members, u32(shard.nbytes / kPackNbytes), 2, load, keep);
     }
 
     // What a rank contributes to pack `i` of this rank's shard.

@@ -34,8 +34,8 @@ REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
 SPILLS = {  # more than that, where it was measured to be no loss
     # a tile of two ranks in ordinary arrays, two packs at once: 128 MB of float16 take 448 µs on 2 H200, before 585
-    "allreduce_two_shot": 32,
-    "reduce_two_shot_to_root": 128,
+    "allreduce_two_shot": 64,
+    "reduce_two_shot_to_root": 48,
     "dispatch": 80,  # to 8-bit floats, where as many loads are on their way as registers allow
     "reduce_scatter_block_two_shot": 192,  # of 128 MB in windows on 4 H200 it takes 325 µs so, and 327 with half of it
 }
