@@ -17,6 +17,7 @@ DEPTH = 2  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 HEADER_PACKETS = 2  # kHeader of cuda/exchange.cuh
+MOST_PACKETS = HEADER_PACKETS + 2 * (17 << 10) // PACK_NBYTES  # longer messages are faster as chunks, in any heap
 
 TEAM = struct.Struct(f"=iiIIIIQQQQQ{MAX_RANKS}Q")  # Team without its places
 PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
@@ -71,7 +72,7 @@ class Layout:
 
 
 def plan(nbytes: int, size: int, max_channels: int) -> Layout:
-    """Divide a lease: three eighths for packets, the rest for chunks, as many channels as leave chunks long enough.
+    """Divide a lease: up to three eighths for packets, the rest for chunks, and as many channels as leave those long.
 
     Raises
     ------
@@ -81,8 +82,10 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
     channels, peers = max_channels, max(size - 1, 1)
     while channels >= 1:
         room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
-        slot_packets = room * 3 // 8 // (channels * 2 * peers * PACK_NBYTES) // 2 * 2
-        chunk_nbytes = (room - room * 3 // 8) // (RINGS * channels * peers * DEPTH) // 128 * 128
+        slots = channels * 2 * peers * PACK_NBYTES  # bytes of a packet in each
+        for_packets = min(room * 3 // 8, MOST_PACKETS * slots)
+        slot_packets = for_packets // slots // 2 * 2
+        chunk_nbytes = (room - for_packets) // (RINGS * channels * peers * DEPTH) // 128 * 128
         if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
             return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
         channels //= 2
