@@ -84,6 +84,10 @@ MUTATIONS = {
     "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"),
     # A result comes where something has yet to be sent from.
     "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
+    # The same in ordinary arrays: where rank 0's shard was, a result comes before that has been sent.
+    "result before it was taken": Mutation(
+        "reduce.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
+    ),
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
         "point_to_point.cu",
