@@ -6,7 +6,7 @@
 //
 // Both forms give the same bits (reduce_ops.cuh). In place: send == recv. Exscan leaves rank 0's recvbuf alone.
 #include "reach.cuh"
-#include "reduce.cuh"
+#include "two_shot.cuh"
 
 struct ScanArgs : ReduceArgs {  // without a root
     int exclusive;              // 1: Exscan

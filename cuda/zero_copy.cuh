@@ -6,6 +6,7 @@
 #pragma once
 #include "fold_in_place.cuh"
 #include "push_reduce.cuh"
+#include "two_shot.cuh"
 
 // Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
 // so many chunks the second meeting costs more.

@@ -48,7 +48,7 @@ MUTATIONS = {
         "{} ? st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1)) : st_after_loads_sys(",
         "tsan",
     ),
-    "folded without release": Mutation("reduce.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    "folded without release": Mutation("two_shot.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # What went straight to its place is announced, and may come later.
     "straight without release": Mutation("exchange.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # A peer's buffer is written while it may still be in use.
@@ -86,7 +86,7 @@ MUTATIONS = {
     "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
     # The same in ordinary arrays: where rank 0's shard was, a result comes before that has been sent.
     "result before it was taken": Mutation(
-        "reduce.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
+        "two_shot.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
     ),
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
