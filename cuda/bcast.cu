@@ -112,17 +112,15 @@ struct Relay {
 
     __device__ bool scatter(const Crew& crew, u64 tile, int peer) {
         const Span from = pieces.piece(tile, peer);
-        return chunks.store(crew, 0, peer, tile, [&](Pack* to) {
-            copy_message(crew.member, crew.members, from.address, reinterpret_cast<char*>(to), from.nbytes);
-        });
+        return chunks.store(
+            crew, 0, peer, tile, [&](Pack* to) { copy_message(crew.member, crew.members, from.address, to, from.nbytes); });
     }
 
     __device__ bool collect(const Crew& crew, u64 tile, int peer) {
         if (peer == pieces.root) return true;
         const Span to = pieces.piece(tile, peer);
-        return chunks.take(crew, 1, peer, tile, [&](const Pack* from) {
-            copy_here(crew.member, crew.members, reinterpret_cast<const char*>(from), to.address, to.nbytes);
-        });
+        return chunks.take(
+            crew, 1, peer, tile, [&](const Pack* from) { copy_here(crew.member, crew.members, from, to.address, to.nbytes); });
     }
 
     // This rank's piece, to the buffer and to the rings of the others.

@@ -27,7 +27,7 @@ struct StoredPacks {
     }
     // All packs of a message, to memory that may be a peer's, or stays this rank's.
     template <bool kPut>
-    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, char* to, u64 nbytes) const {
+    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* to, u64 nbytes) const {
         copy_packs<kPut>(member, members, from, to, nbytes);
     }
 };

@@ -92,7 +92,7 @@ struct ChunkExchange {
         const char* from = spans.out[peer].address + begin;
         const u64 nbytes = smaller(chunks.nbytes, end - begin);
         return chunks.store(crew, lane, peer, k, [&](Pack* to) {
-            load.template copy<true>(crew.member, crew.members, from, reinterpret_cast<char*>(to), nbytes);
+            load.template copy<true>(crew.member, crew.members, from, to, nbytes);
         });
     }
 
@@ -101,7 +101,7 @@ struct ChunkExchange {
         const Span& span = spans.in[peer];
         const u64 begin = smaller(begin_of(lane, k), span.kept), nbytes = smaller(chunks.nbytes, span.kept - begin);
         return chunks.take(crew, lane, peer, k, [&](const Pack* from) {
-            copy_here(crew.member, crew.members, reinterpret_cast<const char*>(from), span.address + begin, nbytes);
+            copy_here(crew.member, crew.members, from, span.address + begin, nbytes);
         });
     }
 };

@@ -45,7 +45,8 @@ struct TransformedPacks {
     }
 
     template <bool kPut>
-    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, char* to, u64 nbytes) const {
+    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* target, u64 nbytes) const {
+        char* to = static_cast<char*>(target);
         move_packs(
             member, packs_in(nbytes), members, [&](u64 i) { return (*this)(from, i, nbytes); },
             [&](u64 i, Pack pack) {

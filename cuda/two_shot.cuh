@@ -6,11 +6,6 @@
 #include "exchange_chunks.cuh"
 #include "reduce.cuh"
 
-template <bool kPut>
-__device__ __forceinline__ void copy_chunk(const Crew& crew, const void* from, void* to, u64 nbytes) {
-    copy_packs<kPut, u32>(crew.member, crew.members, static_cast<const char*>(from), static_cast<char*>(to), nbytes);
-}
-
 enum Owners : int { kEveryone, kAllButRoot, kRootAlone };  // who folds shards, as the tiling has it
 
 // `to`: where this rank's folded shards belong, if not where the tiling has them: at the beginning of the vector, which
@@ -85,7 +80,7 @@ struct TwoShot {
         if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
         return chunks.store(crew, ring_of(tile), peer, number_of(tile), [&](Pack* place) {
-            copy_chunk<true>(crew, shard.send, place, shard.nbytes);
+            copy_packs<true, u32>(crew.member, crew.members, shard.send, place, shard.nbytes);
         });
     }
 
@@ -93,7 +88,7 @@ struct TwoShot {
         if (!owns(peer)) return true;
         const Shard shard = tiling.shard(tile, peer);
         return chunks.take(crew, 1, peer, tile, [&](const Pack* place) {
-            copy_chunk<false>(crew, place, shard.recv, shard.nbytes);
+            copy_packs<false, u32>(crew.member, crew.members, place, shard.recv, shard.nbytes);
         });
     }
 

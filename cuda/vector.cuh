@@ -113,7 +113,9 @@ __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Loa
 // Threads copy a message between any addresses: with kPut to memory that may be a peer's, else to this rank's own, which
 // the kernel may then read by plain loads. The message may have come from a peer, or be in a peer's memory.
 template <bool kPut, class Index = u64>
-__device__ __forceinline__ void copy_packs(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+__device__ __forceinline__ void copy_packs(u32 member, u32 members, const void* source, void* target, u64 nbytes) {
+    const char* from = static_cast<const char*>(source);
+    char* to = static_cast<char*>(target);
     const u64 whole = (u64(from) | u64(to)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
     move_packs<4, Index>(
         member, whole, members, [&](u64 i) { return get_pack<true>(from, i, nbytes); },
@@ -129,11 +131,11 @@ __device__ __forceinline__ void copy_packs(u32 member, u32 members, const char* 
         });
 }
 
-__device__ __forceinline__ void copy_message(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+__device__ __forceinline__ void copy_message(u32 member, u32 members, const void* from, void* to, u64 nbytes) {
     copy_packs<true>(member, members, from, to, nbytes);
 }
 
-__device__ __forceinline__ void copy_here(u32 member, u32 members, const char* from, char* to, u64 nbytes) {
+__device__ __forceinline__ void copy_here(u32 member, u32 members, const void* from, void* to, u64 nbytes) {
     copy_packs<false>(member, members, from, to, nbytes);
 }
 

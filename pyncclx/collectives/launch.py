@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
-STRAIGHT_NBYTES = 12 << 10  # of a block's part: between windows a longer one is no packets; kStraightNbytes there
+STRAIGHT_NBYTES = 12 << 10  # of a block's part: between windows longer ones are no packets; also in cuda/layout.cuh
 MOST_EARLY_BLOCKS = 32  # of a kernel that is launched early; kMostEarlyBlocks of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
