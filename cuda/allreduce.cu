@@ -1,7 +1,7 @@
 // Allreduce: every rank's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
 //   allreduce_one_shot          small: everyone sends everything to everyone as packets
-//   allreduce_two_shot_packets  medium: every rank folds a shard, which comes and goes as packets
+//   allreduce_two_shot_lines    medium: every rank folds a shard, which comes and goes as lines
 //   allreduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //
 // All forms give the same bits (reduce_ops.cuh). In place: send == recv.
@@ -27,10 +27,10 @@ __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __gr
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kFoldThreads, 1) allreduce_two_shot_packets(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) allreduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
-    Packets packets(channel);
-    channel.leave(two_shot_packets<T, Op>(packets, VectorTiling(args, ~0ull), kToAll));
+    Lines lines(channel);
+    channel.leave(two_shot_lines<T, Op>(lines, VectorTiling(args, ~0ull), kToAll));
 }
 
 template <class T, class Op>

@@ -79,6 +79,12 @@ struct Channel {
 
     __device__ u32 places() const { return u32(team.size) - 1; }
 
+    // The line slots of this channel that `holder` keeps, one a place.
+    __device__ Pack* line_slots(int holder, u32 parity) const {
+        char* slots = team.base[holder] + team.lines_offset;
+        return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * line_packs();
+    }
+
     // The packet slots of this channel that `holder` keeps, one a place.
     __device__ Pack* slots(int holder, u32 parity) const {
         char* slots = team.base[holder] + team.packets_offset;
@@ -95,6 +101,9 @@ struct Channel {
         return int(blockIdx.x);
     }
 
+    // Packs that the line slots of one parity take.
+    __device__ u64 line_packs() const { return u64(places()) * team.slot_rows * (kRowNbytes / kPackNbytes); }
+
     // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 
@@ -106,6 +115,12 @@ struct Channel {
             st_relaxed_sys(&mine->head[0][0] + i, u64(0));
             st_relaxed_sys(&mine->tail[0][0] + i, u64(0));
         }
+        for (u32 i = threadIdx.x; i < kLanes; i += blockDim.x) {
+            st_relaxed_sys(&mine->came[i], u64(0));
+            st_relaxed_sys(&mine->taken[i], u64(0));
+        }
+        Pack* lines = line_slots(team.rank, (epoch + 1) & 1);
+        for (u32 i = threadIdx.x; i < line_packs(); i += blockDim.x) st_packet_sys(lines + i, Pack{0, 0});
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});

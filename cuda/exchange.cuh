@@ -1,18 +1,19 @@
-// Moving bytes between every pair of ranks: by packets, straight to their place, or by chunks, pair by pair.
+// Moving bytes between every pair of ranks: as packets, as lines, straight to their place, or as chunks, pair by pair.
 //
 // A movement operation (Bcast, Allgather, Alltoall, Alltoallv …) says, for its block, what goes to each
 // rank and where what comes from each rank belongs; `Exchange` does the rest. Sender and receiver know
 // the length, so both know without asking which way a span takes:
-//   * a span that fits a packet slot goes as packets: all leave, then all are awaited;
+//   * a short span goes as packets, one of medium length as lines: all leave, then all are awaited;
 //   * for a longer one the receiver says in a packet where it belongs, if that is in a window (window.cuh). The
 //     sender stores it there and signals once;
 //   * if not, it goes as chunks.
 //
 // In place is fine where a span's source and destination are the same bytes: a pack or chunk is sent before
-// the one that replaces it is stored, by the same thread (packets) or in an earlier round (chunks). Such a span is
+// the one that replaces it is stored, by the same thread (packets, lines) or in an earlier round (chunks). Such a span is
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
 #include "exchange_chunks.cuh"
+#include "line.cuh"
 #include "packet.cuh"
 #include "window.cuh"
 
@@ -38,6 +39,7 @@ struct ExchangeOf {
     Packets& packets;
     Spans& spans;
     const Load load = {};
+    const bool both_ways = true;  // spans that go one way only are faster as lines, as long as they fit
     bool any_long = false;
 
     // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
@@ -54,6 +56,12 @@ struct ExchangeOf {
             const int peer = channel.peer(j);
             const Span span = spans.out[peer];
             if (is_long(span)) continue;
+            if (is_medium(span)) {
+                const Lines lines(channel);
+                lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), 0, packs_in(span.nbytes),
+                                   [&](u64 i) { return load(span.address, i, span.nbytes); });
+                continue;
+            }
             Pack* outbox = packets.outbox(peer);
             for (u64 i = crew.member; i < packs_in(span.nbytes); i += crew.members)
                 packets.send(outbox, kHeader + u32(i) * 2, load(span.address, i, span.nbytes));
@@ -75,9 +83,20 @@ struct ExchangeOf {
   private:
     __device__ int peers() const { return channel.team.size - 1; }
 
-    __device__ bool is_long(const Span& span) const {
-        if (has_windows() && span.nbytes > kStraightNbytes) return true;
-        return packs_in(span.nbytes) * 2 + kHeader > channel.team.slot_packets;
+    __device__ bool is_long(const Span& span) const { return !fits_packets(span) && !fits_lines(span); }
+
+    // Not long, and goes as lines.
+    __device__ bool is_medium(const Span& span) const {
+        return fits_lines(span) && (span.nbytes > kPacketsNbytes || !fits_packets(span));
+    }
+
+    __device__ bool fits_packets(const Span& span) const {
+        return packs_in(span.nbytes) * 2 + kHeader <= channel.team.slot_packets;
+    }
+
+    __device__ bool fits_lines(const Span& span) const {
+        const u64 most = both_ways ? has_windows() ? kStraightNbytes : kLinesNbytes : ~0ull;
+        return span.nbytes <= most && rows_in(span.nbytes) <= channel.team.slot_rows;
     }
 
     // Windows are made by all ranks, so all have some or none has.
@@ -175,6 +194,12 @@ struct ExchangeOf {
             if (is_long(span)) continue;
             if (peer == channel.team.rank) copy_own(crew.member, crew.members);
             if (peer == channel.team.rank) continue;
+            if (is_medium(span)) {
+                const u32 member = crew.member / 32, members = crew.members / 32;
+                ok = __all_sync(0xffffffffu, ok) != 0;  // a warp goes on together, or not at all
+                ok = ok && Lines(channel).receive_message(member, members, peer, 0, span.address, span.nbytes, span.kept);
+                continue;
+            }
             for (u64 i = crew.member; ok && i < packs_in(span.nbytes); i += crew.members) {
                 Pack pack;
                 ok = packets.receive(peer, kHeader + u32(i) * 2, pack);
@@ -209,7 +234,7 @@ using Exchange = ExchangeOf<StoredPacks>;
 
 // A whole operation whose spans are known at once: `out(rank)` and `in(rank)` give them.
 template <class Out, class In, class Load = StoredPacks>
-__device__ void exchange_all(const Team& team, Out out_span, In in_span, Load load = {}) {
+__device__ void exchange_all(const Team& team, Out out_span, In in_span, bool both_ways = true, Load load = {}) {
     __shared__ Spans spans;
     Channel channel(team);
     Packets packets(channel);
@@ -218,7 +243,7 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span, Load lo
         spans.out[rank] = out_span(rank);
         spans.in[rank] = in_span(rank);
     }
-    ExchangeOf<Load> exchange{channel, packets, spans, load};
+    ExchangeOf<Load> exchange{channel, packets, spans, load, both_ways};
     exchange.share_spans();
     bool ok = packets.await_free();
     if (ok) {

@@ -7,7 +7,7 @@
 #include "chunk.cuh"
 #include "spans.cuh"
 
-constexpr u32 kLanedChunks = 4;  // longer spans have lanes; shorter ones are stored by more warps without
+constexpr u32 kLanedChunks = 2;  // longer spans have lanes; shorter ones are stored by more warps without
 
 // How many lanes a way of so many bytes has where one ring would do. Both ends of it say the same.
 __device__ __forceinline__ u32 lanes_of(const Team& team, u64 nbytes) {

@@ -9,7 +9,7 @@
 
 // In chunks, which are the shorter the more ranks there are to load from. A tile costs a barrier on rank 0, and a look on the
 // others: a shard of less than so many chunks is moved at the end.
-constexpr u64 kTileChunks = 4, kTiledChunks = 32;
+constexpr u64 kTileChunks = 2, kTiledChunks = 12;
 
 template <class T, class Op>
 struct FoldInPlace {

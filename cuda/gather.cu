@@ -10,5 +10,5 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gather(const __grid_constant__
     exchange_all(
         args.team,
         [&](int rank) { return rank == args.root ? part_of(args.send, args.nbytes) : nothing; },
-        [&](int rank) { return is_root ? part_of(args.recv + rank * args.nbytes, args.nbytes) : nothing; });
+        [&](int rank) { return is_root ? part_of(args.recv + rank * args.nbytes, args.nbytes) : nothing; }, false);
 }

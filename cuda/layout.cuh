@@ -3,9 +3,9 @@
 // Every rank of a communicator leases one region of its own heap; all regions have the same size and the
 // same inner layout, so an offset means the same thing on every rank:
 //
-//   LeaseHeader | ChannelControl x channels | packet slots | chunk rings
+//   LeaseHeader | ChannelControl x channels | line slots | packet slots | chunk rings
 //
-// A *channel* is what block b of every rank forms together. It has its own epoch, packet slots and chunk
+// A *channel* is what block b of every rank forms together. It has its own epoch, slots and chunk
 // rings, so that no kernel ever needs a barrier over its grid. `pyncclx/heap.py` computes the offsets and
 // packs `Team`; tests/host/test_layout.py compares the two sides.
 #pragma once
@@ -17,9 +17,13 @@ constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread
 constexpr u32 kMostEarlyBlocks = 32;  // of a kernel that is launched early, and of one that another may follow early
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
 constexpr u32 kDepth = 2;      // chunks of a ring
+constexpr u32 kLanes = 2;      // of a chain
 constexpr u32 kPackNbytes = 16;
+constexpr u32 kRowNbytes = 512;   // of a row of lines, see line.cuh
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
-constexpr u32 kStraightNbytes = 12 << 10;  // of a span: between windows longer ones are no packets, which are twice the bytes
+constexpr u32 kPacketsNbytes = 1 << 10;    // of a span: longer ones go as lines, if they fit their slots; but if spans go
+constexpr u64 kLinesNbytes = 48 << 10;     //   both ways still longer ones as chunks,
+constexpr u64 kStraightNbytes = 24 << 10;  //   or, where there are windows, straight
 
 // Words of memory that host and device both see. The host owns `abort`, the device all others.
 struct Watch {
@@ -45,6 +49,8 @@ struct alignas(128) ChannelControl {
     u32 entered[kMaxRanks];        // rank r: the operation it has begun
     u64 head[kRings][kMaxRanks];   // rank r: how far it has filled the ring it has in this lease
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied the ring this rank has in r's lease
+    u64 came[kLanes];              // whoever is before this rank in a chain: how many pieces it has stored in this lease
+    u64 taken[kLanes];             // whoever is next: how many it has taken, of those that this rank has stored
 };
 
 // Where a buffer lies, if all ranks have mapped it: in this rank's part of a window.
@@ -60,7 +66,8 @@ struct Team {
     u32 channels;      // of this communicator; a grid may use fewer
     u32 slot_packets;  // packets of one slot
     u32 chunk_nbytes;  // multiple of 16
-    u64 packets_offset, rings_offset;  // bytes from the start of a lease
+    u32 slot_rows;     // rows of lines of one slot; 0: no lines between these ranks
+    u64 lines_offset, packets_offset, rings_offset;  // bytes from the start of a lease
     u64 timeout_ns;
     Watch* watch;
     char* const* windows;   // [number of a window][kMaxRanks]: every rank's part, as mapped in this process

@@ -1,7 +1,7 @@
 // Reduce: root's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
 //   reduce_one_shot          small: everyone sends everything to root as packets
-//   reduce_two_shot_packets  medium: every rank but root folds a shard, which comes and goes as packets
+//   reduce_two_shot_lines    medium: every rank but root folds a shard, which comes and goes as lines
 //   reduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //   reduce_two_shot_to_root  the same for two ranks: one shot, for root folds all
 //
@@ -29,10 +29,10 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kFoldThreads, 1) reduce_two_shot_packets(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
     Channel channel(args.team);
-    Packets packets(channel);
-    channel.leave(two_shot_packets<T, Op>(packets, VectorTiling(args, ~0ull, args.root), args.root));
+    Lines lines(channel);
+    channel.leave(two_shot_lines<T, Op>(lines, VectorTiling(args, ~0ull, args.root), args.root));
 }
 
 template <class T, class Op>

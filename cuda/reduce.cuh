@@ -7,6 +7,7 @@
 #pragma once
 #include "chunk.cuh"
 #include "groups.cuh"
+#include "line.cuh"
 #include "packet.cuh"
 
 // Pack `i` of `message` folded over all ranks; the peers' come as the packets of position 2 * i.
@@ -112,35 +113,49 @@ __device__ inline void move_result(const Shard& shard, char* to) {
         [&](u64 i, Pack pack) { store_pack(to, i, shard.nbytes, pack); });
 }
 
-// Two shots of packets: every rank folds its shard of this block's part, and sends it on at once, pack by pack. True if it
+// This lane's pack of a row, folded over all ranks; the peers' come as that row of lines.
+template <class T, class Op>
+__device__ bool fold_lines(Lines& lines, const char* message, u32 row, u64 nbytes, Pack& result) {
+    const Team& team = lines.channel.team;
+    const Pack own = lines.load(message, row, nbytes);  // on its way while the peers' are awaited
+    Fold<T, Op> fold;
+#pragma unroll 1
+    for (int first = 0; first < team.size; first += kLinesAtOnce) {
+        Pack packs[kLinesAtOnce];
+        if (!lines.receive_each(first, team.size, row, packs)) return false;
+#pragma unroll
+        for (int s = 0; s < kLinesAtOnce; ++s)
+            if (first + s < team.size) fold.add(first + s, first + s == team.rank ? own : packs[s]);
+    }
+    result = fold.result(team.size);
+    return true;
+}
+
+// Two shots of lines: every rank folds its shard of this block's part, and sends it on at once, row by row. True if it
 // went well and every peer has been heard.
 template <class T, class Op, class Tiling>
-__device__ bool two_shot_packets(Packets& packets, const Tiling& tiling, int receiver) {
-    Channel& channel = packets.channel;
-    const u32 peers = u32(channel.team.size - 1), results = u32(packs_in(tiling.shard_nbytes)) * 2;  // after contributions
+__device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, int receiver) {
+    Channel& channel = lines.channel;
+    const u32 peers = u32(channel.team.size - 1), results = rows_in(tiling.shard_nbytes);  // after contributions
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     const Shard mine = tiling.shard(0, channel.team.rank);
     const Crew crew(peers);
-    bool ok = packets.await_free();
+    const u32 member = crew.member / 32, members = crew.members / 32;
+    bool ok = lines.await_free();
     for (u32 j = crew.first_job; ok && j < peers; j += crew.next_job) {
         const Shard shard = tiling.shard(0, channel.peer(j));
-        for (u64 i = crew.member; i < packs_in(shard.nbytes); i += crew.members)
-            packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, load_pack(shard.send, i, shard.nbytes));
+        lines.send_message(member, members, lines.outbox(channel.peer(j)), 0, shard.send, shard.nbytes);
     }
-    for (u64 i = threadIdx.x; ok && i < packs_in(mine.nbytes); i += blockDim.x) {
+    for (u32 row = threadIdx.x / 32; ok && row < rows_in(mine.nbytes); row += blockDim.x / 32) {
         Pack result;
-        ok = fold_packets<T, Op>(packets, mine.send, i, mine.nbytes, result);
+        ok = fold_lines<T, Op>(lines, mine.send, row, mine.nbytes, result);
         for (u32 j = 0; ok && j < peers; ++j)
-            if (receives(channel.peer(j))) packets.send(packets.outbox(channel.peer(j)), results + u32(i) * 2, result);
-        if (ok && receives(channel.team.rank)) store_pack(mine.recv, i, mine.nbytes, result);
+            if (receives(channel.peer(j))) lines.send(lines.outbox(channel.peer(j)), results + row, result);
+        if (ok && receives(channel.team.rank)) lines.store(mine.recv, row, mine.nbytes, result);
     }
-    for (u32 j = crew.first_job; receives(channel.team.rank) && j < peers; j += crew.next_job) {
+    for (u32 j = crew.first_job; receives(channel.team.rank) && ok && j < peers; j += crew.next_job) {
         const Shard shard = tiling.shard(0, channel.peer(j));
-        for (u64 i = crew.member; ok && i < packs_in(shard.nbytes); i += crew.members) {
-            Pack pack;
-            ok = packets.receive(channel.peer(j), results + u32(i) * 2, pack);
-            if (ok) store_pack(shard.recv, i, shard.nbytes, pack);
-        }
+        ok = lines.template receive_message<1>(member, members, channel.peer(j), results, shard.recv, shard.nbytes, shard.nbytes);
     }
     return ok && mine.nbytes > 0;
 }

@@ -1,7 +1,8 @@
 // Reduce_scatter_block: rank r's recvbuf becomes block r of the fold of all ranks' sendbufs, in rank order.
 //
-//   reduce_scatter_block_one_shot  small: block r goes to rank r as packets
-//   reduce_scatter_block_two_shot  large: the same in chunks; the second shot has no receiver
+//   reduce_scatter_block_one_shot        small: block r goes to rank r as packets
+//   reduce_scatter_block_one_shot_lines  medium: the same as lines
+//   reduce_scatter_block_two_shot        large: the same in chunks; the second shot has no receiver
 //
 // In place: send == recv, the whole vector; the result then stands at its beginning. In two shots it replaces this rank's
 // block first, which nobody else reads, and moves when all that was at the beginning has been read.
@@ -48,6 +49,28 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
         Pack result;
         ok = fold_packets<T, Op>(packets, send + team.rank * args.nbytes, i, part.nbytes, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
+    }
+    channel.leave(ok && part.nbytes > 0);
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
+    const Team& team = args.team;
+    Channel channel(team);
+    Lines lines(channel);
+    const Part part(args.nbytes, gridDim.x, blockIdx.x);
+    const char* send = args.send + part.begin;
+    bool ok = lines.await_free();
+    const Crew crew(u32(team.size - 1));
+    for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
+        const int peer = channel.peer(int(j));
+        lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), 0, send + peer * args.nbytes, part.nbytes);
+    }
+    __syncthreads();  // in place a result replaces what another warp sends
+    for (u32 row = threadIdx.x / 32; ok && row < rows_in(part.nbytes); row += blockDim.x / 32) {
+        Pack result;
+        ok = fold_lines<T, Op>(lines, send + team.rank * args.nbytes, row, part.nbytes, result);
+        if (ok) lines.store(args.recv + part.begin, row, part.nbytes, result);
     }
     channel.leave(ok && part.nbytes > 0);
 }

@@ -10,5 +10,5 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scatter(const __grid_constant_
     exchange_all(
         args.team,
         [&](int rank) { return is_root ? part_of(args.send + rank * args.nbytes, args.nbytes) : nothing; },
-        [&](int rank) { return rank == args.root ? part_of(args.recv, args.nbytes) : nothing; });
+        [&](int rank) { return rank == args.root ? part_of(args.recv, args.nbytes) : nothing; }, false);
 }

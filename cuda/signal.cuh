@@ -79,6 +79,17 @@ __device__ __forceinline__ void st_packet_sys(Pack* p, Pack v) {
                  ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
 }
 
+// A lane's 16 bytes of a line of 128 (line.cuh), which all lanes of the warp store, or load, by this one instruction.
+__device__ __forceinline__ void st_line_sys(Pack* p, Pack v) {
+    __syncwarp();
+    st_packet_sys(p, v);
+}
+
+__device__ __forceinline__ Pack ld_line_sys(const Pack* p) {
+    __syncwarp();
+    return ld_packet_sys(p);
+}
+
 // Payload in a peer's memory. Never ld.nc: the read-only path need not notice that a peer wrote.
 __device__ __forceinline__ void put_pack(Pack* p, Pack v) {
     asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v.x), "l"(v.y) : "memory");

@@ -89,6 +89,6 @@ template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoall_transformed(const __grid_constant__ TransformedArgs args) {
     exchange_all(
         args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.nbytes, args.nbytes); },
-        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); },
+        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); }, true,
         TransformedPacks<From, To, Transform>{args});
 }

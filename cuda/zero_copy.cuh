@@ -10,7 +10,7 @@
 
 // Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
 // so many chunks the second meeting costs more.
-constexpr u64 kApartChunks = 4;
+constexpr u64 kApartChunks = 2;
 
 template <class T, class Op, class Tiling>
 struct ZeroCopy {

@@ -16,7 +16,7 @@ from .devices import Device, Peer, Shared
 from .errors import NotSupported
 
 ENVIRONMENT = "PYNCCLX_HEAP"  # bytes, or with K, M, G
-DEFAULT_NBYTES = 16 << 20
+DEFAULT_NBYTES = 96 << 20
 ALIGNMENT = 4096
 
 # A process that follows many communicators wants most of them small. In parts of the heap: the first lease is large,
@@ -27,7 +27,7 @@ SMALLEST_SHARE = 1
 
 
 def heap_nbytes() -> int:
-    """Size of the heap, from the environment variable PYNCCLX_HEAP (default 16M)."""
+    """Size of the heap, from the environment variable PYNCCLX_HEAP (default 96M)."""
     text = os.environ.get(ENVIRONMENT, str(DEFAULT_NBYTES))
     match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
     if not match:

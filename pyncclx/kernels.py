@@ -21,7 +21,7 @@ from .team import Team
 # The kernels of each file of cuda/; a reduction's are templates over <type, operator>.
 FILES: dict[str, tuple[str, ...]] = {
     "barrier.cu": ("barrier",),
-    "bcast.cu": ("bcast_direct", "bcast_two_shot_packets", "bcast_two_shot"),
+    "bcast.cu": ("bcast_direct", "bcast_two_shot_lines", "bcast_chain"),
     "allgather.cu": ("allgather",),
     "alltoall.cu": ("alltoall",),
     "transformed.cu": ("allgather_transformed", "alltoall_transformed"),
@@ -32,20 +32,23 @@ FILES: dict[str, tuple[str, ...]] = {
     "scatter.cu": ("scatter",),
     "scatterv.cu": ("scatterv",),
     "allgatherv.cu": ("allgatherv",),
-    "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_packets", "allreduce_two_shot"),
-    "reduce.cu": ("reduce_one_shot", "reduce_two_shot_packets", "reduce_two_shot", "reduce_two_shot_to_root"),
+    "allreduce.cu": ("allreduce_one_shot", "allreduce_two_shot_lines", "allreduce_two_shot"),
+    "reduce.cu": ("reduce_one_shot", "reduce_two_shot_lines", "reduce_two_shot", "reduce_two_shot_to_root"),
+    "reduce_chain.cu": ("reduce_chain",),
     "point_to_point.cu": ("put_eager", "offer", "pull", "put_and_pull"),
     "datatype.cu": ("pack", "unpack"),
     "dispatch.cu": ("dispatch",),
     "combine.cu": ("combine",),
     "collect.cu": ("collect",),
-    "reduce_scatter_block.cu": ("reduce_scatter_block_one_shot", "reduce_scatter_block_two_shot"),
+    "reduce_scatter_block.cu": (
+        *("reduce_scatter_block_one_shot", "reduce_scatter_block_one_shot_lines", "reduce_scatter_block_two_shot"),
+    ),
     "reduce_scatter.cu": ("reduce_scatter_one_shot", "reduce_scatter_two_shot"),
     "scan.cu": ("scan_one_shot", "scan_two_shot"),
     "rma.cu": ("accumulate",),
     "put_signal.cu": ("put_blocks", "put_signal", "wait_signal"),
 }
-REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_scatter_block.cu", "reduce_scatter.cu", "scan.cu")
+REDUCTIONS = ("allreduce.cu", "reduce.cu", "reduce_chain.cu", "reduce_scatter_block.cu", "reduce_scatter.cu", "scan.cu")
 
 
 # Of token shuffles: <type of the tokens, of the rows>, <of the results, of their sum>.
@@ -86,7 +89,8 @@ def legal_templates(file: str) -> list[tuple[str, ...]]:
         return []
     if file not in REDUCTIONS:
         return SHUFFLES.get(file, [()])
-    return [(t.cxx, op.cxx) for t in datatypes.TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
+    types = [t for t in datatypes.TABLE.values() if file != "reduce_chain.cu" or t.name not in ops.HALVES]
+    return [(t.cxx, op.cxx) for t in types for op in ops.TABLE.values() if t.kind in op.kinds]
 
 
 def _atomic_templates() -> list[tuple[str, ...]]:

@@ -17,9 +17,11 @@ DEPTH = 2  # chunks of one ring
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 HEADER_PACKETS = 2  # kHeader of cuda/exchange.cuh
-MOST_PACKETS = HEADER_PACKETS + 2 * (17 << 10) // PACK_NBYTES  # longer messages are faster as chunks, in any heap
+ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at once
+MOST_CHUNK = 84 << 10  # of all peers' rings together: more memory is slower, for it does not stay in the cache
+MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
 
-TEAM = struct.Struct(f"=iiIIIIQQQQQ{MAX_RANKS}Q")  # Team without its places
+TEAM = struct.Struct(f"=iiIIIII4xQQQQQQ{MAX_RANKS}Q")  # Team without its places
 PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
@@ -42,6 +44,8 @@ class Layout:
     slot_packets: int  # packets of one slot: 8 bytes of payload each
     chunk_nbytes: int
     limits: Limits = ()  # which kernels are chosen for which messages
+    slot_rows: int = 0  # rows of lines of one slot; 0: no lines between these ranks
+    windows: bool = False  # the communicator has some
 
     @property
     def peers(self) -> int:
@@ -49,8 +53,12 @@ class Layout:
         return max(self.size - 1, 1)
 
     @property
-    def packets_offset(self) -> int:
+    def lines_offset(self) -> int:
         return HEADER_NBYTES + self.channels * CHANNEL_NBYTES
+
+    @property
+    def packets_offset(self) -> int:
+        return self.lines_offset + self.channels * 2 * self.peers * self.slot_rows * ROW_NBYTES
 
     @property
     def rings_offset(self) -> int:
@@ -66,13 +74,20 @@ class Layout:
         return (self.slot_packets - HEADER_PACKETS) * PACK_NBYTES // 2
 
     @property
+    def line_nbytes(self) -> int:
+        """Payload that one channel can send to one peer as lines."""
+        return self.slot_rows * ROW_PAYLOAD
+
+    @property
     def packet_nbytes(self) -> int:
         """The longest message to one peer that can go as packets, all channels together."""
         return self.slot_nbytes * self.channels
 
 
-def plan(nbytes: int, size: int, max_channels: int) -> Layout:
-    """Divide a lease: up to three eighths for packets, the rest for chunks, and as many channels as leave those long.
+def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
+    """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
+
+    Packets get up to a quarter, chunks half of the rest, and lines what these leave.
 
     Raises
     ------
@@ -82,12 +97,15 @@ def plan(nbytes: int, size: int, max_channels: int) -> Layout:
     channels, peers = max_channels, max(size - 1, 1)
     while channels >= 1:
         room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
-        slots = channels * 2 * peers * PACK_NBYTES  # bytes of a packet in each
-        for_packets = min(room * 3 // 8, MOST_PACKETS * slots)
-        slot_packets = for_packets // slots // 2 * 2
-        chunk_nbytes = (room - for_packets) // (RINGS * channels * peers * DEPTH) // 128 * 128
+        slots = channels * 2 * peers
+        for_packets = min(room // 4, (HEADER_PACKETS + MOST_PACKETS // peers) * slots * PACK_NBYTES)
+        for_chunks = (room - for_packets) // 2 if lines else room - for_packets
+        slot_packets = for_packets // (slots * PACK_NBYTES) // 2 * 2
+        chunk_nbytes = min(for_chunks // (RINGS * channels * peers * DEPTH), MOST_CHUNK // peers) // 128 * 128
         if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
-            return Layout(nbytes, size, channels, slot_packets, chunk_nbytes)
+            for_lines = room - for_packets - chunk_nbytes * RINGS * channels * peers * DEPTH if lines else 0
+            slot_rows = for_lines // (slots * ROW_NBYTES)
+            return Layout(nbytes, size, channels, slot_packets, chunk_nbytes, slot_rows=slot_rows)
         channels //= 2
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
 
@@ -126,6 +144,8 @@ def pack_team(
         layout.channels,
         layout.slot_packets,
         layout.chunk_nbytes,
+        layout.slot_rows,
+        layout.lines_offset,
         layout.packets_offset,
         layout.rings_offset,
         timeout_ns,

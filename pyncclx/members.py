@@ -28,6 +28,7 @@ class Member:
     architecture: str
     max_channels: int
     threads: int
+    lines: bool  # Device.lines
     uid: bytes  # of the heap
     ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
     heap_nbytes: int
@@ -48,6 +49,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
             device.architecture,
             max_channels,
             device.threads,
+            device.lines,
             heap.uid,
             heap.memory.ipc_handle,
             heap.memory.nbytes,

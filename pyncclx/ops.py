@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-_HALVES = ("float16", "bfloat16")
+HALVES = ("float16", "bfloat16")  # folded in float32, and rounded once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,14 +159,14 @@ def _named(name: str) -> Op:
 
 def _fold(pairwise: Callable[[Any, Any], Any], arrays: Sequence[Array]) -> Array:
     dtype = arrays[0].dtype
-    wide = np.dtype(np.float32) if dtype.name in _HALVES else dtype
+    wide = np.dtype(np.float32) if dtype.name in HALVES else dtype
     folded = functools.reduce(pairwise, (array.astype(wide) for array in arrays))
     return np.asarray(folded).astype(dtype)
 
 
 def _average(arrays: Sequence[Array]) -> Array:
     dtype = arrays[0].dtype
-    wide = np.dtype(np.float32) if dtype.name in _HALVES else dtype
+    wide = np.dtype(np.float32) if dtype.name in HALVES else dtype
     total = _fold(np.add, [array.astype(wide) for array in arrays])
     size = total.real.dtype.type(len(arrays))
     average = np.empty_like(total)

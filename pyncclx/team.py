@@ -121,9 +121,10 @@ class Team:
     def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
         nbytes = min(member.offer for member in self.members)
         channels = min(member.max_channels for member in self.members)
+        lines = all(member.lines for member in self.members)
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
-            return replace(layout.plan(nbytes, self.size, channels), limits=self.members[0].limits), lease
+            return replace(layout.plan(nbytes, self.size, channels, lines), limits=self.members[0].limits), lease
         except ValueError as error:  # on all ranks
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
@@ -162,6 +163,9 @@ class Team:
     def _add(self, window: Window) -> Window:
         self.windows.append(window)
         self._tell()
+        self.layout = replace(self.layout, windows=True)  # as on all ranks: what has been chosen is chosen anew
+        self.plans.clear()
+        self.known.clear()
         return window
 
     def _tell(self) -> None:

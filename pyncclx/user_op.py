@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -156,7 +157,8 @@ class Operator:
             )
         stem = file.removesuffix(".cu")
         # The pipeline takes messages of any length, those of medium length too.
-        pipelines = {kernel: kernel.removesuffix("_packets").removesuffix("_to_root") for kernel in kernels}
+        others = re.compile("_(one|two)_shot_lines|_two_shot_to_root")
+        pipelines = {kernel: others.sub("_two_shot", kernel) for kernel in kernels}
         names = {kernel: name.replace(stem, f"{stem}_records") for kernel, name in pipelines.items()}
         return "records.cu", {kernel: f"{name}<{self.cxx}, UserOp>" for kernel, name in names.items()}
 

@@ -129,6 +129,23 @@ inline void st_packet_sys(Pack* p, Pack v) {
     emulator::store_relaxed(&p->y, v.y);
 }
 
+// A line is seen whole: here its last word is released after all the others, and acquired before them.
+inline void st_line_sys(Pack* p, Pack v) {
+    const bool has_flag = emulator::thread_index().x % 8 == 7;
+    if (has_flag) st_relaxed_sys(&p->x, v.x);
+    else st_packet_sys(p, v);
+    __syncwarp();
+    if (has_flag) st_release_sys(&p->y, v.y);
+}
+
+inline Pack ld_line_sys(const Pack* p) {
+    const bool has_flag = emulator::thread_index().x % 8 == 7;
+    const u64 flag = has_flag ? ld_acquire_sys(&p->y) : 0;
+    __syncwarp();
+    if (has_flag) return Pack{ld_relaxed_sys(&p->x), flag};
+    return ld_packet_sys(p);
+}
+
 inline void put_pack(Pack* p, Pack v) {
     emulator::check_aligned(p, sizeof(Pack));
     if (emulator::StoreBuffer* buffer = emulator::store_buffer()) {

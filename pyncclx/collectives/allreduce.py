@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,18 @@ from .. import devices, ops
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .launch import Call, Choice, Rung, check_equal, climb, is_in_place, pipeline
+from .launch import (
+    BESIDE_WINDOWS_NBYTES,
+    Call,
+    Choice,
+    Rung,
+    check_equal,
+    climb,
+    half_of_lines,
+    in_lines,
+    is_in_place,
+    pipeline,
+)
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -24,11 +34,11 @@ ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, then two shots of packets, a pipeline when long."""
+    """One shot while short, then two shots of lines, a pipeline when long."""
     limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     # Two shots need room for a contribution and a result in each slot; what the parts are rounded up by is left free.
-    channel_most = max(0, layout.slot_nbytes // 2 - 32) * layout.size
-    two_shots = Rung("allreduce_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
+    channel_most = (half_of_lines(layout) - 32) * layout.size
+    two_shots = in_lines(layout, "allreduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
     one_shot = Rung("allreduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
     return climb(layout, nbytes, (one_shot, two_shots, pipeline("allreduce_two_shot")), algorithm)
 

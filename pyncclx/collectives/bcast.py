@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from ..buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
-from .launch import Call, Choice, Rung, as_chunks, check_root, climb, pipeline
+from .launch import Call, Choice, Rung, as_chunks, check_root, climb, in_lines, pipeline
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -27,10 +26,10 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
         return as_chunks(layout, "bcast_direct")
     limit = DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes
-    channel_most = max(0, layout.slot_nbytes - 32) * peers  # what the pieces are rounded up by is left free
     direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
-    two_shots = Rung("bcast_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
-    return climb(layout, nbytes, (direct, two_shots, pipeline("bcast_two_shot")), algorithm)
+    # What the pieces are rounded up by is left free.
+    two_shots = in_lines(layout, "bcast_two_shot_lines", (layout.line_nbytes - 32) * peers)
+    return climb(layout, nbytes, (direct, two_shots, pipeline("bcast_chain")), algorithm)
 
 
 @takes_derived("Bcast", ONE)

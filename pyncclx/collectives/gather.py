@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
-    return as_spans(layout, "gather", nbytes)
+    return as_spans(layout, "gather", nbytes, both_ways=False)
 
 
 @takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")

@@ -12,7 +12,7 @@ from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..keys import NoKey, key_of
-from ..layout import PACK_NBYTES, Layout
+from ..layout import PACK_NBYTES, ROW_PAYLOAD, Layout
 from ..numba_kernels import compiled
 from ..state import State, state_of
 from ..team import OPERATIONS, Known, Plan, Producer, Team
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
-STRAIGHT_NBYTES = 12 << 10  # of a block's part: between windows longer ones are no packets; also in cuda/layout.cuh
+PACKETS_NBYTES = 24 << 10  # of a message: longer ones go as lines, where there are
+BESIDE_WINDOWS_NBYTES = 2 << 20  # of a vector that is reduced: between windows longer ones are loaded where they are
+WORTH_A_CHANNEL_OF_LINES = 2048  # of a longer one: more than kPacketsNbytes of cuda/layout.cuh, so that a block sees it
+LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes
+STRAIGHT_NBYTES = 24 << 10  # or, where there are windows, straight; kStraightNbytes
 MOST_EARLY_BLOCKS = 32  # of a kernel that is launched early; kMostEarlyBlocks of cuda/layout.cuh
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
@@ -48,6 +52,8 @@ class Rung(NamedTuple):
     most: int  # the longest message that it can move, in bytes
     channel_most: int  # and the longest part of one that a channel can; 0: a pipeline, which takes all channels
     messages: int = 1  # different ones that a rank sends
+    lines: bool = False  # goes as lines, not as packets
+    beside_windows: int = sys.maxsize  # the longest where there are windows, between which longer ones are not copied
 
 
 def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_most: int | None = None) -> Choice:
@@ -62,20 +68,29 @@ def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, chan
     return Choice(kernel, grid, min(32 * warps, MOST_THREADS), why)
 
 
+def as_lines(
+    layout: Layout, kernel: str, nbytes: int, channel_most: int, worth_a_channel: int = WORTH_A_CHANNEL
+) -> Choice:
+    """Of medium length: as many channels as have something to do."""
+    grid = max(1, min(layout.channels, -(-nbytes // min(worth_a_channel, channel_most))))
+    return Choice(kernel, grid, None, "lines of 128 bytes with a flag in each")
+
+
 def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
     why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     return Choice(kernel, layout.channels, None, why)
 
 
-def as_spans(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Messages of at most `nbytes` to each rank: packets while they fit, else chunks; the kernel does both."""
-    if nbytes > layout.packet_nbytes:
+def as_spans(layout: Layout, kernel: str, nbytes: int, *, both_ways: bool = True) -> Choice:
+    """Messages of at most `nbytes` to each rank: packets, lines or chunks; the kernel does all of them."""
+    most = (STRAIGHT_NBYTES if layout.windows else LINES_NBYTES) if both_ways else sys.maxsize
+    fits_lines = nbytes <= layout.channels * min(layout.line_nbytes, most)
+    if nbytes <= layout.packet_nbytes and (nbytes <= PACKETS_NBYTES or not fits_lines):
+        return as_packets(layout, kernel, nbytes, layout.size - 1)
+    if not fits_lines:
         return as_chunks(layout, kernel)
-    choice = as_packets(layout, kernel, nbytes, layout.size - 1)
-    if nbytes <= choice.grid * STRAIGHT_NBYTES:
-        return choice
-    return choice._replace(why=f"{choice.why}; in place where the buffers are in windows")
+    return as_lines(layout, kernel, nbytes, layout.line_nbytes, WORTH_A_CHANNEL_OF_LINES)
 
 
 def by_length(
@@ -84,6 +99,17 @@ def by_length(
     """`small` if a message of `nbytes` fits the packet slots and `limit`, else `large`; or as the caller wants."""
     rungs = (Rung(small, limit, layout.packet_nbytes, layout.slot_nbytes, messages), pipeline(large))
     return climb(layout, nbytes, rungs, algorithm)
+
+
+def in_lines(layout: Layout, kernel: str, channel_most: int, beside_windows: int = sys.maxsize) -> Rung:
+    """A rung for all messages of which a channel has at most so many bytes; where there are no lines, for none."""
+    most = max(0, channel_most)
+    return Rung(kernel, sys.maxsize, most * layout.channels, max(1, most), lines=True, beside_windows=beside_windows)
+
+
+def half_of_lines(layout: Layout) -> int:
+    """The longest shard of which a slot holds both a contribution and the result, as lines."""
+    return layout.slot_rows // 2 * ROW_PAYLOAD
 
 
 def pipeline(kernel: str) -> Rung:
@@ -107,26 +133,32 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             "or None to let the size decide"
         )
     tuned = dict(layout.limits)
-    fitting = (r for r in rungs[:-1] if nbytes <= min(tuned.get(r.kernel, r.chosen), r.most))
+    fitting = (r for r in rungs[:-1] if nbytes <= _limit(layout, r, tuned))
     rung = names[algorithm] if algorithm else next(fitting, rungs[-1])
     if nbytes > rung.most:
         raise ValueError(
             f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {rung.most} bytes here, "
             f"not {nbytes}; leave the choice to the size"
         )
-    if rung.channel_most:
+    if rung.lines:
+        choice = as_lines(layout, rung.kernel, nbytes, rung.channel_most)
+    elif rung.channel_most:
         choice = as_packets(layout, rung.kernel, nbytes, rung.messages, rung.channel_most)
     else:
         choice = as_chunks(layout, rung.kernel)
-    return choice._replace(why=f"{choice.why}; {'as asked for' if algorithm else _cut(rungs, rung, tuned)}")
+    return choice._replace(why=f"{choice.why}; {'as asked for' if algorithm else _cut(layout, rungs, rung, tuned)}")
 
 
-def _cut(rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
+def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
+    """The longest message that a rung is chosen for, unless a lower one is."""
+    return min(tuned.get(rung.kernel, rung.chosen), rung.most, rung.beside_windows if layout.windows else sys.maxsize)
+
+
+def _cut(layout: Layout, rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
     """What decided for a rung: the longest message for it, or for the one below the highest, and who says so."""
     last = chosen if chosen.channel_most else rungs[-2]
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
-    most = min(tuned.get(last.kernel, last.chosen), last.most)
-    return f"{source} has {last.kernel} up to {most} bytes"
+    return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"
 
 
 def _short(kernel: str) -> str:

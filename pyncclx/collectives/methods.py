@@ -36,7 +36,7 @@ class Collectives(IntraBase):
         ----------
         buf : array or buffer spec, any datatype, as many bytes on every rank
         root : int
-        algorithm : {"direct", "two_shot_packets", "two_shot", "copy_engine"}, optional
+        algorithm : {"direct", "two_shot_lines", "chain", "copy_engine"}, optional
             By length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
         """
         if not by_kernel(self, bcast, buf, root, algorithm=algorithm):
@@ -53,7 +53,7 @@ class Collectives(IntraBase):
         recvbuf : the same at root; not used elsewhere
         op : MPI.Op or pyncclx.AVG
         root : int
-        algorithm : {"one_shot", "two_shot_packets", "two_shot"}, optional
+        algorithm : {"one_shot", "two_shot_lines", "two_shot", "chain"}, optional
             By length if left out. The result has the same bits in all.
         """
         if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
@@ -67,7 +67,7 @@ class Collectives(IntraBase):
         sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
         recvbuf : array or buffer spec, same count and datatype
         op : MPI.Op or pyncclx.AVG
-        algorithm : {"one_shot", "two_shot_packets", "two_shot", "numba"}, optional
+        algorithm : {"one_shot", "two_shot_lines", "two_shot", "numba"}, optional
             By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
             ranks and in every run.
         """

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops
+from .. import devices, ops, user_op
 from ..buffers import on_host, resolve, where
+from ..datatypes import Datatype
 from ..errors import MPIError
-from ..layout import REDUCE, Layout
-from .launch import Call, Choice, Rung, check_equal, check_root, climb, is_in_place, pipeline
+from ..layout import PACK_NBYTES, REDUCE, Layout
+from .launch import (
+    BESIDE_WINDOWS_NBYTES,
+    Call,
+    Choice,
+    Rung,
+    check_equal,
+    check_root,
+    climb,
+    half_of_lines,
+    in_lines,
+    is_in_place,
+    pipeline,
+)
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 # root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 ONE_SHOT_NBYTES = 1200 << 10  # that reach root
+TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that a chain takes to begin
 
 
 @lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, then two shots of packets, a pipeline when long."""
+def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
+    """One shot while short, then two shots of lines, a pipeline when long, a chain when very long, if any."""
     limit = ONE_SHOT_NBYTES // max(1, layout.size - 1)
     # A slot holds a contribution and a result; what the parts are rounded up by is left free.
-    channel_most = max(0, layout.slot_nbytes // 2 - 32) * max(1, layout.size - 1)
+    channel_most = (half_of_lines(layout) - 32) * max(1, layout.size - 1)
     one_shot = Rung("reduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
-    two_shots = Rung("reduce_two_shot_packets", sys.maxsize, channel_most * layout.channels, max(1, channel_most))
-    choice = climb(layout, nbytes, (one_shot, two_shots, pipeline("reduce_two_shot")), algorithm)
+    two_shots = in_lines(layout, "reduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
+    rungs = [one_shot, two_shots, pipeline("reduce_two_shot")]
+    if chained and layout.size > 2:
+        rungs[-1:] = rungs[-1]._replace(chosen=TWO_SHOT_NBYTES), pipeline("reduce_chain")
+    choice = climb(layout, nbytes, tuple(rungs), algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice
+
+
+def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
+    """Whether partial results can go from rank to rank, once over each link (cuda/reduce_chain.cu)."""
+    operator = user_op.named(template)
+    whole = operator is None or operator.group_nbytes == PACK_NBYTES
+    return root in (0, 1, size - 1) and whole and datatype.name not in ops.HALVES
 
 
 def reduce(
@@ -57,7 +80,7 @@ def reduce(
     return Call(
         "Reduce",
         choose,
-        (send.nbytes, algorithm),
+        (send.nbytes, algorithm, can_chain(comm.size, root, send.datatype, template)),
         template,
         REDUCE.pack(send.address, recv.address, send.nbytes, root),
         (send, recv),

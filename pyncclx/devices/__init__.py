@@ -99,6 +99,8 @@ class Device(Protocol):
         The most blocks of an operation, unless somebody wants others, and the threads of each.
     most_channels
         The most such blocks that run at once.
+    lines
+        Whether 128 bytes that a warp stores at once in a peer's memory are seen whole there (cuda/line.cuh).
     compiles_whole_files
         Whether all kernels of a file are compiled at once, or each when it is needed.
     """
@@ -111,6 +113,7 @@ class Device(Protocol):
     max_channels: int
     most_channels: int
     threads: int
+    lines: bool
     compiles_whole_files: bool
 
     def allocate_shared(self, nbytes: int) -> Shared:

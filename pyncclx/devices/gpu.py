@@ -64,6 +64,7 @@ class Device:
         self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.most_channels: int = properties["multiProcessorCount"]
+        self.lines = all(map(self._is_linked, range(cupy.cuda.runtime.getDeviceCount())))
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._allocations = Allocations()
@@ -75,6 +76,13 @@ class Device:
             MOST_PARAMETERS, early=properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
         )
         self._launching = threading.Lock()  # of whoever uses it
+
+    def _is_linked(self, ordinal: int) -> bool:
+        """Whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
+        if ordinal == self.ordinal:
+            return True
+        attribute = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+        return bool(checked(driver.cuDeviceGetP2PAttribute(attribute, self.ordinal, ordinal)))
 
     # Memory
 

@@ -16,9 +16,9 @@ Limits = tuple[tuple[str, int], ...]  # kernel, bytes
 
 #: The ladders: an operation's algorithms, for short messages first. The last takes what is left.
 LADDERS = {
-    "allreduce": ("one_shot", "two_shot_packets", "two_shot"),
-    "reduce": ("one_shot", "two_shot_packets", "two_shot"),
-    "bcast": ("direct", "two_shot_packets", "two_shot"),
+    "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
+    "reduce": ("one_shot", "two_shot_lines", "two_shot", "chain"),
+    "bcast": ("direct", "two_shot_lines", "chain"),
     "scan": ("one_shot", "two_shot"),
 }
 

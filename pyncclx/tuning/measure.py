@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
     """Add `tune` to the subcommands of an argument parser."""
     parser = commands.add_parser("tune", help="measure which algorithm is best for which length", description=__doc__)
     parser.add_argument("-b", "--minbytes", default="1K", metavar="SIZE", help="smallest size (default 1K)")
-    parser.add_argument("-e", "--maxbytes", default="16M", metavar="SIZE", help="largest size (default 16M)")
+    parser.add_argument("-e", "--maxbytes", default="128M", metavar="SIZE", help="largest size (default 128M)")
     parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="table, if not that of this user")
     parser.set_defaults(run=run, buffers="ordinary")
@@ -114,7 +114,8 @@ def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Se
     for rung in range(len(times[0]) - 1):
         last = sum(choice <= rung for choice in chosen) - 1
         impossible_next = last + 1 < len(sizes) and times[last + 1][rung] == IMPOSSIBLE
-        found.append(sizes[last + 1] - 1 if impossible_next else sizes[last] if last >= 0 else 0)
+        limit = sizes[last + 1] - 1 if impossible_next else sizes[last] if last >= 0 else 0
+        found.append(max([limit, *found]))  # of a rung that is never chosen it is that of the one below
     return found
 
 

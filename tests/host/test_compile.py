@@ -71,9 +71,10 @@ def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
             thorough = ALL or architecture == MAIN or len(templates) < FEW
             for template in templates if thorough else templates[:: len(templates) // FEW]:
                 yield from ((file, kernels.instantiation(name, *template)) for name in names)
-    folds = [(file, name) for file in kernels.REDUCTIONS for name in kernels.FILES[file]]
     shift = SHIFTS[ARCHITECTURES.index(architecture)]
     for i, template in enumerate(kernels.legal_templates(kernels.REDUCTIONS[0])):
+        files = [file for file in kernels.REDUCTIONS if template in kernels.legal_templates(file)]
+        folds = [(file, name) for file in files for name in kernels.FILES[file]]
         if ALL or architecture == MAIN or i % len(folds) == shift:
             file, name = folds[(i + i // len(folds) + shift) % len(folds)]
             yield file, kernels.instantiation(name, *template)

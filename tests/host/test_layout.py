@@ -19,8 +19,9 @@ PROGRAM = r"""
 #include "layout.cuh"
 
 static void print(const Team& t) {
-    printf("team %d %d %u %u %u %u %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels, t.slot_packets,
-           t.chunk_nbytes, t.packets_offset, t.rings_offset, t.timeout_ns, u64(t.watch));
+    printf("team %d %d %u %u %u %u %u %llu %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels,
+           t.slot_packets, t.chunk_nbytes, t.slot_rows, t.lines_offset, t.packets_offset, t.rings_offset, t.timeout_ns,
+           u64(t.watch));
     printf(" %llu", u64(t.windows));
     for (char* base : t.base) printf(" %llu", u64(base));
     for (const Place& place : {t.send, t.recv}) printf(" %llu %llu", place.window, u64(place.begin));
@@ -43,8 +44,9 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %zu %zu %zu %u %u\n", kMaxRanks, kRings, kDepth, kPackNbytes, sizeof(LeaseHeader),
-           offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks, kStraightNbytes);
+    printf("constants %d %d %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kPackNbytes,
+           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks,
+           kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -119,8 +121,9 @@ def test_kernels_read_what_python_packs(tmp_path):
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
     said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*single) + layout.pack_rows(*numbers_of))
 
-    numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.packets_offset)
-    numbers += (chosen.rings_offset, places[-1] + 1, places[-1] + 2, places[-1] + 3)
+    numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows)
+    numbers += (chosen.lines_offset, chosen.packets_offset, chosen.rings_offset)
+    numbers += (places[-1] + 1, places[-1] + 2, places[-1] + 3)
     numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places)
     assert said["team"] == [[str(value) for value in numbers]] * 3
     assert said["args"] == [[str(value) for value in args] for args in (*vector, rows)]
@@ -136,6 +139,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.CHANNEL_NBYTES,
         launch.MOST_EARLY_BLOCKS,
         launch.STRAIGHT_NBYTES,
+        launch.LINES_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
@@ -158,6 +162,7 @@ def test_a_plan_fits_and_is_aligned(ranks, max_channels):
         assert plan.slot_packets % 2 == 0, where  # two packets make a Pack
         assert plan.chunk_nbytes > 0, where
         assert plan.chunk_nbytes % 128 == 0, where
+        assert plan.lines_offset % 128 == 0, where
         assert plan.packets_offset % 128 == 0, where
         assert plan.rings_offset % layout.PACK_NBYTES == 0, where
 
@@ -179,6 +184,15 @@ def test_a_lease_is_used(ranks):
     """Rounding costs less than a tenth of a lease of 1 MiB."""
     plan = layout.plan(1 << 20, ranks, 64)
     assert plan.end > 0.9 * (1 << 20)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_without_lines_all_is_for_packets_and_chunks(ranks):
+    with_lines, without = (layout.plan(1 << 20, ranks, 64, lines) for lines in (True, False))
+    assert with_lines.line_nbytes >= layout.ROW_PAYLOAD
+    assert without.line_nbytes == without.slot_rows == 0
+    assert without.chunk_nbytes > with_lines.chunk_nbytes or without.channels > with_lines.channels
+    assert without.packets_offset == without.lines_offset
 
 
 def test_a_lease_can_be_too_small():

@@ -49,6 +49,7 @@ def test_limits_of(chosen, expected):
 def test_all_that_an_algorithm_can_move():
     times = [[1.0, 2.0, 3.0], [inf, 1.0, 3.0], [inf, inf, 1.0]]
     assert measure.limits_of([10, 20, 30], times, [0, 1, 2]) == [19, 29]
+    assert measure.limits_of([10, 20, 30], times, [0, 2, 2]) == [19, 19]
 
 
 @pytest.mark.parametrize("operation", tuning.LADDERS)
@@ -67,8 +68,7 @@ def test_limits_are_obeyed(operation):
     limits = tuple(zip(kernels, (100, 200), strict=False))
     tuned = dataclasses.replace(layout, limits=limits)
     chosen = [MODULES[operation.capitalize()].choose(tuned, nbytes).kernel for nbytes in (100, 101, 200, 201)]
-    between = kernels[1]
-    assert chosen == [kernels[0], between, between, kernels[-1]]
+    assert chosen == [kernels[0], kernels[1], kernels[1], kernels[min(2, len(kernels) - 1)]]
 
 
 def test_tables_are_found(cache):

@@ -84,5 +84,5 @@ def _layout(ranks: int, kib: int) -> dict[str, int]:
     """A lease with two channels, to the byte; the least has chunks of the least length."""
     plans = (layout.plan(each << 10, ranks, CHANNELS) for each in range(kib or 16, 1024))
     chosen = next(plan for plan in plans if plan.channels == CHANNELS)
-    names = ("channels", "slot_packets", "chunk_nbytes", "packets_offset", "rings_offset")
+    names = ("channels", "slot_packets", "chunk_nbytes", "slot_rows", "lines_offset", "packets_offset", "rings_offset")
     return {"nbytes": chosen.end} | {name: getattr(chosen, name) for name in names}

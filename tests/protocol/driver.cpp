@@ -26,6 +26,7 @@
 #include "gather.cu"
 #include "gatherv.cu"
 #include "reduce.cu"
+#include "reduce_chain.cu"
 #include "reduce_scatter.cu"
 #include "reduce_scatter_block.cu"
 #include "scan.cu"
@@ -56,8 +57,8 @@ struct Option {
     {#member, [](Settings& s, const char* value) { s.member = decltype(s.member)(strtoull(value, nullptr, 0)); }}
 const Option kOptions[] = {
     NUMBER(ranks), NUMBER(seed), NUMBER(calls), NUMBER(hostile), NUMBER(epoch), NUMBER(patience_s),
-    NUMBER(channels), NUMBER(slot_packets), NUMBER(chunk_nbytes), NUMBER(nbytes), NUMBER(packets_offset),
-    NUMBER(rings_offset),
+    NUMBER(channels), NUMBER(slot_packets), NUMBER(chunk_nbytes), NUMBER(slot_rows), NUMBER(nbytes),
+    NUMBER(lines_offset), NUMBER(packets_offset), NUMBER(rings_offset),
 #ifdef MUTATIONS
     {"mutation", [](Settings&, const char* value) { mutation = atoi(value); }},
 #endif
@@ -83,6 +84,8 @@ Team team_of(const World& world, int rank, Watch* watch) {
     team.channels = s.channels;
     team.slot_packets = s.slot_packets;
     team.chunk_nbytes = s.chunk_nbytes;
+    team.slot_rows = s.slot_rows;
+    team.lines_offset = s.lines_offset;
     team.packets_offset = s.packets_offset;
     team.rings_offset = s.rings_offset;
     team.timeout_ns = u64(s.patience_s * 1e9);

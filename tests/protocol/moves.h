@@ -23,11 +23,14 @@ inline bool check(Call& call, const char* from, u64 nbytes, int source, int targ
     return true;
 }
 
-// The length of a message between two ranks: as packets (at most `slot` bytes a block), or several chunks.
+// The length of a message between two ranks: as packets (at most `slot` bytes a block), as lines, or several chunks.
 inline u64 message_nbytes(Call& call, u64 grid) {
     const u64 slot = grid * (call.team.slot_packets - kHeader) * kPacketNbytes, chunk = 2 * grid * call.team.chunk_nbytes;
-    switch (call.draw.below(5)) {
+    const u64 lines = grid * call.team.slot_rows * kRowPacks * kPackNbytes;
+    switch (call.draw.below(7)) {
         case 0: return call.draw.below(3);
+        case 4: return lines + call.draw.below(18) - std::min(lines, 18ull);
+        case 5: return call.draw.below(lines + 1);
         case 1: return slot - call.draw.below(18);
         case 2: return slot + 1 + call.draw.below(18);
         case 3: return call.draw.below(slot);
@@ -43,9 +46,9 @@ inline void barrier(Call& call) {
 }
 
 inline void bcast(Call& call) {
-    void (*const kernels[])(MoveArgs) = {bcast_direct, bcast_two_shot_packets, bcast_two_shot};
-    const char* const names[] = {"bcast_direct", "bcast_two_shot_packets", "bcast_two_shot"};
-    const u64 room = u64(call.team.slot_packets - kHeader) * kPacketNbytes, kind = room > 64 ? call.draw.below(3) : 2;
+    void (*const kernels[])(MoveArgs) = {bcast_direct, bcast_two_shot_lines, bcast_chain};
+    const char* const names[] = {"bcast_direct", "bcast_two_shot_lines", "bcast_chain"};
+    const u64 room = u64(call.team.slot_rows) * kRowPacks * kPackNbytes, kind = room > 64 ? call.draw.below(3) : 2 * call.draw.below(2);
     call.name = names[kind];
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const int root = int(call.draw.below(call.size()));

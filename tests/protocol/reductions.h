@@ -100,8 +100,18 @@ u64 chunk_count(Call& call, u64 grid, u64 shards) {
     return call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
 }
 
-// What fits half a slot, but for what parts are rounded up by.
-inline u64 half(u64 slot) { return slot > 64 ? slot / 2 - 32 : 0; }
+// What fits half a slot for lines, but for what parts are rounded up by.
+inline u64 half_of_lines(const Call& call) {
+    const u64 half = call.team.slot_rows / 2 * kRowPacks * kPackNbytes;
+    return half > 64 ? half - 32 : 0;
+}
+
+// The same for kernels that send packets or lines, of which a channel can move `each` bytes.
+template <class T>
+u64 short_count(Call& call, u64 each) {
+    const u64 most = each * call.team.channels / sizeof(T);
+    return call.draw.one_in(3) ? most - std::min(most, u64(call.draw.below(2))) : std::min(packet_count<T>(call), most);
+}
 
 struct Kind {
     const char* name;
@@ -118,14 +128,14 @@ template <class T, class Op>
 void allreduce(Call& call) {
     const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
     const Kind kinds[] = {{"allreduce_one_shot", allreduce_one_shot<T, Op>, slot},
-                          {"allreduce_two_shot_packets", allreduce_two_shot_packets<T, Op>, half(slot) * call.size()},
+                          {"allreduce_two_shot_lines", allreduce_two_shot_lines<T, Op>, half_of_lines(call) * call.size()},
                           {"allreduce_two_shot", allreduce_two_shot<T, Op>, 0}};
     const Kind& kind = any_of(call, kinds);
     call.name = kind.name;
     u64 grid = call.draw.between(1, call.team.channels);
     u64 count = chunk_count<T>(call, grid, call.size());
     if (kind.each != 0) {
-        count = std::min(packet_count<T>(call), kind.each * call.team.channels / sizeof(T));
+        count = short_count<T>(call, kind.each);
         grid = call.grid(count * sizeof(T), kind.each);
     }
     Reduction<T, Op> reduction(call, count, grid, 1, 1);
@@ -139,15 +149,16 @@ template <class T, class Op>
 void reduce(Call& call) {
     const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
     const Kind kinds[] = {{"reduce_one_shot", reduce_one_shot<T, Op>, slot},
-                          {"reduce_two_shot_packets", reduce_two_shot_packets<T, Op>, half(slot) * (call.size() - 1)},
+                          {"reduce_two_shot_lines", reduce_two_shot_lines<T, Op>, half_of_lines(call) * (call.size() - 1)},
                           {"reduce_two_shot", call.size() == 2 ? reduce_two_shot_to_root<T, Op> : reduce_two_shot<T, Op>, 0}};
-    const Kind& kind = any_of(call, kinds);
+    const Kind chain{"reduce_chain", reduce_chain<T, Op>, 0};
+    const Kind& kind = call.draw.one_in(3) ? chain : any_of(call, kinds);
     call.name = kind.name;
     const int root = int(call.draw.below(call.size()));
     u64 grid = call.draw.between(1, call.team.channels);
     u64 count = chunk_count<T>(call, grid, call.size());
     if (kind.each != 0) {
-        count = std::min(packet_count<T>(call), kind.each * call.team.channels / sizeof(T));
+        count = short_count<T>(call, kind.each);
         grid = call.grid(count * sizeof(T), kind.each);
     }
     const bool is_root = call.team.rank == root, in_place = call.draw.one_in(3);
@@ -161,17 +172,25 @@ void reduce(Call& call) {
 
 template <class T, class Op>
 void reduce_scatter_block(Call& call) {
-    const bool one_shot = call.draw.one_in(2), in_place = call.draw.one_in(3);
-    call.name = one_shot ? "reduce_scatter_block_one_shot" : "reduce_scatter_block_two_shot";
-    u64 grid = call.draw.between(1, call.team.channels);
-    u64 count = one_shot ? packet_count<T>(call) : chunk_count<T>(call, grid, 1);
-    if (one_shot) grid = call.grid(count * sizeof(T), call.team.slot_packets * kPacketNbytes);
-    else if (in_place && call.draw.one_in(2)) count += kTiledChunks * grid * call.team.chunk_nbytes / sizeof(T);
+    const u64 lines = u64(call.team.slot_rows) * kRowPacks * kPackNbytes;
+    const Kind kinds[] = {
+        {"reduce_scatter_block_one_shot", reduce_scatter_block_one_shot<T, Op>, call.team.slot_packets * kPacketNbytes},
+        {"reduce_scatter_block_one_shot_lines", reduce_scatter_block_one_shot_lines<T, Op>, lines > 64 ? lines - 16 : 0},
+        {"reduce_scatter_block_two_shot", reduce_scatter_block_two_shot<T, Op>, 0}};
+    const Kind& kind = any_of(call, kinds);
+    const bool in_place = call.draw.one_in(3);
+    call.name = kind.name;
+    u64 grid = call.draw.between(1, call.team.channels), count = chunk_count<T>(call, grid, 1);
+    if (kind.each != 0) {
+        count = short_count<T>(call, kind.each);
+        grid = call.grid(count * sizeof(T), kind.each);
+    } else if (in_place && call.draw.one_in(2)) {
+        count += kTiledChunks * grid * call.team.chunk_nbytes / sizeof(T);
+    }
     Reduction<T, Op> reduction(call, count, grid, call.size(), in_place ? call.size() : 1);
     const Buffer& send = in_place ? reduction.recv : reduction.send;
     reduction.fill(send, count * call.size());
-    call.run(one_shot ? reduce_scatter_block_one_shot<T, Op> : reduce_scatter_block_two_shot<T, Op>,
-             reduction.args(send, reduction.recv, 0), u32(grid));
+    call.run(kind.kernel, reduction.args(send, reduction.recv, 0), u32(grid));
     reduction.check(reduction.recv, count * call.team.rank);
 }
 

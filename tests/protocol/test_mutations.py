@@ -176,6 +176,22 @@ MUTATIONS = {
     "changed by two": Mutation("rma.cu", "if (was == seen) return", "if (was == seen || {}) return", "hostile"),
     # Only the first lanes of a warp have segments to add up.
     "one lane too few": Mutation("alltoallv_segments.cu", "going_end, 31);", "going_end, 31 - {});", "hostile"),
+    # What comes through a chain is passed on, and may come later; or it is not awaited, or its place is still in use.
+    "passed on without release": Mutation("chain.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    "passed on before it came": Mutation(
+        "chain.cuh", "(!comes || wait_for_piece", "(!comes || {} || wait_for_piece", "hostile"
+    ),
+    "chain too short": Mutation("chain.cuh", "if (k < places)", "if (k < places + {})", "hostile"),
+    # Lines are looked at before they are there; or overwritten before they are read, or by the next operation.
+    "half a line": Mutation(
+        "line.cuh", "!has_flag() || packs[s].y == flag()", "{} || !has_flag() || packs[s].y == flag()", "hostile"
+    ),
+    "lines not awaited": Mutation(
+        "line.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"
+    ),
+    "no parity of lines": Mutation(
+        "line.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2
+    ),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.

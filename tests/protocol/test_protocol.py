@@ -40,7 +40,7 @@ def test_results_and_addresses_are_right(programs, ranks, epoch, hostile):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_long_spans_go_straight_though_they_would_fit_packets(programs, name):
-    """Of two ranks with room for longer packets than kStraightNbytes; chunks are long, too."""
+def test_long_spans_go_straight_though_they_would_fit_lines(programs, name):
+    """Of two ranks with room for more lines than kStraightNbytes; chunks are long, too."""
     done = programs[name](ranks=2, kib=384, hostile=1, seed=7, calls=60)
     assert done.returncode == 0, done.stderr[:6000]

@@ -10,8 +10,8 @@ struct Settings {
     u64 seed = 1, calls = 50;
     u32 hostile = 0, epoch = 0;  // epoch: as if the channels had so many small operations behind them
     double patience_s = 60;
-    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0;    // as pyncclx.layout.plan says
-    u64 nbytes = 0, packets_offset = 0, rings_offset = 0;
+    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0, slot_rows = 0;  // as pyncclx.layout.plan says
+    u64 nbytes = 0, lines_offset = 0, packets_offset = 0, rings_offset = 0;
 };
 
 constexpr int kWrong = 1, kStuck = 3, kTimeout = 4;  // exit status; a sanitizer's is 66
@@ -99,6 +99,17 @@ inline void begin_at(const Settings& settings, const Team& team, int rank) {
             const u32 epoch = operation_before(settings, draw);
             packets[i] = epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch / 2 * 2 + i / slots);
         }
+        const u32 rows = u32(settings.ranks - 1) * team.slot_rows * kRowPlaces;  // packs of one parity
+        auto* lines = reinterpret_cast<Pack*>(team.base[rank] + team.lines_offset) + channel * 2 * rows;
+        for (u32 i = 0; i < 2 * rows; ++i) {
+            const u32 epoch = operation_before(settings, draw);
+            const u64 flag = epoch == 0 ? 0 : epoch / 2 * 2 + i / rows;
+            lines[i] = Pack{draw.below(~0ull), i % 8 == 7 ? flag : draw.below(~0ull)};
+        }
+        for (u32 lane = 0; lane < kLanes; ++lane) {
+            control.came[lane] = u64(operation_before(settings, draw)) << 32 | 1000;
+            control.taken[lane] = u64(operation_before(settings, draw)) << 32 | 1000;
+        }
     }
 }
 
@@ -114,6 +125,8 @@ struct World {
         Team team{};
         team.channels = settings.channels;
         team.slot_packets = settings.slot_packets;
+        team.slot_rows = settings.slot_rows;
+        team.lines_offset = settings.lines_offset;
         team.packets_offset = settings.packets_offset;
         for (int rank = 0; rank < settings.ranks; ++rank) {
             void* lease = nullptr;

@@ -82,7 +82,7 @@ ARRAYS = {
     "no such algorithm": (
         lambda c, a: c.Allreduce(a.f4, a.f4, algorithm="magic"),
         ValueError,
-        ["'magic'", "'one_shot' or 'two_shot_packets' or 'two_shot'"],
+        ["'magic'", "'one_shot' or 'two_shot_lines' or 'two_shot'"],
     ),
     "too long for it": (
         lambda c, a: c.Allreduce(*[xp.zeros(10**7, "u1")] * 2, algorithm="one_shot"),

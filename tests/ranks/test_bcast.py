@@ -13,18 +13,18 @@ def message(root: int, count: int, call: int = 0) -> np.ndarray:
 
 
 def most(layout) -> int:
-    """The longest message that goes as two shots of packets, in bytes."""
-    return max(0, layout.slot_nbytes - 32) * layout.peers * layout.channels
+    """The longest message that goes as two shots of lines, in bytes."""
+    return max(0, layout.line_nbytes - 32) * layout.peers * layout.channels
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "two_shot_packets", "two_shot", None])
+@pytest.mark.parametrize("algorithm", ["direct", "two_shot_lines", "chain", None])
 def test_sizes_from_every_root(comm, algorithm):
     layout = comm.team.layout
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 8)):
             if algorithm == "direct" and count * 8 > layout.packet_nbytes:
                 continue
-            if algorithm == "two_shot_packets" and count * 8 > most(layout):
+            if algorithm == "two_shot_lines" and count * 8 > most(layout):
                 continue
             for root in range(comm.size):
                 buffer = Output(count, "i8")

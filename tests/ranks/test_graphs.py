@@ -19,7 +19,11 @@ def stream():
 
 
 def captured(stream, call):
-    """`call` as a graph. It is made once before: kernels are compiled and leases taken outside of a capture."""
+    """`call` as a graph. It is made once before: kernels are compiled and leases taken outside of a capture.
+
+    Its arrays were made on another stream, for which this one does not wait.
+    """
+    xp.cuda.Device().synchronize()
     with stream:
         call()
         stream.synchronize()

@@ -5,26 +5,32 @@ from mpi4py import MPI
 
 from arrays import Output, put
 from pyncclx import ops
+from pyncclx.collectives.launch import half_of_lines
 from reference import comparing, contributions, counts, fold
 
 
 def most(layout) -> int:
-    """The longest vector that goes as two shots of packets, in bytes."""
-    return max(0, layout.slot_nbytes // 2 - 32) * layout.peers * layout.channels
+    """The longest vector that goes as two shots of lines, in bytes."""
+    return max(0, half_of_lines(layout) - 32) * layout.peers * layout.channels
 
 
-@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_packets", "two_shot", None])
+def chained(size: int) -> list[int]:
+    """The roots to which partial results can go from rank to rank."""
+    return sorted({0, 1, size - 1}) if size > 2 else []
+
+
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", "chain", None])
 def test_sizes_to_every_root(comm, algorithm):
     layout = comm.team.layout
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 4)):
             if algorithm == "one_shot" and count * 4 > layout.packet_nbytes:
                 continue
-            if algorithm == "two_shot_packets" and count * 4 > most(layout):
+            if algorithm == "two_shot_lines" and count * 4 > most(layout):
                 continue
             vectors = contributions(comm.size, count, call=call)
             expected, send = fold(ops.SUM, vectors), put(vectors[comm.rank])
-            for root in range(comm.size):
+            for root in chained(comm.size) if algorithm == "chain" else range(comm.size):
                 recv = Output(count, "f4") if comm.rank == root else None
                 comm.Reduce(send, recv and recv.array, MPI.SUM, root, algorithm=algorithm)
                 if recv:

@@ -13,6 +13,7 @@ import pyncclx
 from arrays import Output, get, put, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import NotSupported, ops
+from pyncclx.collectives.launch import half_of_lines
 from pyncclx.datatypes import TABLE
 from reference import comparing, contributions, fold
 
@@ -37,7 +38,7 @@ def algorithms(comm, nbytes, itemsize):
     """Those that can move vectors of `nbytes` here, and None; slots hold whole groups of elements."""
     layout, group = comm.team.layout, math.lcm(16, itemsize)
     slot = layout.slot_nbytes // group * group
-    most = {"one_shot": slot, "two_shot_packets": max(0, slot // 2 - 32) * comm.size, "two_shot": math.inf}
+    most = {"one_shot": slot, "two_shot_lines": (half_of_lines(layout) - 32) * comm.size, "two_shot": math.inf}
     return [*(name for name, limit in most.items() if nbytes <= limit * layout.channels), None]
 
 
