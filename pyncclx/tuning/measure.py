@@ -110,7 +110,7 @@ def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Se
 
     It is the last size at which it or an earlier one is chosen; or all that it can move, if it cannot move the next.
     """
-    found = []
+    found: list[int] = []
     for rung in range(len(times[0]) - 1):
         last = sum(choice <= rung for choice in chosen) - 1
         impossible_next = last + 1 < len(sizes) and times[last + 1][rung] == IMPOSSIBLE
