@@ -38,9 +38,14 @@ struct ExchangeOf {
     Channel& channel;
     Packets& packets;
     Spans& spans;
-    const Load load = {};
-    const bool both_ways = true;  // spans that go one way only are faster as lines, as long as they fit
+    const Load load;
+    const u32 packets_nbytes, lines_nbytes;  // of the longest span that can go so: asked often, so not computed anew
     bool any_long = false;
+
+    // `both_ways`: spans that go one way only are faster as lines, as long as they fit.
+    __device__ ExchangeOf(Channel& channel, Packets& packets, Spans& spans, Load load = {}, bool both_ways = true)
+        : channel(channel), packets(packets), spans(spans), load(load),
+          packets_nbytes((channel.team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)) {}
 
     // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
     __device__ void share_spans() {
@@ -83,20 +88,16 @@ struct ExchangeOf {
   private:
     __device__ int peers() const { return channel.team.size - 1; }
 
-    __device__ bool is_long(const Span& span) const { return !fits_packets(span) && !fits_lines(span); }
+    __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
 
     // Not long, and goes as lines.
     __device__ bool is_medium(const Span& span) const {
-        return fits_lines(span) && (span.nbytes > kPacketsNbytes || !fits_packets(span));
+        return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
     }
 
-    __device__ bool fits_packets(const Span& span) const {
-        return packs_in(span.nbytes) * 2 + kHeader <= channel.team.slot_packets;
-    }
-
-    __device__ bool fits_lines(const Span& span) const {
-        const u64 most = both_ways ? has_windows() ? kStraightNbytes : kLinesNbytes : ~0ull;
-        return span.nbytes <= most && rows_in(span.nbytes) <= channel.team.slot_rows;
+    __device__ u32 find_lines(bool both_ways) const {
+        const u32 fits = channel.team.slot_rows * kRowPacks * kPackNbytes;
+        return both_ways ? u32(smaller(fits, has_windows() ? kStraightNbytes : kLinesNbytes)) : fits;
     }
 
     // Windows are made by all ranks, so all have some or none has.
