@@ -74,6 +74,7 @@ def prepare(comm, name, array):
     ("name", "size"),
     [
         *((name, "packets") for name in CALLS if name not in UPWARDS),
+        *((name, "lines") for name in ("Alltoall", "Gather", "Reduce_scatter_block")),
         *((name, "chunks") for name in ("Allreduce", "Alltoallv", *UPWARDS)),
     ],
 )
@@ -81,11 +82,14 @@ def test_peer_does_not_come(brief, name, size):
     """The last rank stays away; who waited for it says so at the next call, and from then on."""
     other, away = pyncclx.Communicator(), brief.size - 1
     works(other)
-    count = counts(brief.team.layout, 4)[-1] if size == "chunks" else 6
+    layout = brief.team.layout
+    block = layout.packet_nbytes // 4 + 8  # float32, too many for packets
+    count = {"packets": 6, "lines": brief.size * block, "chunks": counts(layout, 4)[-1]}[size]
+    assert size != "lines" or "lines" in brief.explain(name, 4 * block)
     array = xp.zeros(count // brief.size * brief.size or brief.size, "f4")
     prepare(brief, name, array)
     impatient(brief, LONGER if name in DIRECT else TIMEOUT)
-    waits = brief.rank != away and not (name in TO_ROOT and size == "packets" and brief.rank != 0)
+    waits = brief.rank != away and not (name in TO_ROOT and size != "chunks" and brief.rank != 0)
     if brief.rank != away:
         CALLS[name](brief, array)
         synchronize()
