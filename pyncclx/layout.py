@@ -14,6 +14,7 @@ PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
 DEPTH = 2  # chunks of one ring
+LANES = 2  # of a chain
 SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
 FEWEST_PACKETS = 4
 HEADER_PACKETS = 2  # kHeader of cuda/exchange.cuh

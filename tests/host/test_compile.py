@@ -184,9 +184,14 @@ def without_signals(report: Report) -> Iterator[str]:
             yield f"no strong access {kind}"
 
 
-# ChannelControl::tail in a lease, ring by ring. It says what has been read: nothing was stored that it could overtake.
+# ChannelControl::tail in a lease, ring by ring, and ::taken, lane by lane. They say what has been read: nothing was
+# stored that they could overtake.
 TAIL = layout.HEADER_NBYTES + 8 + (4 + 8 * layout.RINGS) * layout.MAX_RANKS
-TAILS = tuple(f"+{TAIL + 8 * layout.MAX_RANKS * ring:#x}]" for ring in range(layout.RINGS))
+TAKEN = TAIL + 8 * (layout.MAX_RANKS * layout.RINGS + layout.LANES)
+AFTER_LOADS = (
+    *(f"+{TAIL + 8 * layout.MAX_RANKS * ring:#x}]" for ring in range(layout.RINGS)),
+    *(f"+{TAKEN + 8 * lane:#x}]" for lane in range(layout.LANES)),
+)
 
 
 def unfenced(report: Report) -> Iterator[str]:
@@ -195,7 +200,7 @@ def unfenced(report: Report) -> Iterator[str]:
         if "BAR" in line:
             fenced = re.search(r"MEMBAR\.\w+\.SYS", line) is not None
         flag = re.search(r"\bST\w*\.\S*STRONG", line) and ".128." not in line and not line.endswith("RZ")
-        if flag and not fenced and not any(tail in line for tail in TAILS):
+        if flag and not fenced and not any(word in line for word in AFTER_LOADS):
             yield line
 
 

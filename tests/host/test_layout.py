@@ -44,7 +44,7 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kPackNbytes,
+    printf("constants %d %d %u %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
            sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks,
            kStraightNbytes, kLinesNbytes);
     printf("Watch");
@@ -133,6 +133,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.MAX_RANKS,
         layout.RINGS,
         layout.DEPTH,
+        layout.LANES,
         layout.PACK_NBYTES,
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
