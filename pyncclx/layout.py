@@ -88,7 +88,8 @@ class Layout:
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
     """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
 
-    Packets get up to a quarter, chunks half of the rest, and lines what these leave.
+    Packets get up to a quarter, chunks half of the rest, and lines what these leave; a lease that is too small for all has
+    no lines.
 
     Raises
     ------
@@ -108,6 +109,8 @@ def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layou
             slot_rows = for_lines // (slots * ROW_NBYTES)
             return Layout(nbytes, size, channels, slot_packets, chunk_nbytes, slot_rows=slot_rows)
         channels //= 2
+    if lines:  # they can be done without
+        return plan(nbytes, size, max_channels, lines=False)
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
 
 

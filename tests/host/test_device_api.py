@@ -81,6 +81,7 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     chosen = layout.plan(1 << 20, 7, 4)
     packed = layout.pack_team(chosen, 3, 5, 1, 2, 3, [9] * 7) + bytes(layout.PLACES.size)
     packed += device_team.PARTS.pack(11, 12, 13, 14, *range(100, 100 + layout.MAX_RANKS))
+    packed = packed.ljust(device_team.NBYTES, bytes(1))
     said = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
     numbers = [list(map(int, line.split())) for line in said.splitlines()]
     line, functions = device_team.LINE, device_errors.FUNCTIONS

@@ -196,6 +196,13 @@ def test_without_lines_all_is_for_packets_and_chunks(ranks):
     assert without.packets_offset == without.lines_offset
 
 
+@pytest.mark.parametrize("ranks", range(2, 6))
+def test_the_smallest_lease_does_without_lines(ranks):
+    plan = layout.plan(4096, ranks, 64)
+    assert plan.chunk_nbytes >= 128
+    assert plan.end <= 4096
+
+
 def test_a_lease_can_be_too_small():
     with pytest.raises(ValueError, match="a lease of 1024 bytes is too small for 8 ranks"):
         layout.plan(1024, 8, 64)
