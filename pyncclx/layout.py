@@ -88,8 +88,8 @@ class Layout:
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
     """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
 
-    Packets get up to a quarter, chunks half of the rest, and lines what these leave; a lease that is too small for all has
-    no lines.
+    Packets get up to a quarter, chunks half of the rest, and lines what these leave; a lease that is too small for
+    all has no lines.
 
     Raises
     ------
