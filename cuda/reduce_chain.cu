@@ -1,8 +1,8 @@
 // Reduce, large: partial results go from rank to rank in rank order, as a chain (chain.cuh), and the last one's to root.
 //
-// A rank folds its own vector to what has come. If root has rank 0 or is the last, every link carries the vector once. If it
-// has rank 1, its contribution goes to rank 0, which folds both. Any other root takes both a partial result and the
-// result, which is right, but no faster than two shots.
+// A rank folds its own vector to what has come. Root is rank 0 or the last, and every link carries the vector once; or it is
+// rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result and the
+// result, through the same words and places of a lane.
 //
 // Partial results are elements. Sums of half types are kept in float (reduce_ops.cuh), and would be rounded on the way; of
 // elements that do not divide a pack a piece would have parts. For those there is no chain.

@@ -152,9 +152,11 @@ void reduce(Call& call) {
                           {"reduce_two_shot_lines", reduce_two_shot_lines<T, Op>, half_of_lines(call) * (call.size() - 1)},
                           {"reduce_two_shot", call.size() == 2 ? reduce_two_shot_to_root<T, Op> : reduce_two_shot<T, Op>, 0}};
     const Kind chain{"reduce_chain", reduce_chain<T, Op>, 0};
-    const Kind& kind = call.draw.one_in(3) ? chain : any_of(call, kinds);
+    const bool chained = call.draw.one_in(3);
+    const Kind& kind = chained ? chain : any_of(call, kinds);
     call.name = kind.name;
-    const int root = int(call.draw.below(call.size()));
+    const int last = call.size() - 1, any = int(call.draw.below(call.size()));
+    const int root = chained && any > 1 ? last : any;  // others can end no chain
     u64 grid = call.draw.between(1, call.team.channels);
     u64 count = chunk_count<T>(call, grid, call.size());
     if (kind.each != 0) {
