@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __gr
     Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
         const Pack pack = load_pack(send, i, part.nbytes);
         for (int j = 0; j < args.team.size - 1; ++j) packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, pack);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
         asked.counts[rank] = wanted.count;
         asked.displs[rank] = wanted.displ;
     }
-    bool ok = channel.everyone(packets.await_free());
+    bool ok = channel.everyone(channel.await_slots());
     if (rank < team.size) {
         const Row row = row_to(args, asked, rank);
         spans.out[rank] = span_of(args, args.send, row);

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
     }
     Exchange exchange{channel, packets, spans};
     exchange.share_spans();
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     if (ok) exchange.send();
     ok = ok && exchange.receive();
     ok = channel.everyone(ok);

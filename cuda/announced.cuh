@@ -19,7 +19,7 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
     Packets packets(channel);
     const int me = team.rank, rank = int(threadIdx.x);
     const bool to_rank = rank < team.size && sends(me, rank), from_rank = rank < team.size && sends(rank, me);
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     u64 nbytes = 0;  // of what `rank` sends to this rank
     if (rank < team.size) {
         const Block block = to_rank ? out_block(rank) : Block{nullptr, 0};

@@ -3,14 +3,12 @@
 //   bcast_direct            root sends the whole message to every peer: one trip, (size - 1) times the bytes.
 //   bcast_two_shot_lines    root cuts it into size - 1 pieces and sends one to each peer; a peer keeps its piece and
 //                           relays it to the others. Each rank sends and receives the message about once.
-//   bcast_chain             large: from rank to rank (chain.cuh). Pieces go straight to their place if all peers' buffers
-//                           are in windows, else through the rings' memory.
+//   bcast_chain             large: from rank to rank (chain.cuh).
 //
 // In all, the buffer is args.recv on every rank; root only reads it.
 #include "chain.cuh"
 #include "exchange.cuh"
 #include "line.cuh"
-#include "reach.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_constant__ MoveArgs args) {
     const Team& team = args.team;
@@ -48,21 +46,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot_lines(const __g
     const int me = args.team.rank;
     const Crew crew(peers);
     const u32 member = crew.member / 32, members = crew.members / 32;
-    bool ok = lines.await_free();
+    const u64 outboxes = lines.outboxes([&](int rank) { return rank != args.root; });
+    bool ok = channel.await_slots();
     const Span mine = me == args.root ? Span{nullptr, 0, 0} : pieces.piece(me);
     for (u32 row = threadIdx.x / 32; ok && row < rows_in(mine.nbytes); row += blockDim.x / 32) {
         Pack pack;
         ok = lines.receive(args.root, row, pack);
-        for (u32 j = 0; ok && j < peers; ++j)
-            if (channel.peer(j) != args.root) lines.send(lines.outbox(channel.peer(j)), row, pack);
+        if (ok) lines.send_to_each(outboxes, row, pack);
         if (ok) lines.store(mine.address, row, mine.nbytes, pack);
     }
     for (u32 j = crew.first_job; ok && j < peers; j += crew.next_job) {
         const int peer = channel.peer(j);
         if (peer == args.root) continue;
         const Span piece = pieces.piece(peer);
-        if (me == args.root) lines.send_message(member, members, lines.outbox(peer), 0, piece.address, piece.nbytes);
-        else ok = lines.receive_message(member, members, peer, 0, piece.address, piece.nbytes, piece.kept);
+        if (me == args.root) lines.send_message(member, members, lines.outbox(peer), piece.address, piece.nbytes);
+        else ok = lines.receive_message(member, members, peer, piece.address, piece.nbytes, piece.kept);
     }
     channel.leave();
 }
@@ -82,27 +80,16 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_constant__ MoveArgs args) {
-    __shared__ Reach reach;
     Channel channel(args.team);
-    Packets packets(channel);
     const int me = args.team.rank, size = args.team.size, root = args.root, next = (me + 1) % size;
     const Hop hop{me == root ? kNobody : (me + size - 1) % size, next == root ? kNobody : next};
-    const auto nobody = [](int) { return false; };
-    const auto receives = [&](int rank) { return rank != root; };
-    const Own own{nullptr, args.recv, Place{0, nullptr}, args.team.recv};
-    const bool windows = args.team.windows != nullptr;  // on all ranks or on none
-    bool ok = !windows || learn_reach(packets, own, nobody, receives, reach);
-    const bool straight = windows && ok && reach.all;
     const Span part = part_of(args.recv, args.nbytes);
-    char* const there = straight && hop.to != kNobody ? reach.recv[hop.to] + (part.address - args.recv) : nullptr;
     const auto move = [&](const Crew& crew, u32, u64 begin, u64 nbytes, const Pack* from, Pack* to) {
         char* here = part.address + begin;
-        if (straight && there != nullptr) copy_message(crew.member, crew.members, here, there + begin, nbytes);
-        else if (straight) return;
-        else if (hop.from == kNobody) copy_message(crew.member, crew.members, here, to, nbytes);
+        if (hop.from == kNobody) copy_message(crew.member, crew.members, here, to, nbytes);
         else if (hop.to == kNobody) copy_here(crew.member, crew.members, from, here, nbytes);
         else pass_on(crew, from, here, to, nbytes);
     };
-    if (ok && size > 1) ok = Chain(channel, part.nbytes, straight).run(&hop, 1, move);
-    channel.leave(ok && windows);
+    if (size > 1) Chain(channel, part.nbytes).run(&hop, 1, move);
+    channel.leave();
 }

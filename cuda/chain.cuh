@@ -26,13 +26,13 @@ struct Chain {
     const u64 lane_nbytes, piece_nbytes, pieces;
     const u64 places;  // for pieces, of a lane
 
-    // `straight`: pieces are stored where they belong, and need no places.
-    __device__ Chain(Channel& channel, u64 nbytes, bool straight = false)
-        : channel(channel), nbytes(nbytes), lane_nbytes(find_lane()), piece_nbytes(find_piece(straight ? ~0ull : lane_nbytes)),
-          pieces((nbytes + piece_nbytes - 1) / piece_nbytes), places(straight ? pieces : lane_nbytes / piece_nbytes) {}
+    __device__ Chain(Channel& channel, u64 nbytes)
+        : channel(channel), nbytes(nbytes), lane_nbytes(find_lane()), piece_nbytes(find_piece()),
+          pieces((nbytes + piece_nbytes - 1) / piece_nbytes), places(lane_nbytes / piece_nbytes) {}
 
-    // All threads; false: leave. A rank where the chain both begins and ends has two hops. Its warps may be too few for a
-    // group each: then a piece ends some rounds after it began, while others are on their way.
+    // All threads; false: leave. A rank where the chain both begins and ends has two hops, of which the first takes nothing
+    // and the second passes nothing on, so that they share no word. Its warps may be too few for a group each: then a piece
+    // ends some rounds after it began, while others are on their way.
     // A piece is moved by move(crew, number of the hop, where it begins in the message, bytes, from, to).
     template <class Move>
     __device__ bool run(const Hop* hops, u32 count, Move move) {
@@ -58,9 +58,9 @@ struct Chain {
         return rings / kLanes / kPackNbytes * kPackNbytes;
     }
 
-    __device__ u64 find_piece(u64 lane) const {
+    __device__ u64 find_piece() const {
         const u64 wanted = nbytes / kPiecesOfPart < kShortestPiece ? kShortestPiece : smaller(nbytes / kPiecesOfPart, kLongestPiece);
-        const u64 most = lane / 2 < kPackNbytes ? lane : lane / 2;
+        const u64 most = lane_nbytes / 2 < kPackNbytes ? lane_nbytes : lane_nbytes / 2;
         return smaller(wanted, most) / kPackNbytes * kPackNbytes;
     }
 

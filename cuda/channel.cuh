@@ -65,6 +65,9 @@ struct Channel {
         return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
     }
 
+    // All threads: have the peers read what the slots of this parity held, those of packets and those of lines? False: leave.
+    __device__ bool await_slots() { return await_entered(1); }
+
     __device__ bool wait_for_entered(int peer, u32 operation) {
         return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
     }
@@ -78,12 +81,6 @@ struct Channel {
     }
 
     __device__ u32 places() const { return u32(team.size) - 1; }
-
-    // The line slots of this channel that `holder` keeps, one a place.
-    __device__ Pack* line_slots(int holder, u32 parity) const {
-        char* slots = team.base[holder] + team.lines_offset;
-        return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * line_packs();
-    }
 
     // The packet slots of this channel that `holder` keeps, one a place.
     __device__ Pack* slots(int holder, u32 parity) const {
@@ -101,9 +98,6 @@ struct Channel {
         return int(blockIdx.x);
     }
 
-    // Packs that the line slots of one parity take.
-    __device__ u64 line_packs() const { return u64(places()) * team.slot_rows * (kRowNbytes / kPackNbytes); }
-
     // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 
@@ -119,8 +113,9 @@ struct Channel {
             st_relaxed_sys(&mine->came[i], u64(0));
             st_relaxed_sys(&mine->taken[i], u64(0));
         }
-        Pack* lines = line_slots(team.rank, (epoch + 1) & 1);
-        for (u32 i = threadIdx.x; i < line_packs(); i += blockDim.x) st_packet_sys(lines + i, Pack{0, 0});
+        const u64 packs = u64(places()) * team.slot_rows * (kRowNbytes / kPackNbytes);
+        Pack* lines = reinterpret_cast<Pack*>(team.base[team.rank] + team.lines_offset) + (u64(index) * 2 + ((epoch + 1) & 1)) * packs;
+        for (u64 i = threadIdx.x; i < packs; i += blockDim.x) st_packet_sys(lines + i, Pack{0, 0});
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});

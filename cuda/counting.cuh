@@ -122,7 +122,7 @@ __device__ void add_counts(const Shuffle& shuffle, Table& table, int source, int
 __device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& packets) {
     const Team& team = shuffle.team;
     const int all = int(shuffle.buckets + 3) / 4, peers = team.size - 1;
-    if (!packets.await_free()) return false;
+    if (!packets.channel.await_slots()) return false;
     for (int j = int(threadIdx.x); j < all * peers; j += int(blockDim.x)) {
         Pack* outbox = packets.outbox(packets.channel.peer(j / all));
         packets.send(outbox, u32(j % all) * 2, counts_of(table, shuffle.buckets, j % all));

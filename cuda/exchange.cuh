@@ -63,7 +63,7 @@ struct ExchangeOf {
             if (is_long(span)) continue;
             if (is_medium(span)) {
                 const Lines lines(channel);
-                lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), 0, packs_in(span.nbytes),
+                lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), packs_in(span.nbytes),
                                    [&](u64 i) { return load(span.address, i, span.nbytes); });
                 continue;
             }
@@ -198,7 +198,7 @@ struct ExchangeOf {
             if (is_medium(span)) {
                 const u32 member = crew.member / 32, members = crew.members / 32;
                 ok = __all_sync(0xffffffffu, ok) != 0;  // a warp goes on together, or not at all
-                ok = ok && Lines(channel).receive_message(member, members, peer, 0, span.address, span.nbytes, span.kept);
+                ok = ok && Lines(channel).receive_message(member, members, peer, span.address, span.nbytes, span.kept);
                 continue;
             }
             for (u64 i = crew.member; ok && i < packs_in(span.nbytes); i += crew.members) {
@@ -246,7 +246,7 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool bo
     }
     ExchangeOf<Load> exchange{channel, packets, spans, load, both_ways};
     exchange.share_spans();
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     if (ok) {
         exchange.send();
         ok = exchange.receive();

@@ -3,7 +3,7 @@
 // A line is 128 bytes, which eight lanes of a warp store by one instruction, and load by one. NVLink carries it in one piece:
 // where its last 8 bytes show this epoch, the other 120 are of this epoch too. So there is no fence and no signal. NCCL
 // calls the format LL128. PTX does not promise as much: between GPUs without NVLink there are no slots for lines
-// (pyncclx/members.py), and messages go as packets and chunks.
+// (Device.lines), and messages go as packets and chunks.
 //
 // A warp sends a row of four lines at a time, 30 packs. Slots alternate by the epoch's parity, as those of packets do,
 // and nothing else is ever stored there: what is no flag cannot look like one.
@@ -19,54 +19,88 @@ __device__ __forceinline__ u32 rows_in(u64 nbytes) { return u32((packs_in(nbytes
 // The line slots of a channel in this operation. All lanes of a warp make its calls, with the same arguments but for packs.
 struct Lines {
     Channel& channel;
+    const u32 slot_nbytes;
+    const u64 slots_offset;   // of this channel and parity, in every lease
     const Pack* const inbox;  // this rank's slots
     const u32 lane;
 
     __device__ explicit Lines(Channel& channel)
-        : channel(channel), inbox(channel.line_slots(channel.team.rank, channel.epoch & 1)), lane(threadIdx.x % 32) {}
-
-    // All threads: have the peers read what the slots of this parity held?
-    __device__ bool await_free() { return channel.await_entered(1); }
+        : channel(channel),
+          slot_nbytes(channel.team.slot_rows * kRowNbytes),
+          slots_offset(channel.team.lines_offset + (u64(channel.index) * 2 + (channel.epoch & 1)) * channel.places() * slot_nbytes),
+          inbox(slot(channel.team.rank, channel.team.rank + 1)),
+          lane(threadIdx.x % 32) {}
 
     // The pack of a message that this lane has in a row. Of every two lines one pack is in halves, before the two flags: it is
     // lane 7's of 16, and lane 15 has none.
-    __device__ u64 pack(u32 row) const {
+    __device__ u32 pack(u32 row) const {
         const u32 of_two = lane % 16;
-        return u64(row) * kRowPacks + lane / 16 * 15 + (of_two < 7 ? of_two : of_two == 7 ? 14 : of_two - 1);
+        return row * kRowPacks + lane / 16 * 15 + (of_two < 7 ? of_two : of_two == 7 ? 14 : of_two - 1);
     }
     __device__ bool has_pack() const { return lane % 16 != 15; }
 
-    __device__ Pack* outbox(int peer) const {
-        return channel.line_slots(peer, channel.epoch & 1) + place(peer, channel.team.rank);
-    }
+    __device__ Pack* outbox(int peer) const { return slot(peer, channel.team.rank); }
 
-    __device__ void send(Pack* outbox, u32 row, Pack pack) const {
+    // What this lane stores of a row of packs.
+    __device__ Pack part_of(Pack pack) const {
         const u64 half = __shfl_sync(kWarp, pack.y, int(lane & ~8u));
-        const Pack part{lane % 16 == 15 ? half : pack.x, has_flag() ? flag() : pack.y};
-        st_line_sys(outbox + row * kRowPlaces + lane, part);
+        return Pack{lane % 16 == 15 ? half : pack.x, has_flag() ? flag() : pack.y};
     }
 
-    // A message of `packs` packs, of which pack i is load(i), goes to the rows from `first_row` on; this warp sends rows
-    // `member`, `member` + `members` … of it.
+    __device__ void send_part(Pack* outbox, u32 row, Pack part) const { st_line_sys(outbox + row * kRowPlaces + lane, part); }
+
+    // The outboxes of the peers that receive something, in a word of each lane: the j-th peer's in the j-th, or 0.
+    template <class Receives>
+    __device__ u64 outboxes(Receives receives) const {
+        const int peer = channel.peer(int(lane));
+        return lane < channel.places() && receives(peer) ? u64(outbox(peer)) : 0;
+    }
+
+    // The same pack to each of them.
+    __device__ void send_to_each(u64 outboxes, u32 row, Pack pack) const {
+        const Pack part = part_of(pack);
+        for (u32 j = 0; j < channel.places(); ++j) {
+            const u64 outbox = __shfl_sync(kWarp, outboxes, int(j));
+            if (outbox != 0) send_part(reinterpret_cast<Pack*>(outbox), row, part);
+        }
+    }
+
+    // One row to each peer, of messages of equal length: the j-th begins at from(rank).
+    template <class From>
+    __device__ void send_rows(u32 row, u64 nbytes, From from) const {
+        for (int first = 0; first < int(channel.places()); first += kLinesAtOnce) {
+            Pack packs[kLinesAtOnce];
+            const auto is_there = [&](int s) { return first + s < int(channel.places()); };
+#pragma unroll
+            for (int s = 0; s < kLinesAtOnce; ++s)
+                if (is_there(s)) packs[s] = load(from(channel.peer(first + s)), row, nbytes);
+#pragma unroll
+            for (int s = 0; s < kLinesAtOnce; ++s)
+                if (is_there(s)) send_part(outbox(channel.peer(first + s)), row, part_of(packs[s]));
+        }
+    }
+
+    // A message of `packs` packs, of which pack i is load(i); this warp sends rows `member`, `member` + `members` … of it.
     template <class Load>
-    __device__ void send_message(u32 member, u32 members, Pack* outbox, u32 first_row, u64 packs, Load load) const {
+    __device__ void send_message(u32 member, u32 members, Pack* outbox, u64 packs, Load load) const {
         const u32 rows = u32((packs + kRowPacks - 1) / kRowPacks);
         for (u32 row = member; row < rows; row += kLinesAtOnce * members) {
             Pack parts[kLinesAtOnce];
 #pragma unroll
             for (int r = 0; r < kLinesAtOnce; ++r) {
-                const u64 i = pack(row + r * members);
+                const u32 i = pack(row + r * members);
                 parts[r] = has_pack() && i < packs ? load(i) : Pack{0, 0};
             }
 #pragma unroll
             for (int r = 0; r < kLinesAtOnce; ++r)
-                if (row + r * members < rows) send(outbox, first_row + row + r * members, parts[r]);
+                if (row + r * members < rows) send_part(outbox, row + r * members, part_of(parts[r]));
         }
     }
 
-    __device__ void send_message(u32 member, u32 members, Pack* outbox, u32 first_row, const char* from, u64 nbytes) const {
-        const auto load = [&](u64 i) { return load_pack(from, i, nbytes); };
-        send_message(member, members, outbox, first_row, packs_in(nbytes), load);
+    __device__ void send_message(u32 member, u32 members, Pack* outbox, const char* from, u64 nbytes) const {
+        const u32 whole = u64(from) % kPackNbytes == 0 ? u32(nbytes / kPackNbytes) : 0;
+        const auto load = [&](u32 i) { return i < whole ? reinterpret_cast<const Pack*>(from)[i] : load_pack(from, i, nbytes); };
+        send_message(member, members, outbox, packs_in(nbytes), load);
     }
 
     // This lane's pack of a row; past the message's end it is zero.
@@ -77,6 +111,35 @@ struct Lines {
 
     __device__ void store(char* message, u32 row, u64 nbytes, Pack value) const {
         if (has_pack()) store_pack(message, pack(row), nbytes, value);
+    }
+
+    // Some rows at once: the s-th, if is_there(s), is row_of(s) of source_of(s).
+    template <int kCount, class IsThere, class Source, class Row>
+    __device__ bool receive(IsThere is_there, Source source_of, Row row_of, Pack (&packs)[kCount]) {
+        const Pack* places[kCount];  // found before, so that a look is short
+#pragma unroll
+        for (int s = 0; s < kCount; ++s) places[s] = is_there(s) ? coming(source_of(s), row_of(s)) : nullptr;
+        const auto has_come = [&](int s) { return places[s] == nullptr || !has_flag() || packs[s].y == flag(); };
+        Patience patience;
+        for (;;) {
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                if (places[s] != nullptr) packs[s] = ld_line_sys(places[s]);
+            bool all = true;
+#pragma unroll
+            for (int s = 0; s < kCount; ++s) all &= has_come(s);
+            if (__all_sync(kWarp, all)) break;
+            if (!patience.is_due()) continue;
+            int missing = 0;
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                if (!__all_sync(kWarp, has_come(s))) missing = source_of(s);
+            const Awaited what{channel.epoch, channel.index, missing, channel.epoch, 0};
+            if (!__all_sync(kWarp, lane != 0 || patience.look(channel.team, what))) return false;  // one for all
+        }
+#pragma unroll
+        for (int s = 0; s < kCount; ++s) packs[s] = whole(packs[s]);
+        return true;
     }
 
     // One row from each of the sources first, first + 1 … below `end`, at most kLinesAtOnce; this rank's own is left alone.
@@ -92,19 +155,16 @@ struct Lines {
         return ok;
     }
 
-    // The rows from `first_row` on bring a message; this warp takes rows `member`, `member` + `members` … of it. Of what comes
-    // as fast as the link allows, several at once; of what is folded before, one, to store it while the next one comes.
-    template <int kAtOnce = kLinesAtOnce>
-    __device__ bool receive_message(u32 member, u32 members, int source, u32 first_row, char* to, u64 nbytes, u64 kept) {
+    // A message comes, of which this warp takes rows `member`, `member` + `members` …, several at once.
+    __device__ bool receive_message(u32 member, u32 members, int source, char* to, u64 nbytes, u64 kept) {
         const u32 rows = rows_in(nbytes);
-        for (u32 row = member; row < rows; row += kAtOnce * members) {
-            Pack packs[kAtOnce];
+        for (u32 row = member; row < rows; row += kLinesAtOnce * members) {
+            Pack packs[kLinesAtOnce];
             const auto row_of = [&](int s) { return row + s * members; };
             const auto is_there = [&](int s) { return row_of(s) < rows; };
-            const auto place_of = [&](int s) { return first_row + row_of(s); };
-            if (!receive(is_there, [&](int) { return source; }, place_of, packs)) return false;
+            if (!receive(is_there, [&](int) { return source; }, row_of, packs)) return false;
 #pragma unroll
-            for (int s = 0; s < kAtOnce; ++s)
+            for (int s = 0; s < kLinesAtOnce; ++s)
                 if (is_there(s)) store(to, row_of(s), kept, packs[s]);
         }
         return true;
@@ -115,41 +175,22 @@ struct Lines {
 
     __device__ bool has_flag() const { return lane % 8 == 7; }
     __device__ u64 flag() const { return channel.epoch; }
-    __device__ u32 place(int holder, int source) const {
-        return channel.place_of(holder, source) * channel.team.slot_rows * kRowPlaces;
+
+    // Where `holder` keeps what comes from `source`.
+    __device__ Pack* slot(int holder, int source) const {
+        const u32 place = channel.place_of(holder, source);
+        return reinterpret_cast<Pack*>(channel.team.base[holder] + slots_offset + u64(place) * slot_nbytes);
+    }
+
+    // A row that comes from `source`.
+    __device__ const Pack* coming(int source, u32 row) const {
+        const u32 place = channel.place_of(channel.team.rank, source);
+        return inbox + u64(place) * (slot_nbytes / kPackNbytes) + row * kRowPlaces + lane;
     }
 
     // Lane 7 of 16 gets the other half of its pack.
     __device__ Pack whole(Pack part) const {
         const u64 half = __shfl_sync(kWarp, part.x, int(lane | 8u));
         return Pack{part.x, lane % 16 == 7 ? half : part.y};
-    }
-
-    // Some rows at once: the s-th, if is_there(s), is row_of(s) of source_of(s).
-    template <int kCount, class IsThere, class Source, class Row>
-    __device__ bool receive(IsThere is_there, Source source_of, Row row_of, Pack (&packs)[kCount]) {
-        Patience patience;
-        for (;;) {
-            int missing = -1;
-#pragma unroll
-            for (int s = 0; s < kCount; ++s)
-                if (is_there(s))
-                    packs[s] = ld_line_sys(inbox + place(channel.team.rank, source_of(s)) + row_of(s) * kRowPlaces + lane);
-#pragma unroll
-            for (int s = 0; s < kCount; ++s)
-                if (is_there(s) && !__all_sync(kWarp, !has_flag() || packs[s].y == flag())) missing = source_of(s);
-            if (missing < 0) break;
-            if (!lasts(patience, missing)) return false;
-        }
-#pragma unroll
-        for (int s = 0; s < kCount; ++s)
-            if (is_there(s)) packs[s] = whole(packs[s]);
-        return true;
-    }
-
-    // After a look in vain: one lane is patient for all.
-    __device__ bool lasts(Patience& patience, int source) const {
-        const auto what = [&] { return Awaited{channel.epoch, channel.index, source, channel.epoch, 0}; };
-        return __all_sync(kWarp, lane != 0 || patience.lasts(channel.team, what)) != 0;
     }
 };

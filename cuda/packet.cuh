@@ -29,9 +29,6 @@ struct Packets {
     __device__ explicit Packets(Channel& channel)
         : channel(channel), inbox(channel.slots(channel.team.rank, channel.epoch & 1)) {}
 
-    // All threads: have the peers read what the slots of this parity held?
-    __device__ bool await_free() { return channel.await_entered(1); }
-
     __device__ Pack* outbox(int peer) const {
         const u32 place = channel.place_of(peer, channel.team.rank);
         return channel.slots(peer, channel.epoch & 1) + place * channel.team.slot_packets;
@@ -75,23 +72,28 @@ struct Packets {
     // One pack from each of the sources first, first + 1 … below `end` (at most kAtOnce); this rank's own is left alone.
     __device__ bool receive_each(int first, u32 position, Pack (&packs)[kAtOnce], int end = kMaxRanks) {
         const auto is_source = [&](int rank) { return rank < end && channel.is_peer(rank); };
+        const Pack* places[kAtOnce];  // found before, so that a look is short
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) places[s] = is_source(first + s) ? slot(first + s) + position : nullptr;
         Pack words[kAtOnce][2];
         Patience patience;
         for (;;) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s)
-                if (is_source(first + s)) {
-                    words[s][0] = ld_packet_sys(slot(first + s) + position);
-                    words[s][1] = ld_packet_sys(slot(first + s) + position + 1);
+                if (places[s] != nullptr) {
+                    words[s][0] = ld_packet_sys(places[s]);
+                    words[s][1] = ld_packet_sys(places[s] + 1);
                 }
-            int missing = -1;
+            bool all = true;
+#pragma unroll
+            for (int s = 0; s < kAtOnce; ++s) all &= has_come(places[s], words[s]);
+            if (all) break;
+            if (!patience.is_due()) continue;
+            int missing = first;
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s)
-                if (is_source(first + s) && !(is_new(words[s][0], channel.epoch) && is_new(words[s][1], channel.epoch)))
-                    missing = first + s;
-            if (missing < 0) break;
-            const auto what = [&] { return awaited(missing, ld_packet_sys(slot(missing) + position)); };
-            if (!patience.lasts(channel.team, what)) return false;
+                if (!has_come(places[s], words[s])) missing = first + s;
+            if (!patience.look(channel.team, awaited(missing, ld_packet_sys(slot(missing) + position)))) return false;
         }
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
@@ -99,6 +101,11 @@ struct Packets {
     }
 
   private:
+    // Nothing has to come to no place.
+    __device__ bool has_come(const Pack* place, const Pack (&both)[2]) const {
+        return place == nullptr || (is_new(both[0], channel.epoch) && is_new(both[1], channel.epoch));
+    }
+
     __device__ Awaited awaited(int source, Pack stale) const {
         return Awaited{channel.epoch, channel.index, source, channel.epoch, stale.x >> 32};
     }

@@ -25,7 +25,7 @@ template <class Sends, class Receives>
 __device__ bool learn_reach(Packets& packets, const Own& own, Sends sends, Receives receives, Reach& reach) {
     Channel& channel = packets.channel;
     const Team& team = channel.team;
-    if (!packets.await_free()) return false;
+    if (!channel.await_slots()) return false;
     const int rank = int(threadIdx.x);
     u64 send_word = pack_place(own.send_place, own.send), recv_word = pack_place(own.recv_place, own.recv);
     bool ok = true;

@@ -42,7 +42,7 @@ __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
     const int me = args.team.rank;
     const Shard part = group_part(args, Folded::kNbytes);
     const u64 stride = receiver == kToNone ? args.nbytes : 0;
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x)
         for (int j = 0; j < args.team.size - 1; ++j) {
             const int peer = channel.peer(j);

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     const bool is_root = args.team.rank == args.root;
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
         if (is_root) {
             Pack result;

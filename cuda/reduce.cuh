@@ -141,21 +141,25 @@ __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, int receiver)
     const Shard mine = tiling.shard(0, channel.team.rank);
     const Crew crew(peers);
     const u32 member = crew.member / 32, members = crew.members / 32;
-    bool ok = lines.await_free();
+    const u64 receivers = lines.outboxes(receives);
+    bool ok = channel.await_slots();
     for (u32 j = crew.first_job; ok && j < peers; j += crew.next_job) {
         const Shard shard = tiling.shard(0, channel.peer(j));
-        lines.send_message(member, members, lines.outbox(channel.peer(j)), 0, shard.send, shard.nbytes);
+        lines.send_message(member, members, lines.outbox(channel.peer(j)), shard.send, shard.nbytes);
     }
     for (u32 row = threadIdx.x / 32; ok && row < rows_in(mine.nbytes); row += blockDim.x / 32) {
         Pack result;
         ok = fold_lines<T, Op>(lines, mine.send, row, mine.nbytes, result);
-        for (u32 j = 0; ok && j < peers; ++j)
-            if (receives(channel.peer(j))) lines.send(lines.outbox(channel.peer(j)), results + row, result);
+        if (ok) lines.send_to_each(receivers, results + row, result);
         if (ok && receives(channel.team.rank)) lines.store(mine.recv, row, mine.nbytes, result);
     }
     for (u32 j = crew.first_job; receives(channel.team.rank) && ok && j < peers; j += crew.next_job) {
         const Shard shard = tiling.shard(0, channel.peer(j));
-        ok = lines.template receive_message<1>(member, members, channel.peer(j), results, shard.recv, shard.nbytes, shard.nbytes);
+        for (u32 row = member; ok && row < rows_in(shard.nbytes); row += members) {  // one at a time: the next has yet to be folded
+            Pack pack;
+            ok = lines.receive(channel.peer(j), results + row, pack);
+            if (ok) lines.store(shard.recv, row, shard.nbytes, pack);
+        }
     }
     return ok && mine.nbytes > 0;
 }

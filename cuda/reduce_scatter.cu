@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const
     const Team& team = args.team;
     Channel channel(team);
     Packets packets(channel);
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     const Crew crew(team.size - 1);
     for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
         const int peer = channel.peer(int(j));

@@ -1,7 +1,7 @@
 // Reduce_scatter_block: rank r's recvbuf becomes block r of the fold of all ranks' sendbufs, in rank order.
 //
 //   reduce_scatter_block_one_shot        small: block r goes to rank r as packets
-//   reduce_scatter_block_one_shot_lines  medium: the same as lines
+//   reduce_scatter_block_one_shot_lines  medium: the same as lines, row by row
 //   reduce_scatter_block_two_shot        large: the same in chunks; the second shot has no receiver
 //
 // In place: send == recv, the whole vector; the result then stands at its beginning. In two shots it replaces this rank's
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
     Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     const Crew crew(u32(team.size - 1));
     for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
         const int peer = channel.peer(int(j));
@@ -53,6 +53,8 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
     channel.leave(ok && part.nbytes > 0);
 }
 
+// A warp has the same rows of all blocks, and sends a row before it folds the last one: both are on their way at the same
+// time, and in place a row is replaced after it has been sent.
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
@@ -60,17 +62,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_one_shot_
     Lines lines(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    bool ok = lines.await_free();
-    const Crew crew(u32(team.size - 1));
-    for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
-        const int peer = channel.peer(int(j));
-        lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), 0, send + peer * args.nbytes, part.nbytes);
-    }
-    __syncthreads();  // in place a result replaces what another warp sends
-    for (u32 row = threadIdx.x / 32; ok && row < rows_in(part.nbytes); row += blockDim.x / 32) {
+    const u32 rows = rows_in(part.nbytes), warps = blockDim.x / 32;
+    bool ok = channel.await_slots();
+    for (u32 row = threadIdx.x / 32; ok && row < rows + warps; row += warps) {
+        if (row < rows) lines.send_rows(row, part.nbytes, [&](int peer) { return send + peer * args.nbytes; });
+        if (row < warps) continue;
         Pack result;
-        ok = fold_lines<T, Op>(lines, send + team.rank * args.nbytes, row, part.nbytes, result);
-        if (ok) lines.store(args.recv + part.begin, row, part.nbytes, result);
+        ok = fold_lines<T, Op>(lines, send + team.rank * args.nbytes, row - warps, part.nbytes, result);
+        if (ok) lines.store(args.recv + part.begin, row - warps, part.nbytes, result);
     }
     channel.leave(ok && part.nbytes > 0);
 }

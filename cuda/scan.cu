@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_co
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     const int end = args.exclusive ? team.rank : team.rank + 1;
-    bool ok = packets.await_free();
+    bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
         const Pack pack = load_pack(send, i, part.nbytes);
         for (int above = team.rank + 1; above < team.size; ++above) packets.send(packets.outbox(above), u32(i) * 2, pack);

@@ -44,12 +44,15 @@ struct Patience {
     // Call after every poll in vain; false when it is time to leave. `what()` says what is awaited.
     template <class What>
     __device__ __forceinline__ bool lasts(const Team& team, What what) {
-        spin_hint();
-        if (++polls % kPollsBetweenLooks != 0) return true;
-        return look(team, what());
+        return !is_due() || look(team, what());
     }
 
-  private:
+    // The same in two parts: after how many polls it is worth a look, and the look.
+    __device__ __forceinline__ bool is_due() {
+        spin_hint();
+        return ++polls % kPollsBetweenLooks == 0;
+    }
+
     __device__ __noinline__ bool look(const Team& team, const Awaited& what) {
         const u64 now = clock_ns();
         if (deadline == 0) deadline = now + team.timeout_ns;

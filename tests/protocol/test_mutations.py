@@ -182,23 +182,20 @@ MUTATIONS = {
         "chain.cuh", "(!comes || wait_for_piece", "(!comes || {} || wait_for_piece", "hostile"
     ),
     "chain too short": Mutation("chain.cuh", "if (k < places)", "if (k < places + {})", "hostile"),
-    # Lines are looked at before they are there; or overwritten before they are read, or by the next operation.
+    # Lines are looked at before they are there; or overwritten by the next operation.
     "half a line": Mutation(
         "line.cuh", "!has_flag() || packs[s].y == flag()", "{} || !has_flag() || packs[s].y == flag()", "hostile"
     ),
-    "lines not awaited": Mutation(
-        "line.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"
-    ),
     "no parity of lines": Mutation(
-        "line.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2
+        "line.cuh", "(channel.epoch & 1)) *", "(channel.epoch & 1 & !{})) *", "hostile"
     ),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.
     "no parity": Mutation("packet.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2),
-    # Packets are overwritten before they are read.
+    # Packets and lines are overwritten before they are read.
     "slots not awaited": Mutation(
-        "packet.cuh", "return channel.await_entered(1);", "return {} || channel.await_entered(1);", "hostile"
+        "channel.cuh", "{ return await_entered(1); }", "{ return {} || await_entered(1); }", "hostile"
     ),
     # The same, where nobody asks since the peer seems to have been heard.
     "heard too much": Mutation("channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
