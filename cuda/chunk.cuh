@@ -28,14 +28,18 @@ struct Chunks {
 
     __device__ explicit Chunks(Channel& channel, int rings = kRings)
         : channel(channel), nbytes(channel.team.chunk_nbytes * (kRings / rings)) {}
+    __device__ Chunks(Channel& channel, u32 nbytes) : channel(channel), nbytes(nbytes) {}
 
     // Where chunk k of `source` lies in `holder`'s lease.
     __device__ Pack* place(int ring, int holder, int source, u64 k) const {
         const Team& team = channel.team;
         const u64 pair = u64(channel.index) * channel.places() + channel.place_of(holder, source);
-        const u64 rings = pair * (kRings * kDepth * team.chunk_nbytes) + (ring * kDepth + u32(k % kDepth)) * nbytes;
+        const u64 rings = pair * pair_nbytes() + (ring * kDepth + u32(k % kDepth)) * nbytes;
         return reinterpret_cast<Pack*>(team.base[holder] + team.rings_offset + rings);
     }
+
+    // How far the rings of two sources are apart.
+    __device__ u32 pair_nbytes() const { return kRings * kDepth * channel.team.chunk_nbytes; }
 
     // May chunk k be stored in `peer`'s ring?
     __device__ bool wait_for_place(int ring, int peer, u64 k) {

@@ -104,18 +104,6 @@ __device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew,
     return true;
 }
 
-// TwoShot::run with one call for all groups: what is folded here is too much code to have it three times.
-template <class T, class Op>
-__device__ bool run_once(TwoShot<T, Op, VectorTiling>& shots, bool exclusive) {
-    const u32 ways = shots.receives(shots.me()) ? 2 : 1, transfers = ways * u32(shots.peers());
-    const u32 warps = blockDim.x / 32, folders = warps / (1 + ways);
-    const bool folds = threadIdx.x / 32 < folders, all = folders == 0;
-    const Crew crew = all ? Crew(1) : folds ? Crew(1, 0, folders, 1) : Crew(transfers, folders, warps, 2);
-    const u32 first = all || folds ? 0 : 1, jobs = all ? transfers + 1 : folds ? 1 : transfers;
-    const auto fold = [&](const Crew& crew, u32 tile) { return fold_tile(shots, crew, tile, exclusive); };
-    return shots.channel.everyone(shots.work(crew, first, jobs, fold));
-}
-
 // Each rank folds its shard of the vectors where they lie, and stores the prefixes where they belong. No rank goes on
 // before all have. False: leave.
 template <class T, class Op>
@@ -155,7 +143,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scan_two_shot(const __grid_con
         Chunks chunks(channel);
         const int receiver = receives(team.rank) ? kToAll : kToNone;  // whether this rank collects
         TwoShot<T, Op, VectorTiling> shots{channel, chunks, VectorTiling(args, chunks.nbytes), receiver, 1, nullptr};
-        ok = run_once(shots, args.exclusive);
+        const auto fold = [&](const Crew& crew, u32 tile) { return fold_tile(shots, crew, tile, args.exclusive); };
+        ok = shots.run_once(fold);
     }
     channel.leave(ok);
 }
