@@ -19,7 +19,7 @@ SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten 
 FEWEST_PACKETS = 4
 HEADER_PACKETS = 2  # kHeader of cuda/exchange.cuh
 ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at once
-MOST_CHUNK = 84 << 10  # of all peers' rings together: more memory is slower, for it does not stay in the cache
+MOST_CHUNK = 84 << 10  # divided by the peers: more memory is slower, for it does not stay in the cache
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
 
 TEAM = struct.Struct(f"=iiIIIII4xQQQQQQ{MAX_RANKS}Q")  # Team without its places

@@ -163,8 +163,9 @@ class Team:
     def _add(self, window: Window) -> Window:
         self.windows.append(window)
         self._tell()
-        self.layout = replace(self.layout, windows=True)  # as on all ranks: what has been chosen is chosen anew
-        self.plans.clear()
+        if not self.layout.windows:  # as on all ranks: what has been chosen is chosen anew
+            self.layout = replace(self.layout, windows=True)
+            self.plans.clear()
         self.known.clear()
         return window
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
-    """Packets while a block of `nbytes` fits them, chunks when it does not: the kernel does both."""
+    """Packets, lines or chunks, by the length `nbytes` of a block: the kernel does all of them."""
     return as_spans(layout, "alltoall", nbytes)
 
 

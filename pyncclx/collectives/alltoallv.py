@@ -47,7 +47,7 @@ class Arrays(NamedTuple):
 def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: how much a pair of ranks moves is known on the device only."""
     packets = f"packets for pairs of at most {layout.packet_nbytes} bytes"
-    why = f"{packets}, longer ones straight to a window or as chunks, decided on the device"
+    why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
     return Choice("alltoallv", layout.channels, None, why)
 
 

@@ -19,7 +19,7 @@ BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/blocks.cuh after its Tea
 def announced(layout: Layout, kernel: str) -> Choice:
     """All channels: a rank does not know how much the others move (cuda/announced.cuh)."""
     packets = f"packets for blocks of at most {layout.packet_nbytes} bytes"
-    why = f"{packets}, longer ones straight to a window or as chunks, decided on the device"
+    why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
     return Choice(kernel, layout.channels, None, why)
 
 

@@ -64,7 +64,7 @@ def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, chan
     each = min(WORTH_A_CHANNEL, layout.slot_nbytes if channel_most is None else channel_most)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
     warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages + 1  # the last announces, while the others begin
-    why = f"packets, since no message is longer than {layout.packet_nbytes} bytes"
+    why = f"packets, which messages of up to {layout.packet_nbytes} bytes fit"
     return Choice(kernel, grid, min(32 * warps, MOST_THREADS), why)
 
 
@@ -78,7 +78,10 @@ def as_lines(
 
 def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
-    why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
+    if kernel.endswith("_chain"):
+        why = "pieces from rank to rank, through the heap"
+    else:
+        why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     return Choice(kernel, layout.channels, None, why)
 
 

@@ -48,7 +48,8 @@ inline void barrier(Call& call) {
 inline void bcast(Call& call) {
     void (*const kernels[])(MoveArgs) = {bcast_direct, bcast_two_shot_lines, bcast_chain};
     const char* const names[] = {"bcast_direct", "bcast_two_shot_lines", "bcast_chain"};
-    const u64 room = u64(call.team.slot_rows) * kRowPacks * kPackNbytes, kind = room > 64 ? call.draw.below(3) : 2 * call.draw.below(2);
+    const u64 room = u64(call.team.slot_rows) * kRowPacks * kPackNbytes;
+    const u64 kind = room > 64 ? call.draw.below(3) : 2 * call.draw.below(2);
     call.name = names[kind];
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const int root = int(call.draw.below(call.size()));
