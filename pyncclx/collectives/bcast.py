@@ -21,7 +21,7 @@ DIRECT_NBYTES = 384 << 10  # that leave root
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Directly while short, scattered and relayed by the peers when longer, a chain when long. Of two ranks, directly."""
+    """Directly while short, or of two ranks; scattered and relayed by the peers when longer; a chain when long."""
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
         return as_chunks(layout, "bcast_direct")

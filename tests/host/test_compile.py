@@ -33,8 +33,8 @@ SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture
 REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
 SPILLS = {  # more than that, where it was measured to be no loss
-    # two packs of a tile of two ranks at once: 128 MB of bfloat16 take 448 µs on 2 H200, before 586. And what is put aside around
-    # the call that folds tiles of more ranks, not in its loops: 128 MB of float32 take 649 µs on 4 H200, before 681
+    # a tile of two ranks, two packs at once: 128 MB of bfloat16 take 448 µs on 2 H200, before 586; and around the call
+    # that folds tiles of more ranks, not in its loops: 128 MB of float32 take 649 µs on 4 H200, before 681
     "allreduce_two_shot": 320,
     "reduce_two_shot": 128,
     "reduce_two_shot_to_root": 64,
