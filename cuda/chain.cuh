@@ -86,24 +86,19 @@ struct Chain {
         crew.everyone(true);
         if (crew.member != 0) return true;
         const bool is_awaited = number + places * kLanes < pieces;
-        if (comes && is_awaited) st_after_loads_sys(&theirs(hop.from)->taken[lane], mark(k));
+        if (comes && is_awaited) st_after_loads_sys(&channel.theirs(hop.from)->taken[lane], channel.mark(k + 1));
         if (!goes) return true;
         fence_sys();
-        st_relaxed_sys(&theirs(hop.to)->came[lane], mark(k));
+        st_relaxed_sys(&channel.theirs(hop.to)->came[lane], channel.mark(k + 1));
         return true;
     }
 
-    __device__ bool wait_for_piece(int from, u32 lane, u64 k) { return wait(&channel.mine->came[lane], from, k); }
+    __device__ bool wait_for_piece(int from, u32 lane, u64 k) {
+        return channel.wait_for_count(&channel.mine->came[lane], from, k + 1);
+    }
 
     __device__ bool wait_for_place(int to, u32 lane, u64 k) {
         if (k < places) return channel.wait_for_entered(to, channel.epoch);
-        return wait(&channel.mine->taken[lane], to, k - places);
+        return channel.wait_for_count(&channel.mine->taken[lane], to, k - places + 1);
     }
-
-    __device__ bool wait(const u64* word, int peer, u64 k) {
-        return wait_for(channel.team, word, Awaited{channel.epoch, channel.index, peer, mark(k), 0});
-    }
-
-    __device__ u64 mark(u64 k) const { return (u64(channel.epoch) << 32) + k + 1; }
-    __device__ ChannelControl* theirs(int rank) const { return channel_control(channel.team, rank, channel.index); }
 };

@@ -72,6 +72,15 @@ struct Channel {
         return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
     }
 
+    // What a word says that counts within this operation, and a wait until a peer has written it.
+    __device__ u64 mark(u64 count) const { return (u64(epoch) << 32) + count; }
+    __device__ bool wait_for_count(const u64* word, int peer, u64 count) {
+        return wait_for(team, word, Awaited{epoch, index, peer, mark(count), 0});
+    }
+
+    // The same channel on another rank.
+    __device__ ChannelControl* theirs(int rank) const { return channel_control(team, rank, index); }
+
     // A barrier of the block that tells whether all its threads got what they waited for.
     __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
 

@@ -48,22 +48,24 @@ struct Chunks {
     }
 
     // Has `peer` taken chunk k of this rank?
-    __device__ bool wait_for_taken(int ring, int peer, u64 k) { return wait(&channel.mine->tail[ring][peer], peer, k + 1); }
+    __device__ bool wait_for_taken(int ring, int peer, u64 k) {
+        return channel.wait_for_count(&channel.mine->tail[ring][peer], peer, k + 1);
+    }
 
     // Has chunk k of `source` arrived?
     __device__ bool wait_for_chunk(int ring, int source, u64 k) {
-        return wait(&channel.mine->head[ring][source], source, k + 1);
+        return channel.wait_for_count(&channel.mine->head[ring][source], source, k + 1);
     }
 
     // Chunk k is stored in `peer`'s ring. Those who stored have met, then the caller made fence_sys: together they order
     // what all of them stored before the signal.
     __device__ void signal_stored(int ring, int peer, u64 k) {
-        st_relaxed_sys(&theirs(peer)->head[ring][channel.team.rank], mark(k + 1));
+        st_relaxed_sys(&channel.theirs(peer)->head[ring][channel.team.rank], channel.mark(k + 1));
     }
 
     // Chunk k of `source` has been read, and they have met.
     __device__ void signal_read(int ring, int source, u64 k) {
-        st_after_loads_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1));
+        st_after_loads_sys(&channel.theirs(source)->tail[ring][channel.team.rank], channel.mark(k + 1));
     }
 
     // The group stores chunk k of a span for `peer`, with `fill(place)`. False: leave.
@@ -104,12 +106,5 @@ struct Chunks {
             const auto get = [&](u64 i) { return get_pack(from + i); };
             move_packs(crew.member, packs_in(chunk_nbytes), crew.members, get, keep);
         });
-    }
-
-  private:
-    __device__ u64 mark(u64 chunks) const { return (u64(channel.epoch) << 32) + chunks; }
-    __device__ ChannelControl* theirs(int rank) const { return channel_control(channel.team, rank, channel.index); }
-    __device__ bool wait(const u64* word, int peer, u64 chunks) {
-        return wait_for(channel.team, word, Awaited{channel.epoch, channel.index, peer, mark(chunks), 0});
     }
 };

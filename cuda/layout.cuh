@@ -6,7 +6,7 @@
 //   LeaseHeader | ChannelControl x channels | line slots | packet slots | chunk rings
 //
 // A *channel* is what block b of every rank forms together. It has its own epoch, slots and chunk
-// rings, so that no kernel ever needs a barrier over its grid. `pyncclx/heap.py` computes the offsets and
+// rings, so that no kernel ever needs a barrier over its grid. `pyncclx/layout.py` computes the offsets and
 // packs `Team`; tests/host/test_layout.py compares the two sides.
 #pragma once
 #include "signal.cuh"

@@ -45,7 +45,8 @@ MUTATIONS = {
     "read without release": Mutation(
         "chunk.cuh",
         "st_after_loads_sys(",
-        "{} ? st_relaxed_sys(&theirs(source)->tail[ring][channel.team.rank], mark(k + 1)) : st_after_loads_sys(",
+        "{} ? st_relaxed_sys(&channel.theirs(source)->tail[ring][channel.team.rank], channel.mark(k + 1))"
+        " : st_after_loads_sys(",
         "tsan",
     ),
     "folded without release": Mutation("two_shot.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
