@@ -44,7 +44,7 @@ def add_command(commands: Any) -> None:
     add("--against", metavar="PEERS", help=f"time others too and print the ratio: {','.join(peers.PEERS)}")
     add("--osu", action="store_true", help="print in the format of the OSU benchmarks")
     add("--host-time", action="store_true", help="time of the host for a call of 1 KB: eager, persistent, PyTorch")
-    add("--json", type=Path, metavar="FILE", help="write the results, with device and versions")
+    add("--json", type=Path, metavar="FILE", help="write the results, with device and versions, after each operation")
     add("--plot", type=Path, metavar="FILE", help="write a picture of latency and bandwidth")
     parser.set_defaults(run=run, buffers="ordinary")
 
@@ -71,13 +71,16 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
         raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
     others = peers.make(arguments.against, comm)
     about = environment.describe(comm, arguments, others)
-    rows = sweep.run(comm, arguments, others, about)
+
+    def keep(rows: list[sweep.Row]) -> None:
+        about["heap"] = comm.memory_report()["heap"]  # there is one by now
+        if comm.rank == 0:
+            environment.write_json(arguments.json, about, {"results": rows})
+
+    rows = sweep.run(comm, arguments, others, about, keep)
     for peer in others.values():
         peer.close()
-    about["heap"] = comm.memory_report()["heap"]  # there is one by now
-    if comm.rank == 0:
-        environment.write_json(arguments.json, about, {"results": rows})
-        if arguments.plot:
-            plot.write(arguments.plot, about, rows)
+    if comm.rank == 0 and arguments.plot:
+        plot.write(arguments.plot, about, rows)
     if any(row[form] and row[form]["wrong"] for row in rows for form in sweep.FORMS):
         raise SystemExit(1)

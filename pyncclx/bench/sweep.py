@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import NotSupported
@@ -22,8 +22,17 @@ _ROUNDED_UP = 1 << 10  # bytes by which a size may grow, so that each rank has a
 Row = dict[str, Any]
 
 
-def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> list[Row]:
-    """Time all operations that the command line names; rank 0 prints. Collective."""
+def run(
+    comm: Any,
+    arguments: argparse.Namespace,
+    peers: dict[str, Peer],
+    about: dict[str, Any],
+    keep: Callable[[list[Row]], None],
+) -> list[Row]:
+    """Time all operations that the command line names; rank 0 prints. Collective.
+
+    After each operation `keep` is given all rows so far: a long run that does not come to its end leaves these.
+    """
     options = options_of(comm, arguments)
     wanted = list(sizes(arguments))
     most = max(wanted) * (comm.size if arguments.osu else 1) + _ROUNDED_UP
@@ -47,6 +56,7 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
                     break
                 progress.step(style.line(rows[-1], scale, peers))
             progress.print(style.footer(rows[begin:], peers))
+            keep(rows)
     return rows
 
 

@@ -176,6 +176,17 @@ def test_a_sweep(comm, tmp_path, capsys):
     assert output.count("# Wrong elements     : 0 OK") == 2
 
 
+def test_what_was_measured_is_kept(comm, tmp_path, monkeypatch):
+    """A run that ends in its second operation leaves the rows of the first."""
+    monkeypatch.setattr(CASES["bcast"], "call", lambda case, in_place: 1 / 0)
+    words = ["-b", "64", "-e", "256", "-n", "1", "-w", "0", f"--json={tmp_path / 'found.json'}"]
+    with pytest.raises(ZeroDivisionError):
+        bench.time(comm, arguments("allreduce", "bcast", *words))
+    if comm.rank == 0:
+        found = json.loads((tmp_path / "found.json").read_text())["results"]
+        assert [(row["operation"], row["nbytes"]) for row in found] == [("allreduce", 64), ("allreduce", 256)]
+
+
 @pytest.mark.parametrize("operation", ["alltoall", "allreduce"])
 def test_osu_sizes_are_those_of_one_message(comm, operation, capsys):
     bench.time(comm, arguments(operation, *["-b", "64", "-e", "256", "-n", "1", "-w", "0", "--osu"]))
