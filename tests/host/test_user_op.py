@@ -27,8 +27,8 @@ gallery = sys.modules["operators_gallery"] = importlib.util.module_from_spec(_sp
 _spec.loader.exec_module(gallery)
 
 ARCHITECTURE = "sm_90"
-# What kernels call out of their loops, and what divides.
-RARE = r"load_bytes|store_bytes|one_by_one|record_failure|Patience|__cuda_sm20_\w+"
+# What kernels call out of their loops, what divides, and the loop that has all the registers.
+RARE = r"load_bytes|store_bytes|one_by_one|record_failure|Patience|__cuda_sm20_\w+|fold_tiles"
 
 
 def disassembler():
@@ -90,7 +90,7 @@ def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
         assert work(ours) == work(theirs), kernel
         if "two_shot<" not in kernel:  # which is so long that linking arranges it otherwise
             assert ours == theirs, kernel
-        assert abs(len(ours) - len(theirs)) <= 16, kernel
+        assert abs(len(ours) - len(theirs)) <= len(theirs) // 100, kernel
 
 
 @needs_code
@@ -98,10 +98,11 @@ def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
 def test_nothing_is_called_and_nothing_spilled(name, tmp_path):
     """No call but the kernels' own, which all kernels have; next to nothing leaves the registers.
 
-    A group of records fills most of them, so that what is needed around its loop is elsewhere meanwhile.
+    A group of records fills most of them, so that what is needed around its loop is elsewhere meanwhile; so is what is
+    needed around the loop that folds tiles.
     """
     op = gallery.CASES[name].op
-    binary, most = linked(op), 128 if operator(op).group_nbytes == PACK_NBYTES else 768
+    binary, most = linked(op), 256 if operator(op).group_nbytes == PACK_NBYTES else 768
     for kernel, code in machine_code(binary, tmp_path).items():
         calls = [line for line in code if "CALL" in line and not re.search(RARE, line)]
         assert calls == [], kernel
