@@ -28,7 +28,12 @@ struct Chunks {
 
     __device__ explicit Chunks(Channel& channel, int rings = kRings)
         : channel(channel), nbytes(channel.team.chunk_nbytes * (kRings / rings)) {}
-    __device__ Chunks(Channel& channel, u32 nbytes) : channel(channel), nbytes(nbytes) {}
+
+    // Those of another view of the channel, which are as long. Not a bare number: that says how many rings.
+    struct Length {
+        u32 nbytes;
+    };
+    __device__ Chunks(Channel& channel, Length length) : channel(channel), nbytes(length.nbytes) {}
 
     // Where chunk k of `source` lies in `holder`'s lease.
     __device__ Pack* place(int ring, int holder, int source, u64 k) const {

@@ -16,7 +16,7 @@ template <class T, class Op, int kRanks>
 __device__ __forceinline__ void fold_contributions(u32 member, u32 members, u32 packs, const Team& team, const char* own,
                                                    const Pack* next, u32 pair_nbytes, char* here, int receiver, u64 results) {
     constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : kLoadsAtOnce / kRanks;
-    const int me = team.rank, size = team.size;
+    const int me = team.rank, size = team.size;  // copies: a loop that asks a Channel finds places anew for each load
     const auto load = [=](int rank, u32 i) {
         const int place = rank > me ? rank - me - 1 : rank - me - 1 + size;
         const char* from = rank == me ? own : reinterpret_cast<const char*>(next) + u64(place) * pair_nbytes;
@@ -236,7 +236,7 @@ struct TwoShot {
 template <class T, class Op, class Tiling, Owners kOwners>
 __device__ __noinline__ bool fold_tiles(
     Channel channel, u32 chunk_nbytes, Tiling tiling, int receiver, u32 lanes, char* to, Crew crew) {
-    TwoShot<T, Op, Tiling, kOwners> shots{channel, Chunks(channel, chunk_nbytes), tiling, receiver, lanes, to};
+    TwoShot<T, Op, Tiling, kOwners> shots{channel, Chunks(channel, Chunks::Length{chunk_nbytes}), tiling, receiver, lanes, to};
     const auto fold_tile = [&](const Crew& crew, u32 tile) { return shots.template fold<true>(crew, tile); };
     return shots.work(crew, 0, shots.fold_jobs(), fold_tile);
 }

@@ -10,7 +10,7 @@ from ..buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
-from .launch import Call, Choice, Rung, as_chunks, check_root, climb, in_lines, pipeline
+from .launch import Call, Choice, Rung, as_chunks, chain, check_root, climb, in_lines
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -29,7 +29,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
     # What the pieces are rounded up by is left free.
     two_shots = in_lines(layout, "bcast_two_shot_lines", (layout.line_nbytes - 32) * peers)
-    return climb(layout, nbytes, (direct, two_shots, pipeline("bcast_chain")), algorithm)
+    return climb(layout, nbytes, (direct, two_shots, chain("bcast_chain")), algorithm)
 
 
 @takes_derived("Bcast", ONE)

@@ -53,6 +53,7 @@ class Rung(NamedTuple):
     channel_most: int  # and the longest part of one that a channel can; 0: a pipeline, which takes all channels
     messages: int = 1  # different ones that a rank sends
     lines: bool = False  # goes as lines, not as packets
+    chain: bool = False  # goes from rank to rank, not as chunks between all
     beside_windows: int = sys.maxsize  # the longest where there are windows, between which longer ones are not copied
 
 
@@ -78,10 +79,7 @@ def as_lines(
 
 def as_chunks(layout: Layout, kernel: str) -> Choice:
     """Large: all channels."""
-    if kernel.endswith("_chain"):
-        why = "pieces from rank to rank, through the heap"
-    else:
-        why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
+    why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     return Choice(kernel, layout.channels, None, why)
 
 
@@ -120,6 +118,11 @@ def pipeline(kernel: str) -> Rung:
     return Rung(kernel, sys.maxsize, sys.maxsize, 0)
 
 
+def chain(kernel: str) -> Rung:
+    """The same for pieces that go from rank to rank."""
+    return pipeline(kernel)._replace(chain=True)
+
+
 def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
     """The lowest rung that is meant for a message of `nbytes`, and can move it; or as the caller wants.
 
@@ -145,6 +148,8 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
         )
     if rung.lines:
         choice = as_lines(layout, rung.kernel, nbytes, rung.channel_most)
+    elif rung.chain:
+        choice = Choice(rung.kernel, layout.channels, None, "pieces from rank to rank, through the heap")
     elif rung.channel_most:
         choice = as_packets(layout, rung.kernel, nbytes, rung.messages, rung.channel_most)
     else:

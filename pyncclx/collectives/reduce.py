@@ -17,6 +17,7 @@ from .launch import (
     Call,
     Choice,
     Rung,
+    chain,
     check_equal,
     check_root,
     climb,
@@ -44,7 +45,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
     two_shots = in_lines(layout, "reduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
     rungs = [one_shot, two_shots, pipeline("reduce_two_shot")]
     if chained and layout.size > 2:
-        rungs[-1:] = rungs[-1]._replace(chosen=TWO_SHOT_NBYTES), pipeline("reduce_chain")
+        rungs[-1:] = rungs[-1]._replace(chosen=TWO_SHOT_NBYTES), chain("reduce_chain")
     choice = climb(layout, nbytes, tuple(rungs), algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice

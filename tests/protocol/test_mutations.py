@@ -187,9 +187,7 @@ MUTATIONS = {
     "half a line": Mutation(
         "line.cuh", "!has_flag() || packs[s].y == flag()", "{} || !has_flag() || packs[s].y == flag()", "hostile"
     ),
-    "no parity of lines": Mutation(
-        "line.cuh", "(channel.epoch & 1)) *", "(channel.epoch & 1 & !{})) *", "hostile"
-    ),
+    "no parity of lines": Mutation("line.cuh", "(channel.epoch & 1)) *", "(channel.epoch & 1 & !{})) *", "hostile"),
     # The ring is one place shorter than the sender thinks.
     "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.

@@ -40,6 +40,14 @@ def test_results_and_addresses_are_right(programs, ranks, epoch, hostile):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+def test_more_ranks_than_four(programs, name):
+    """Loops over ranks take four or eight at a time, and folds are other ones."""
+    for seed in range(3):
+        done = programs[name](ranks=6, seed=seed, calls=60, hostile=int(name == "asan"))
+        assert done.returncode == 0, f"seed {seed}: {done.stderr[:6000]}"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_long_spans_go_straight_though_they_would_fit_lines(programs, name):
     """Of two ranks with room for more lines than kStraightNbytes; chunks are long, too."""
     done = programs[name](ranks=2, kib=384, hostile=1, seed=7, calls=60)
