@@ -17,7 +17,7 @@ from cuda.bindings import driver
 from ..errors import NotSupported
 from . import numba_code, nvrtc
 from .exported import Exported
-from .gpu_launch import Launcher, Step, checked
+from .gpu_launch import Launcher, Step, beside_captures, checked
 from .gpu_memory import (
     POSIX_FD,
     Allocations,
@@ -68,7 +68,7 @@ class Device:
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._allocations = Allocations()
-        self._reader: Any = None  # the stream of `peek`
+        self._stream: Any = None  # its own: see `_aside`
         self._event = checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._launcher = Launcher(MOST_PARAMETERS)
         # Graphs can hold early launches since CUDA 12.3.
@@ -140,10 +140,12 @@ class Device:
         return PinnedWords(nbytes)
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory of this GPU; done when it returns."""
-        stream = handle_of(self.current_stream())
-        checked(driver.cuMemsetD8Async(address, 0, nbytes, stream))
-        checked(driver.cuStreamSynchronize(stream))
+        """Zero memory of this GPU; done when it returns, and no part of what is being captured."""
+        stream = self.current_stream()
+        with beside_captures():
+            handle = handle_of(self._aside() if is_capturing(stream) else stream)
+            checked(driver.cuMemsetD8Async(address, 0, nbytes, handle))
+            checked(driver.cuStreamSynchronize(handle))
 
     def is_device_pointer(self, address: int) -> bool:
         """Whether the driver knows an address as GPU memory."""
@@ -276,12 +278,16 @@ class Device:
 
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read memory of this GPU on a stream of its own."""
-        if self._reader is None:
-            self._reader = cupy.cuda.Stream(non_blocking=True)
-        words = np.empty(nbytes, np.uint8)
-        self.copy(words.ctypes.data, address, nbytes, self._reader)
-        self._reader.synchronize()
+        words, stream = np.empty(nbytes, np.uint8), self._aside()
+        self.copy(words.ctypes.data, address, nbytes, stream)
+        stream.synchronize()
         return words.tobytes()
+
+    def _aside(self) -> Any:
+        """A stream that follows no other."""
+        if self._stream is None:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        return self._stream
 
     def is_capturing(self, stream: Any) -> bool:
         """Whether a stream is being captured in a graph."""

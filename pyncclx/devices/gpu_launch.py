@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cuda.bindings import driver
@@ -119,11 +120,20 @@ def _add_kernel(graph: Any, before: list[Any], step: Step) -> Any:
     return checked(driver.cuGraphAddKernelNode(graph, before or None, len(before), node))  # copies the parameters
 
 
-def _instantiate(graph: Any) -> Any:
-    """Make a graph executable, also while another stream of this thread is being captured; the graph is used up."""
+@contextmanager
+def beside_captures() -> Iterator[None]:
+    """Have the driver do what it forbids while a stream of the thread is being captured, lest the graph be meant."""
     before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
     try:
-        return checked(driver.cuGraphInstantiate(graph, 0))
+        yield
     finally:
         checked(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+def _instantiate(graph: Any) -> Any:
+    """Make a graph executable; it is used up."""
+    try:
+        with beside_captures():
+            return checked(driver.cuGraphInstantiate(graph, 0))
+    finally:
         checked(driver.cuGraphDestroy(graph))

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, get, gpu_only, put, xp
-from pyncclx import ops
+from pyncclx import CapacityExceeded, ops
 from reference import comparing, contributions, fold, labels
 
 pytestmark = gpu_only
@@ -122,6 +122,30 @@ def test_two_graphs_and_calls_beside_them(comm, stream):
                 graphs[1 - number % 2].launch(stream)
             for output in outputs:
                 compare(output, fold(ops.SUM, vectors), f"round {number}")
+
+
+def test_what_a_kernel_recorded_is_raised_in_a_capture(comm, stream):
+    """Once, and the graph takes no harm: the call that raises is not in it, the next one is."""
+    vectors, (first, second) = contributions(comm.size, 100), [Output(100, "f4") for _ in range(2)]
+    send, rows, recv = put(vectors[comm.rank]), xp.zeros(3 * comm.size, "i8"), xp.zeros(2 * comm.size, "i8")
+    counts = xp.full(comm.size, 3, "i8")
+
+    comm.Allreduce(send, first.array)
+    xp.cuda.Device().synchronize()
+    with stream:
+        comm.Alltoallv([rows, counts], [recv, xp.zeros(comm.size, "i8")])
+        stream.synchronize()
+        stream.begin_capture()
+        with pytest.raises(CapacityExceeded):
+            comm.Allreduce(send, first.array)
+        comm.Allreduce(send, second.array)
+        graph = stream.end_capture()
+        for output in (first, second):
+            output.poison()
+        graph.launch(stream)
+    with comparing() as compare:
+        compare(first, Output(100, "f4").read(), "the call that raised")
+        compare(second, fold(ops.SUM, vectors), "the next one")
 
 
 @pytest.mark.parametrize("layout", ["packed", "slots"])
