@@ -136,7 +136,8 @@ __device__ bool fold_lines(Lines& lines, const char* message, u32 row, u64 nbyte
 template <class T, class Op, class Tiling>
 __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, int receiver) {
     Channel& channel = lines.channel;
-    const u32 peers = u32(channel.team.size - 1), results = rows_in(tiling.shard_nbytes);  // after contributions
+    const u32 peers = u32(channel.team.size - 1);
+    const u32 results = receiver == kToAll ? rows_in(tiling.shard_nbytes) : 0;  // after contributions, if a slot has both
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     const Shard mine = tiling.shard(0, channel.team.rank);
     const Crew crew(peers);

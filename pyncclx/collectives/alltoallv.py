@@ -16,7 +16,7 @@ from ..layout import ALLTOALLV, NO_ROWS, Layout, pack_rows
 from ..numba_kernels import calls as numba
 from .alltoallv_options import FIXED, IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
-from .launch import Call, Choice, is_in_place
+from .launch import Call, Choice, as_announced, is_in_place, most_of
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -46,9 +46,7 @@ class Arrays(NamedTuple):
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: how much a pair of ranks moves is known on the device only."""
-    packets = f"packets for pairs of at most {layout.packet_nbytes} bytes"
-    why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
-    return Choice("alltoallv", layout.channels, None, why)
+    return as_announced(layout, "alltoallv", nbytes)
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)
@@ -161,7 +159,7 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
 
 
 def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
-    return Call("Alltoallv", choose, (0,), (), arguments, buffers, signature)
+    return Call("Alltoallv", choose, (most_of(buffers),), (), arguments, buffers, signature)
 
 
 def _rows(buffer: Buffer, name: str, size: int, layout: str) -> Rows:

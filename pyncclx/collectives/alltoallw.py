@@ -17,7 +17,7 @@ from ..derived.typed import Typed, aligned, resolve_each
 from ..layout import Layout
 from .alltoallv import choose as choose_exchange
 from .alltoallv import in_bytes
-from .launch import Call, Choice, is_in_place
+from .launch import Call, Choice, is_in_place, most_of
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -85,7 +85,8 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
     sent = received if send is None else _buffer(send, packed.get("sendbuf"))
     source = recv if send is None else send
     rows: Sequence[list[int]] = (source.counts, source.displs, recv.counts, recv.displs)
-    call = Call(operation, choose, (0,), (), in_bytes(sent, received, *rows), (sent, received), ("blocks",))
+    buffers, arguments = (sent, received), in_bytes(sent, received, *rows)
+    call = Call(operation, choose, (most_of(buffers),), (), arguments, buffers, ("blocks",))
     read = packed.get("recvbuf" if send is None else "sendbuf")
     written = packed.get("recvbuf")
     return with_copies(call, [read] if read else [], [written] if written else [])

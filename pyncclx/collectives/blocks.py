@@ -10,17 +10,10 @@ from mpi4py import MPI
 from .. import devices
 from ..buffers import Buffer, on_host, resolve, resolve_vector, where
 from ..errors import MPIError, NotSupported
-from ..layout import MAX_RANKS, Layout, pack_rows
-from .launch import Choice, is_in_place
+from ..layout import MAX_RANKS, pack_rows
+from .launch import is_in_place
 
 BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/blocks.cuh after its Team, without its two rows
-
-
-def announced(layout: Layout, kernel: str) -> Choice:
-    """All channels: a rank does not know how much the others move (cuda/announced.cuh)."""
-    packets = f"packets for blocks of at most {layout.packet_nbytes} bytes"
-    why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
-    return Choice(kernel, layout.channels, None, why)
 
 
 class Blocks(NamedTuple):

@@ -83,6 +83,24 @@ def as_chunks(layout: Layout, kernel: str) -> Choice:
     return Choice(kernel, layout.channels, None, why)
 
 
+def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """Messages that bring their lengths: all channels, for no rank knows what the others send.
+
+    Of a rank whose buffers hold `nbytes` at most, which is its own affair, as many threads as have something to do:
+    each warp of a block takes its time for what all of them ask first.
+    """
+    part = -(-nbytes // layout.channels)
+    warps = -(-part // (32 * PACK_NBYTES)) * layout.peers + 2  # one copies what stays, the last announces
+    packets = f"packets for messages of at most {layout.packet_nbytes} bytes"
+    why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
+    return Choice(kernel, layout.channels, 32 * warps if part <= WORTH_A_CHANNEL else None, why)
+
+
+def most_of(buffers: Iterable[Buffer]) -> int:
+    """No less than the bytes of the longest buffer: a power of two, so that there are few plans."""
+    return 1 << max(buffer.nbytes for buffer in buffers).bit_length()
+
+
 def as_spans(layout: Layout, kernel: str, nbytes: int, *, both_ways: bool = True) -> Choice:
     """Messages of at most `nbytes` to each rank: packets, lines or chunks; the kernel does all of them."""
     most = (STRAIGHT_NBYTES if layout.windows else LINES_NBYTES) if both_ways else sys.maxsize

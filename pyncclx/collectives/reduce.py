@@ -21,7 +21,6 @@ from .launch import (
     check_equal,
     check_root,
     climb,
-    half_of_lines,
     in_lines,
     is_in_place,
     pipeline,
@@ -39,8 +38,7 @@ TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
     """One shot while short, then two shots of lines, a pipeline when long, a chain when very long, if any."""
     limit = ONE_SHOT_NBYTES // max(1, layout.size - 1)
-    # A slot holds a contribution and a result; what the parts are rounded up by is left free.
-    channel_most = (half_of_lines(layout) - 32) * max(1, layout.size - 1)
+    channel_most = (layout.line_nbytes - 32) * layout.peers  # what the parts are rounded up by is left free
     one_shot = Rung("reduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
     two_shots = in_lines(layout, "reduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
     rungs = [one_shot, two_shots, pipeline("reduce_two_shot")]

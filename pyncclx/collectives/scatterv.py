@@ -9,8 +9,8 @@ from .. import devices
 from ..buffers import Buffer, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
-from .blocks import announced, check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
-from .launch import Call, Choice, check_root, is_in_place
+from .blocks import check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
+from .launch import Call, Choice, as_announced, check_root, is_in_place, most_of
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int) -> Choice:
     """All channels: a rank knows its own block's length only."""
-    return announced(layout, "scatterv")
+    return as_announced(layout, "scatterv", nbytes)
 
 
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
@@ -29,7 +29,7 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
         return None
     check_root(comm, "Scatterv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
-    return Call("Scatterv", choose, (0,), (), arguments, buffers, (root,))
+    return Call("Scatterv", choose, (most_of(buffers),), (), arguments, buffers, (root,))
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:

@@ -100,11 +100,10 @@ u64 chunk_count(Call& call, u64 grid, u64 shards) {
     return call.draw.of({tile, 4 * tile, 6 * tile}) + call.draw.below(5) - call.draw.below(3);
 }
 
-// What fits half a slot for lines, but for what parts are rounded up by.
-inline u64 half_of_lines(const Call& call) {
-    const u64 half = call.team.slot_rows / 2 * kRowPacks * kPackNbytes;
-    return half > 64 ? half - 32 : 0;
-}
+// What fits so many rows of a slot for lines, but for what parts are rounded up by.
+inline u64 fitting_rows(u32 rows) { return rows > 0 ? rows * kRowPacks * kPackNbytes - 32 : 0; }
+inline u64 lines_of(const Call& call) { return fitting_rows(call.team.slot_rows); }
+inline u64 half_of_lines(const Call& call) { return fitting_rows(call.team.slot_rows / 2); }
 
 // The same for kernels that send packets or lines, of which a channel can move `each` bytes.
 template <class T>
@@ -149,7 +148,7 @@ template <class T, class Op>
 void reduce(Call& call) {
     const u64 slot = (call.team.slot_packets - 2) * kPacketNbytes;
     const Kind kinds[] = {{"reduce_one_shot", reduce_one_shot<T, Op>, slot},
-                          {"reduce_two_shot_lines", reduce_two_shot_lines<T, Op>, half_of_lines(call) * (call.size() - 1)},
+                          {"reduce_two_shot_lines", reduce_two_shot_lines<T, Op>, lines_of(call) * (call.size() - 1)},
                           {"reduce_two_shot", call.size() == 2 ? reduce_two_shot_to_root<T, Op> : reduce_two_shot<T, Op>, 0}};
     const Kind chain{"reduce_chain", reduce_chain<T, Op>, 0};
     const bool chained = call.draw.one_in(3);

@@ -5,13 +5,12 @@ from mpi4py import MPI
 
 from arrays import Output, put
 from pyncclx import ops
-from pyncclx.collectives.launch import half_of_lines
 from reference import comparing, contributions, counts, fold
 
 
 def most(layout) -> int:
     """The longest vector that goes as two shots of lines, in bytes."""
-    return max(0, half_of_lines(layout) - 32) * layout.peers * layout.channels
+    return max(0, layout.line_nbytes - 32) * layout.peers * layout.channels
 
 
 def chained(size: int) -> list[int]:
