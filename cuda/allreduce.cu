@@ -9,13 +9,15 @@
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __grid_constant__ ReduceArgs args) {
-    Channel channel(args.team);
-    Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
+    await_previous(u64(send) ^ part.nbytes ^ Channel::known(args.team));
+    const Pack first = load_first(send, part.nbytes);
+    Channel channel(args.team);
+    Packets packets(channel);
     bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
-        const Pack pack = load_pack(send, i, part.nbytes);
+        const Pack pack = i == threadIdx.x ? first : load_pack(send, i, part.nbytes);
         for (int j = 0; j < args.team.size - 1; ++j) packets.send(packets.outbox(channel.peer(j)), u32(i) * 2, pack);
     }
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
@@ -28,9 +30,12 @@ __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __gr
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) allreduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
+    const VectorTiling tiling(args, ~0ull);
+    const Crew crew(u32(args.team.size - 1));
+    await_previous(tiling.shard_nbytes ^ crew.members ^ Channel::known(args.team));
     Channel channel(args.team);
     Lines lines(channel);
-    channel.leave(two_shot_lines<T, Op>(lines, VectorTiling(args, ~0ull), kToAll));
+    channel.leave(two_shot_lines<T, Op>(lines, tiling, crew, kToAll));
 }
 
 template <class T, class Op>

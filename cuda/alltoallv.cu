@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     __shared__ i64 received[kMaxRanks], kept[kMaxRanks];
     const Team& team = args.team;
     const int rank = int(threadIdx.x);
-    await_previous();  // before the counts are looked at
+    SpanWays ways(team);
+    await_previous(Channel::known(team) ^ ways.crew.members);  // before the counts are looked at
     const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // on its way while the channel looks for its epoch
     Channel channel(team);
     Packets packets(channel);
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
         if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, announced(args, row));
     }
     __syncthreads();
-    Exchange exchange{channel, packets, spans};
+    Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();
     if (ok && channel.is_peer(rank)) {
         u64 word = 0;
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
         spans.in[rank] = span_of(args, args.recv, row);
         kept[rank] = row.kept;
     }
-    exchange.share_spans();
+    ways.share(spans);
     const int source = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first have packets to take
     if (ok && blockIdx.x == 0 && source < team.size) write_outputs(args, row_from(args, received, source), kept, source);
     channel.leave(ok && exchange.receive());

@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
     __shared__ i64 received[kMaxRanks], fitting_rows[kMaxRanks], kept[kMaxRanks];
     const Team& team = args.rows.team;
     const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32), rank = int(threadIdx.x);
+    SpanWays ways(team);
     Channel channel(team);
     Packets packets(channel);
     if (warp == 0) read_lengths(args);
@@ -121,8 +122,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
         spans.out[rank] = Span{reinterpret_cast<char*>(args.words[kOut] + rank * args.segments), nbytes, nbytes};
         spans.in[rank] = Span{reinterpret_cast<char*>(args.words[kIn] + rank * args.segments), nbytes, nbytes};
     }
-    Exchange exchange{channel, packets, spans};
-    exchange.share_spans();
+    Exchange exchange{channel, packets, spans, ways};
+    ways.share(spans);
     bool ok = channel.await_slots();
     if (ok) exchange.send();
     ok = ok && exchange.receive();

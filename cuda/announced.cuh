@@ -15,20 +15,18 @@ struct Block {
 template <class Sends, class Out, class In>
 __device__ void exchange_announced(const Team& team, Sends sends, Out out_block, In in_block) {
     __shared__ Spans spans;
-    Channel channel(team);
-    Packets packets(channel);
     const int me = team.rank, rank = int(threadIdx.x);
     const bool to_rank = rank < team.size && sends(me, rank), from_rank = rank < team.size && sends(rank, me);
-    bool ok = channel.await_slots();
-    u64 nbytes = 0;  // of what `rank` sends to this rank
-    if (rank < team.size) {
-        const Block block = to_rank ? out_block(rank) : Block{nullptr, 0};
-        spans.out[rank] = part_of(block.address, block.nbytes);
-        if (rank == me) nbytes = block.nbytes;
-        else if (ok && to_rank) packets.send_word(packets.outbox(rank), kCountPacket, block.nbytes);
-    }
+    const Block block = to_rank ? out_block(rank) : Block{nullptr, 0};
+    if (rank < team.size) spans.out[rank] = part_of(block.address, block.nbytes);
+    SpanWays ways(team);
     __syncthreads();
-    Exchange exchange{channel, packets, spans};
+    Channel channel(team);
+    Packets packets(channel);
+    bool ok = channel.await_slots();
+    u64 nbytes = rank == me ? block.nbytes : 0;  // of what `rank` sends to this rank
+    if (ok && to_rank && rank != me) packets.send_word(packets.outbox(rank), kCountPacket, block.nbytes);
+    Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();
     if (ok && from_rank && rank != me) ok = packets.receive_word(rank, kCountPacket, nbytes);
     ok = channel.everyone(ok);
@@ -41,7 +39,7 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
         if (blockIdx.x == 0 && nbytes > place.nbytes)
             record_overflow(team, kTruncated, rank, i64(nbytes), i64(place.nbytes));
     }
-    exchange.share_spans();
+    ways.share(spans);
     ok = ok && exchange.receive();
     channel.leave(ok && (from_rank || !channel.is_peer(rank)));
 }

@@ -39,12 +39,13 @@ struct Pieces {
 
 // The peers pass their pieces on at once, row by row.
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_two_shot_lines(const __grid_constant__ MoveArgs args) {
-    Channel channel(args.team);
-    Lines lines(channel);
     const Pieces pieces(args);
     const u32 peers = u32(args.team.size - 1);
     const int me = args.team.rank;
     const Crew crew(peers);
+    await_previous(pieces.piece_nbytes ^ crew.members ^ Channel::known(args.team));
+    Channel channel(args.team);
+    Lines lines(channel);
     const u32 member = crew.member / 32, members = crew.members / 32;
     const u64 outboxes = lines.outboxes([&](int rank) { return rank != args.root; });
     bool ok = channel.await_slots();

@@ -26,14 +26,17 @@ struct Channel {
     // One that does not announce at once, for a release takes its time, calls `announce` later.
     __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
         : team(team),
-          index(arrive()),
-          mine(channel_control(team, team.rank, index)),
+          index(int(blockIdx.x)),
+          mine(arrive(channel_control(team, team.rank, index))),
           epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
         if (announces || epoch == 2) announce();  // after 0xffffffff peers wait for this one, since no epoch is 1 then
     }
+
+    // What a channel looks at first: where its words are.
+    __device__ static u64 known(const Team& team) { return u64(channel_control(team, team.rank, int(blockIdx.x))); }
 
     // Says to all peers that this rank has begun the operation.
     __device__ void announce() const {
@@ -101,10 +104,10 @@ struct Channel {
     // A kernel of few blocks may have been launched early: nothing that another one leaves is looked at before that has
     // ended. Then the next one may be launched, if this is one of few blocks itself, so that a communicator never has more
     // of them on the GPU than one long operation has.
-    __device__ static int arrive() {
-        await_previous();
+    __device__ static ChannelControl* arrive(ChannelControl* control) {
+        await_previous(u64(control));
         if (gridDim.x <= kMostEarlyBlocks) let_next_begin();
-        return int(blockIdx.x);
+        return control;
     }
 
     // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.

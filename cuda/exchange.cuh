@@ -33,35 +33,59 @@ struct StoredPacks {
     }
 };
 
+// Which way spans go, and which warps send and take packets: what a block can find out while the last kernel may still run.
+struct SpanWays {
+    const Team& team;
+    const u32 packets_nbytes, lines_nbytes;  // of the longest span that can go so
+    const Crew crew;  // job j is the j-th peer; the last is this rank, whose own span is copied while packets are awaited
+    bool any_long = false;
+
+    // `both_ways`: spans that go one way only are faster as lines, as long as they fit.
+    __device__ explicit SpanWays(const Team& team, bool both_ways = true)
+        : team(team), packets_nbytes((team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)),
+          crew(u32(team.size)) {}
+
+    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
+    __device__ void share(const Spans& spans) {
+        const int rank = int(threadIdx.x);
+        const bool long_one = rank < team.size && (is_long(spans.out[rank]) || is_long(spans.in[rank]));
+        any_long = __syncthreads_or(long_one) != 0;
+    }
+
+    __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
+
+    // Not long, and goes as lines.
+    __device__ bool is_medium(const Span& span) const {
+        return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
+    }
+
+    // Windows are made by all ranks, so all have some or none has.
+    __device__ bool has_windows() const { return team.windows != nullptr; }
+
+  private:
+    __device__ u32 find_lines(bool both_ways) const {
+        const u32 fits = team.slot_rows * kRowPacks * kPackNbytes;
+        return both_ways ? u32(smaller(fits, has_windows() ? kStraightNbytes : kLinesNbytes)) : fits;
+    }
+};
+
 template <class Load>
 struct ExchangeOf {
     Channel& channel;
     Packets& packets;
     Spans& spans;
-    const Load load;
-    const u32 packets_nbytes, lines_nbytes;  // of the longest span that can go so: asked often, so not computed anew
-    bool any_long = false;
+    const SpanWays& ways;
+    const Load load = {};
 
-    // `both_ways`: spans that go one way only are faster as lines, as long as they fit.
-    __device__ ExchangeOf(Channel& channel, Packets& packets, Spans& spans, Load load = {}, bool both_ways = true)
-        : channel(channel), packets(packets), spans(spans), load(load),
-          packets_nbytes((channel.team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)) {}
-
-    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
-    __device__ void share_spans() {
-        const int rank = int(threadIdx.x);
-        const bool long_one = rank < channel.team.size && (is_long(spans.out[rank]) || is_long(spans.in[rank]));
-        any_long = __syncthreads_or(long_one) != 0;
-    }
-
-    // All threads, after a barrier that made `out` visible; the packet slots are free. What goes as packets leaves.
+    // All threads, after a barrier that made `out` visible; the packet slots are free. What goes as packets leaves. A thread
+    // sends what it will receive, so that in place nothing is replaced before it has left.
     __device__ void send() {
-        const Crew crew = packet_crew();
+        const Crew& crew = ways.crew;
         for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.out[peer];
             if (is_long(span)) continue;
-            if (is_medium(span)) {
+            if (ways.is_medium(span)) {
                 const Lines lines(channel);
                 lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), packs_in(span.nbytes),
                                    [&](u64 i) { return load(span.address, i, span.nbytes); });
@@ -73,13 +97,13 @@ struct ExchangeOf {
         }
     }
 
-    // All threads, after `share_spans`; false: leave.
+    // All threads, after the spans have been shared; false: leave.
     __device__ bool receive() {
         const int peer = int(threadIdx.x);
-        if (has_windows() && channel.is_peer(peer) && is_long(spans.in[peer]))
+        if (ways.has_windows() && channel.is_peer(peer) && is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         if (!receive_packets()) return false;
-        if (!any_long) return true;
+        if (!ways.any_long) return true;
         if (!learn_places()) return false;
         if (any_straight()) store_straight();
         return move_chunks() && await_straight();
@@ -88,20 +112,7 @@ struct ExchangeOf {
   private:
     __device__ int peers() const { return channel.team.size - 1; }
 
-    __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
-
-    // Not long, and goes as lines.
-    __device__ bool is_medium(const Span& span) const {
-        return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
-    }
-
-    __device__ u32 find_lines(bool both_ways) const {
-        const u32 fits = channel.team.slot_rows * kRowPacks * kPackNbytes;
-        return both_ways ? u32(smaller(fits, has_windows() ? kStraightNbytes : kLinesNbytes)) : fits;
-    }
-
-    // Windows are made by all ranks, so all have some or none has.
-    __device__ bool has_windows() const { return channel.team.windows != nullptr; }
+    __device__ bool is_long(const Span& span) const { return ways.is_long(span); }
 
     __device__ bool any_straight() const {
         bool any = false;
@@ -129,7 +140,7 @@ struct ExchangeOf {
         bool ok = true;
         if (channel.is_peer(peer)) {
             u64 word = 0;
-            if (has_windows() && is_long(spans.out[peer]))
+            if (ways.has_windows() && is_long(spans.out[peer]))
                 ok = packets.receive_word(peer, kPlacePacket, word) && channel.wait_for_entered(peer, channel.epoch);
             spans.place[peer] = unpack_place(channel.team, peer, word);
         }
@@ -182,20 +193,16 @@ struct ExchangeOf {
         if (from.address != to.address) load.template copy<false>(thread, threads, from.address, to.address, to.kept);
     }
 
-    // Job j is the j-th peer; the last one is this rank, whose own span is copied while packets are awaited. A thread
-    // sends what it will receive, so that in place nothing is replaced before it has left.
-    __device__ Crew packet_crew() const { return Crew(u32(channel.team.size)); }
-
     __device__ bool receive_packets() {
         bool ok = true;
-        const Crew crew = packet_crew();
+        const Crew& crew = ways.crew;
         for (u32 j = crew.first_job; j <= u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.in[peer];
             if (is_long(span)) continue;
             if (peer == channel.team.rank) copy_own(crew.member, crew.members);
             if (peer == channel.team.rank) continue;
-            if (is_medium(span)) {
+            if (ways.is_medium(span)) {
                 const u32 member = crew.member / 32, members = crew.members / 32;
                 ok = __all_sync(0xffffffffu, ok) != 0;  // a warp goes on together, or not at all
                 ok = ok && Lines(channel).receive_message(member, members, peer, span.address, span.nbytes, span.kept);
@@ -237,15 +244,16 @@ using Exchange = ExchangeOf<StoredPacks>;
 template <class Out, class In, class Load = StoredPacks>
 __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool both_ways = true, Load load = {}) {
     __shared__ Spans spans;
-    Channel channel(team);
-    Packets packets(channel);
     const int rank = int(threadIdx.x);
     if (rank < team.size) {
         spans.out[rank] = out_span(rank);
         spans.in[rank] = in_span(rank);
     }
-    ExchangeOf<Load> exchange{channel, packets, spans, load, both_ways};
-    exchange.share_spans();
+    SpanWays ways(team, both_ways);
+    ways.share(spans);
+    Channel channel(team);
+    Packets packets(channel);
+    ExchangeOf<Load> exchange{channel, packets, spans, ways, load};
     bool ok = channel.await_slots();
     if (ok) {
         exchange.send();

@@ -10,10 +10,12 @@
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_constant__ ReduceArgs args) {
-    Channel channel(args.team);
-    Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
+    await_previous(u64(send) ^ part.nbytes ^ Channel::known(args.team));
+    const Pack first = load_first(send, part.nbytes);
+    Channel channel(args.team);
+    Packets packets(channel);
     const bool is_root = args.team.rank == args.root;
     bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
             ok = fold_packets<T, Op>(packets, send, i, part.nbytes, result);
             if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
         } else {
-            packets.send(packets.outbox(args.root), u32(i) * 2, load_pack(send, i, part.nbytes));
+            packets.send(packets.outbox(args.root), u32(i) * 2, i == threadIdx.x ? first : load_pack(send, i, part.nbytes));
         }
     }
     channel.leave();
@@ -30,9 +32,12 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
+    const VectorTiling tiling(args, ~0ull, args.root);
+    const Crew crew(u32(args.team.size - 1));
+    await_previous(tiling.shard_nbytes ^ crew.members ^ Channel::known(args.team));
     Channel channel(args.team);
     Lines lines(channel);
-    channel.leave(two_shot_lines<T, Op>(lines, VectorTiling(args, ~0ull, args.root), args.root));
+    channel.leave(two_shot_lines<T, Op>(lines, tiling, crew, args.root));
 }
 
 template <class T, class Op>

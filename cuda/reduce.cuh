@@ -132,15 +132,14 @@ __device__ bool fold_lines(Lines& lines, const char* message, u32 row, u64 nbyte
 }
 
 // Two shots of lines: every rank folds its shard of this block's part, and sends it on at once, row by row. True if it
-// went well and every peer has been heard.
+// went well and every peer has been heard. `crew`: that of a job for each peer.
 template <class T, class Op, class Tiling>
-__device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, int receiver) {
+__device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, const Crew& crew, int receiver) {
     Channel& channel = lines.channel;
-    const u32 peers = u32(channel.team.size - 1);
+    const u32 peers = channel.places();
     const u32 results = receiver == kToAll ? rows_in(tiling.shard_nbytes) : 0;  // after contributions, if a slot has both
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     const Shard mine = tiling.shard(0, channel.team.rank);
-    const Crew crew(peers);
     const u32 member = crew.member / 32, members = crew.members / 32;
     const u64 receivers = lines.outboxes(receives);
     bool ok = channel.await_slots();

@@ -33,10 +33,11 @@ struct BlocksTiling {
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const __grid_constant__ BlocksArgs args) {
     const Team& team = args.team;
+    const Crew crew(team.size - 1);
+    await_previous(crew.members ^ Channel::known(team));
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();
-    const Crew crew(team.size - 1);
     for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
         const int peer = channel.peer(int(j));
         const Part part(args.nbytes_of[peer], gridDim.x, blockIdx.x);

@@ -33,12 +33,13 @@ struct BlockTiling {
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
-    Channel channel(team);
-    Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    bool ok = channel.await_slots();
     const Crew crew(u32(team.size - 1));
+    await_previous(u64(send) ^ part.nbytes ^ crew.members ^ Channel::known(team));
+    Channel channel(team);
+    Packets packets(channel);
+    bool ok = channel.await_slots();
     for (u32 j = crew.first_job; ok && j < u32(team.size - 1); j += crew.next_job) {
         const int peer = channel.peer(int(j));
         for (u64 i = crew.member; i < packs_in(part.nbytes); i += crew.members)
@@ -58,10 +59,11 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
-    Channel channel(team);
-    Lines lines(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
+    await_previous(u64(send) ^ part.nbytes ^ Channel::known(team));
+    Channel channel(team);
+    Lines lines(channel);
     const u32 rows = rows_in(part.nbytes), warps = blockDim.x / 32;
     bool ok = channel.await_slots();
     for (u32 row = threadIdx.x / 32; ok && row < rows + warps; row += warps) {

@@ -54,14 +54,16 @@ __device__ bool fold_packets_below(Packets& packets, const char* message, u64 i,
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_constant__ ScanArgs args) {
     const Team& team = args.team;
-    Channel channel(team);
-    Packets packets(channel);
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     const int end = args.exclusive ? team.rank : team.rank + 1;
+    await_previous(u64(send) ^ part.nbytes ^ Channel::known(team));
+    const Pack first = load_first(send, part.nbytes);
+    Channel channel(team);
+    Packets packets(channel);
     bool ok = channel.await_slots();
     for (u64 i = threadIdx.x; ok && i < packs_in(part.nbytes); i += blockDim.x) {
-        const Pack pack = load_pack(send, i, part.nbytes);
+        const Pack pack = i == threadIdx.x ? first : load_pack(send, i, part.nbytes);
         for (int above = team.rank + 1; above < team.size; ++above) packets.send(packets.outbox(above), u32(i) * 2, pack);
     }
     for (u64 i = threadIdx.x; ok && end > 0 && i < packs_in(part.nbytes); i += blockDim.x) {

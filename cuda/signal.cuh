@@ -217,6 +217,14 @@ __device__ __forceinline__ void await_previous() {
 #endif
 }
 
+// The same, and a word of addresses and lengths is known by then, which the compiler would find when it is needed. No such
+// word is ~0; that it might be keeps the assembler from putting the wait before it.
+__device__ __forceinline__ void await_previous(u64 known) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred any; setp.ne.u64 any, %0, -1; @any griddepcontrol.wait; }" ::"l"(known) : "memory");
+#endif
+}
+
 // The kernel behind this one, if it is launched early, may begin when all blocks of this one have come here or ended.
 __device__ __forceinline__ void let_next_begin() {
 #if __CUDA_ARCH__ >= 900

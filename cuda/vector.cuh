@@ -52,6 +52,11 @@ __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes
     return load_bytes(from, u32(smaller(left, kPackNbytes)));
 }
 
+// The pack with this thread's number, if there is one: on its way, while the block looks for its epoch.
+__device__ __forceinline__ Pack load_first(const char* message, u64 nbytes) {
+    return threadIdx.x < packs_in(nbytes) ? load_pack(message, threadIdx.x, nbytes) : Pack{0, 0};
+}
+
 __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pack pack) {
     char* to = message + i * kPackNbytes;
     if (i * kPackNbytes >= nbytes) return;

@@ -203,6 +203,7 @@ inline u64 clock_ns() {
 }
 
 inline void await_previous() {}  // which has ended
+inline void await_previous(u64) {}
 inline void let_next_begin() {}
 
 EMULATOR_UNSEEN inline void spin_hint() { emulator::current->leave(); }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WORTH_A_CHANNEL = 1024
 MOST_THREADS = 256  # of a block that moves packets; kFoldThreads of cuda/layout.cuh
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
-PACKETS_NBYTES = 24 << 10  # of a message: longer ones go as lines, where there are
+PACKETS_NBYTES = 1 << 10  # of a message: longer ones go as lines, where there are; kPacketsNbytes
 BESIDE_WINDOWS_NBYTES = 2 << 20  # of a vector that is reduced: between windows longer ones are loaded where they are
 WORTH_A_CHANNEL_OF_LINES = 2048  # of a longer one: more than kPacketsNbytes of cuda/layout.cuh, so that a block sees it
 LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes

@@ -10,19 +10,20 @@ from mpi4py import MPI
 from .. import devices, ops
 from ..buffers import Buffer, on_host, resolve
 from ..layout import PACK_NBYTES, REDUCE, Layout
-from .launch import ONE_SHOT_NBYTES, PACKETS_NBYTES, Call, Choice, Rung, climb, in_lines, is_in_place, pipeline
+from .launch import ONE_SHOT_NBYTES, Call, Choice, Rung, climb, in_lines, is_in_place, pipeline
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
 
 
+MOST_OF_PACKETS = 4 << 10  # longer blocks go as lines, where there are
 MOST_OF_LINES = 1536 << 10  # longer blocks go as chunks, or without a copy on the way
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Packets while one rank's block of `nbytes` is short, lines while it fits them, else chunks."""
-    limit = PACKETS_NBYTES if layout.slot_rows else ONE_SHOT_NBYTES
+    limit = MOST_OF_PACKETS if layout.slot_rows else ONE_SHOT_NBYTES
     small = Rung("reduce_scatter_block_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes, layout.peers)
     medium = in_lines(layout, "reduce_scatter_block_one_shot_lines", layout.line_nbytes - PACK_NBYTES)
     medium = medium._replace(chosen=MOST_OF_LINES)
