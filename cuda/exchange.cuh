@@ -13,13 +13,8 @@
 // never stored straight to its place: there, the receiver has yet to send what it replaces.
 #pragma once
 #include "exchange_chunks.cuh"
-#include "line.cuh"
-#include "packet.cuh"
+#include "span_ways.cuh"
 #include "window.cuh"
-
-constexpr u32 kHeader = 2;        // packets at the start of every slot that carry no payload:
-constexpr u32 kCountPacket = 0;   //   for the operation's own use,
-constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
 // Where the packs of what is sent come from: from where the span is.
 struct StoredPacks {
@@ -30,42 +25,6 @@ struct StoredPacks {
     template <bool kPut>
     __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* to, u64 nbytes) const {
         copy_packs<kPut>(member, members, from, to, nbytes);
-    }
-};
-
-// Which way spans go, and which warps send and take packets: what a block can find out while the last kernel may still run.
-struct SpanWays {
-    const Team& team;
-    const u32 packets_nbytes, lines_nbytes;  // of the longest span that can go so
-    const Crew crew;  // job j is the j-th peer; the last is this rank, whose own span is copied while packets are awaited
-    bool any_long = false;
-
-    // `both_ways`: spans that go one way only are faster as lines, as long as they fit.
-    __device__ explicit SpanWays(const Team& team, bool both_ways = true)
-        : team(team), packets_nbytes((team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)),
-          crew(u32(team.size)) {}
-
-    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
-    __device__ void share(const Spans& spans) {
-        const int rank = int(threadIdx.x);
-        const bool long_one = rank < team.size && (is_long(spans.out[rank]) || is_long(spans.in[rank]));
-        any_long = __syncthreads_or(long_one) != 0;
-    }
-
-    __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
-
-    // Not long, and goes as lines.
-    __device__ bool is_medium(const Span& span) const {
-        return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
-    }
-
-    // Windows are made by all ranks, so all have some or none has.
-    __device__ bool has_windows() const { return team.windows != nullptr; }
-
-  private:
-    __device__ u32 find_lines(bool both_ways) const {
-        const u32 fits = team.slot_rows * kRowPacks * kPackNbytes;
-        return both_ways ? u32(smaller(fits, has_windows() ? kStraightNbytes : kLinesNbytes)) : fits;
     }
 };
 
@@ -84,7 +43,7 @@ struct ExchangeOf {
         for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.out[peer];
-            if (is_long(span)) continue;
+            if (ways.is_long(span)) continue;
             if (ways.is_medium(span)) {
                 const Lines lines(channel);
                 lines.send_message(crew.member / 32, crew.members / 32, lines.outbox(peer), packs_in(span.nbytes),
@@ -100,7 +59,7 @@ struct ExchangeOf {
     // All threads, after the spans have been shared; false: leave.
     __device__ bool receive() {
         const int peer = int(threadIdx.x);
-        if (ways.has_windows() && channel.is_peer(peer) && is_long(spans.in[peer]))
+        if (ways.has_windows() && channel.is_peer(peer) && ways.is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         if (!receive_packets()) return false;
         if (!ways.any_long) return true;
@@ -111,8 +70,6 @@ struct ExchangeOf {
 
   private:
     __device__ int peers() const { return channel.team.size - 1; }
-
-    __device__ bool is_long(const Span& span) const { return ways.is_long(span); }
 
     __device__ bool any_straight() const {
         bool any = false;
@@ -131,7 +88,7 @@ struct ExchangeOf {
         return in_place(peer) || to.kept < to.nbytes ? 0 : pack_place(channel.team.recv, to.address);
     }
 
-    __device__ bool comes_straight(int peer) const { return is_long(spans.in[peer]) && place_for(peer) != 0; }
+    __device__ bool comes_straight(int peer) const { return ways.is_long(spans.in[peer]) && place_for(peer) != 0; }
 
     // All threads wait for what the peers say of this rank's long spans, and until they have entered the operation:
     // what was there before has been used by then.
@@ -140,7 +97,7 @@ struct ExchangeOf {
         bool ok = true;
         if (channel.is_peer(peer)) {
             u64 word = 0;
-            if (ways.has_windows() && is_long(spans.out[peer]))
+            if (ways.has_windows() && ways.is_long(spans.out[peer]))
                 ok = packets.receive_word(peer, kPlacePacket, word) && channel.wait_for_entered(peer, channel.epoch);
             spans.place[peer] = unpack_place(channel.team, peer, word);
         }
@@ -185,7 +142,7 @@ struct ExchangeOf {
     // Is there a long span that stays on this rank, and has to be copied?
     __device__ bool copies_long() const {
         const int me = channel.team.rank;
-        return is_long(spans.in[me]) && spans.in[me].address != spans.out[me].address;
+        return ways.is_long(spans.in[me]) && spans.in[me].address != spans.out[me].address;
     }
 
     __device__ void copy_own(u32 thread, u32 threads) {
@@ -199,7 +156,7 @@ struct ExchangeOf {
         for (u32 j = crew.first_job; j <= u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
             const Span span = spans.in[peer];
-            if (is_long(span)) continue;
+            if (ways.is_long(span)) continue;
             if (peer == channel.team.rank) copy_own(crew.member, crew.members);
             if (peer == channel.team.rank) continue;
             if (ways.is_medium(span)) {
@@ -222,8 +179,8 @@ struct ExchangeOf {
         const int peer = int(threadIdx.x);
         if (channel.is_peer(peer)) {
             const Span &to = spans.out[peer], &from = spans.in[peer];
-            spans.stored[peer] = is_long(to) && spans.place[peer] == nullptr ? to.nbytes : 0;
-            spans.taken[peer] = is_long(from) && !comes_straight(peer) ? from.nbytes : 0;
+            spans.stored[peer] = ways.is_long(to) && spans.place[peer] == nullptr ? to.nbytes : 0;
+            spans.taken[peer] = ways.is_long(from) && !comes_straight(peer) ? from.nbytes : 0;
         }
         __syncthreads();
         const bool copies = copies_long() && !any_straight();

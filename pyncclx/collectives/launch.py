@@ -64,9 +64,14 @@ def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, chan
     """
     each = min(WORTH_A_CHANNEL, layout.slot_nbytes if channel_most is None else channel_most)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
-    warps = -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages + 1  # the last announces, while the others begin
+    warps = _warps(nbytes, grid, messages) + 1  # the last announces, while the others begin
     why = f"packets, which messages of up to {layout.packet_nbytes} bytes fit"
     return Choice(kernel, grid, min(32 * warps, MOST_THREADS), why)
+
+
+def _warps(nbytes: int, grid: int, messages: int) -> int:
+    """Of a block, as many as have a pack for each lane, of its part of each of `messages` messages of `nbytes`."""
+    return -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
 
 
 def as_lines(
@@ -89,11 +94,11 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     Of a rank whose buffers hold `nbytes` at most, which is its own affair, as many threads as have something to do:
     each warp of a block takes its time for what all of them ask first.
     """
-    part = -(-nbytes // layout.channels)
-    warps = -(-part // (32 * PACK_NBYTES)) * layout.peers + 2  # one copies what stays, the last announces
+    warps = _warps(nbytes, layout.channels, layout.peers) + 2  # one copies what stays, the last announces
+    is_short = nbytes <= WORTH_A_CHANNEL * layout.channels
     packets = f"packets for messages of at most {layout.packet_nbytes} bytes"
     why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
-    return Choice(kernel, layout.channels, 32 * warps if part <= WORTH_A_CHANNEL else None, why)
+    return Choice(kernel, layout.channels, 32 * warps if is_short else None, why)
 
 
 def most_of(buffers: Iterable[Buffer]) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,9 @@ def compiled(batch: Batch) -> dict[str, Report]:
     return reports
 
 
+GLOBAL = r"\b(?:LDG?|STG?|ATOM\w*|RED)\.E"  # accesses to memory that others may write
+
+
 def report(log: str, code: dict[str, list[str]], symbols: dict[str, str]) -> dict[str, Report]:
     """From the log of `ptxas -v`: an entry's resources, and the properties of every function in it."""
     reports, spills = {}, 0
@@ -136,7 +140,8 @@ def disassembled(cubin: bytes) -> dict[str, list[str]]:
 def instructions(code: str) -> list[str]:
     """As ``STG.E.64.STRONG.SYS [R2], R4``."""
     lines = (re.sub(r"\s+", " ", match[1]) for match in re.finditer(r"/\*[0-9a-f]{4,}\*/\s+([^;]+?)\s*;", code))
-    return [line for line in lines if re.search(r"STRONG|MEMBAR|BAR\.|CONSTANT|\.NC\b|\bTEX|\bTLD", line)]
+    kept = rf"{GLOBAL}|STRONG|MEMBAR|BAR\.|CONSTANT|\.NC\b|\bTEX|\bTLD|ACQBULK"
+    return [line for line in lines if re.search(kept, line)]
 
 
 def disassembler() -> str | None:
@@ -211,6 +216,12 @@ def read_only(report: Report) -> list[str]:
     return [line for line in report.code if re.search(r"CONSTANT|\.NC\b|\bTEX|\bTLD", line)]
 
 
+def too_early(report: Report) -> Iterator[str]:
+    if any("ACQBULK" in line for line in report.code):
+        before = takewhile(lambda line: "ACQBULK" not in line, report.code)
+        yield from (line for line in before if re.search(GLOBAL, line))
+
+
 needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cuda-nvdisasm")
 
 
@@ -233,6 +244,16 @@ def test_signals_come_after_a_fence(reports):
 
 
 @needs_code
+def test_nothing_is_looked_at_before_the_last_kernel_has_ended(reports):
+    """One that is launched early may find out what its arguments say, and no more. In the text, as above.
+
+    But for a wait for a signal: what is behind it comes after the kernel before it, it does not itself (put_signal.cu).
+    """
+    awaited = {name: found for name, found in reports.items() if name != "wait_signal"}
+    assert complaints(awaited, too_early) == ""
+
+
+@needs_code
 def test_nothing_is_read_through_the_read_only_path(reports):
     """It need not notice what a peer writes."""
     assert complaints(reports, read_only) == ""
@@ -247,6 +268,7 @@ def test_nothing_is_read_through_the_read_only_path(reports):
         (unfenced, "MEMBAR.ALL.GPU ;\n /*0010*/ STG.E.STRONG.SYS [R6.64], R4"),
         (unfenced, "MEMBAR.SC.SYS ;\n /*0010*/ BAR.SYNC 0x0 ;\n /*0020*/ STG.E.STRONG.SYS [R6.64], R4"),
         (read_only, "LDG.E.128.CONSTANT R4, desc[UR4][R2.64]"),
+        (too_early, "LDG.E.64 R16, desc[UR4][R130.64+0x80] ;\n /*0010*/ ACQBULK"),
     ],
 )
 def test_errors_would_be_found(look, code):

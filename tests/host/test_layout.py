@@ -44,9 +44,9 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
+    printf("constants %d %d %u %u %u %zu %zu %zu %u %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
            sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks,
-           kStraightNbytes, kLinesNbytes);
+           kPacketsNbytes, kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -139,6 +139,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
         launch.MOST_EARLY_BLOCKS,
+        launch.PACKETS_NBYTES,
         launch.STRAIGHT_NBYTES,
         launch.LINES_NBYTES,
     )
