@@ -6,7 +6,8 @@
 #include "few_tokens.cuh"
 #include "row_transform.cuh"
 
-constexpr int kMostCounters = 4096;  // of the warps of a block
+constexpr int kMostCounters = 4096;   // of the warps of a block
+constexpr u32 kMostNearPlaces = 2 * kMostFewChoices;
 
 struct DispatchArgs {
     Shuffle shuffle;
@@ -37,10 +38,13 @@ struct Counting {  // of many tokens
 
 struct FewChoices {  // of all ranks
     int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; buckets of this rank's choices before
-    u64 words[kMostFewChoices];  // [size][few_tokens * k]
+    union {
+        u64 words[kMostFewChoices];   // [size][few_tokens * k]
+        u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own choices'
+    };
 };
 
-struct Table {  // in shared memory; most by bucket
+struct alignas(16) Table {   // in shared memory; most by bucket
     int count[kMaxBuckets];  // where the bucket begins
     int sum[kMaxBuckets];    // of all ranks
     int limit[kMaxBuckets];  // where the room ends
@@ -52,14 +56,20 @@ struct Table {  // in shared memory; most by bucket
     i64 tokens[kMaxRanks];  // of every rank
 };
 
+struct alignas(16) Four { int each[4]; };
+
 // What this rank chooses, if that is little: lies where counts by bucket are, once the tokens have left.
 struct OwnChoices {
     int* const bucket;
-    int* const place;  // kNoPlace: none
+    int* const place;   // kNoPlace: none
+    int* const weight;  // a float's bits
 
-    __device__ explicit OwnChoices(Table& table) : bucket(table.count), place(table.sum) {
+    __device__ explicit OwnChoices(Table& table) : bucket(table.count), place(table.sum), weight(table.limit) {
         static_assert(kMostFewChoices <= kMaxBuckets, "they have room");
     }
+
+    // Of choices i to i + 3, whether there are as many or not; i is a multiple of 4.
+    __device__ Four buckets(u32 i) const { return *reinterpret_cast<const Four*>(bucket + i); }
 };
 
 // The block that writes what all blocks know: the last one, which has the fewest tokens.
@@ -75,16 +85,17 @@ __device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i)
     return args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i] : static_cast<const int*>(args.experts)[i];
 }
 
-// The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31.
-__device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert) {
+// The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31. `places`: the shuffle's.
+__device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, const u32* places) {
     const Shuffle& shuffle = args.shuffle;
     if (expert == -1) return kNoPlace;
-    const u32 token = i / u32(shuffle.k), replicas = u32(shuffle.replicas);
+    const u32 replicas = u32(shuffle.replicas), token = i / u32(shuffle.k);
     if (expert < 0 || expert >= shuffle.experts) {
         record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
         return kNoPlace;
     }
-    return int(shuffle.places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
+    if (replicas == 1) return int(places[u32(expert)]);
+    return int(places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
 }
 
 // The bucket of a place; -1: none.
@@ -99,25 +110,32 @@ __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
 }
 
 // Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for
-// each rank adds up its buckets.
+// each rank adds up its buckets, each lane some that follow each other.
 template <class Sum>
 __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
     const int lane = int(threadIdx.x % 32);
+#pragma unroll 1
+    for (int b = int(threadIdx.x); b < int(shuffle.buckets); b += int(blockDim.x)) table.count[b] = sum_of(b);
+    __syncthreads();
+#pragma unroll 1
     for (int rank = int(threadIdx.x / 32); rank < shuffle.team.size; rank += int(blockDim.x / 32)) {
-        const int first = int(shuffle.first[rank]), end = int(shuffle.first[rank + 1]), room = room_of(shuffle, rank);
-        int used = 0;
-        for (int b = first + lane; b - lane < end; b += 32) {
-            const int rows = b < end ? min(sum_of(b), room) : 0;
-            int up_to = rows;
-            for (int delta = 1; delta < 32; delta *= 2) {
-                const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
-                if (lane >= delta) up_to += before;
-            }
-            if (b < end) {
-                table.count[b] = used + up_to - rows;
-                table.limit[b] = min(used + up_to, int(shuffle.capacity));
-            }
-            used += __shfl_sync(0xffffffffu, up_to, 31);
+        const int first = int(shuffle.first[rank]), all = int(shuffle.first[rank + 1]) - first, room = room_of(shuffle, rank);
+        const int each = (all + 31) / 32, begin = first + min(lane * each, all), end = first + min((lane + 1) * each, all);
+        int rows = 0;
+#pragma unroll 4
+        for (int b = begin; b < end; ++b) rows += min(table.count[b], room);
+        int up_to = rows;
+        for (int delta = 1; delta < 32; delta *= 2) {
+            const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
+            if (lane >= delta) up_to += before;
+        }
+        int used = up_to - rows;
+#pragma unroll 4
+        for (int b = begin; b < end; ++b) {
+            const int before = used;
+            used += min(table.count[b], room);
+            table.count[b] = before;
+            table.limit[b] = min(used, int(shuffle.capacity));
         }
     }
     __syncthreads();
@@ -129,38 +147,46 @@ __device__ __forceinline__ i64 total_of(const Shuffle& shuffle, const Table& tab
     return shuffle.first[rank + 1] > shuffle.first[rank] ? table.limit[shuffle.first[rank + 1] - 1] : 0;
 }
 
+constexpr u32 kScribes = 128;    // threads of a block, the last ones, which often have no steps
+constexpr u32 kScribeGroup = 1;  // their barrier
+
 // The scribe: how many rows each bucket has, where it begins, and what had no room. `count_of(source, bucket)`: choices.
 template <class Count>
 __device__ void write_counts(const DispatchArgs& args, Table& table, Count count_of) {
     const Shuffle& shuffle = args.shuffle;
     const Team& team = shuffle.team;
     const int first = int(shuffle.first[team.rank]), end = int(shuffle.first[team.rank + 1]);
-    if (int(threadIdx.x) < team.size) table.dropped[threadIdx.x] = 0;
-    __syncthreads();
+    const u32 scribes = u32(smaller(blockDim.x, kScribes));
+    const int me = int(threadIdx.x) - int(blockDim.x - scribes);
+    if (me < 0) return;
+    if (me < team.size) table.dropped[me] = 0;
+    any_of_group(false, kScribeGroup, scribes);
     const i64 total = total_of(shuffle, table);
-    for (int b = first + int(threadIdx.x); b < end; b += int(blockDim.x)) {
+#pragma unroll 1
+    for (int b = first + me; b < end; b += int(scribes)) {
         int before = table.count[b];
+        const int limit = table.limit[b];
         if (!shuffle.by_source) {
-            args.offsets[b - first] = smaller(before, total);
-            args.counts[b - first] = table.limit[b] > before ? table.limit[b] - before : 0;
+            args.offsets[b - first] = min(before, int(total));
+            args.counts[b - first] = max(limit - before, 0);
         }
+#pragma unroll 1
         for (int source = 0; source < team.size; ++source) {
-            const int count = count_of(source, b);
-            const int kept = max(0, min(count, table.limit[b] - before));
+            const int count = count_of(source, b), kept = max(0, min(count, limit - before));
             if (kept < count) atomicAdd(&table.dropped[source], count - kept);
             if (shuffle.by_source) {
-                args.offsets[source] = smaller(before, total);
+                args.offsets[source] = min(before, int(total));
                 args.counts[source] = kept;
             }
             before += count;
         }
     }
-    __syncthreads();
-    if (int(threadIdx.x) < team.size) {
-        args.dropped[threadIdx.x] = table.dropped[threadIdx.x];
-        args.token_counts[threadIdx.x] = table.tokens[threadIdx.x];
+    any_of_group(false, kScribeGroup, scribes);
+    if (me < team.size) {
+        args.dropped[me] = table.dropped[me];
+        args.token_counts[me] = table.tokens[me];
     }
-    if (threadIdx.x != 0) return;
+    if (me != 0) return;
     args.offsets[shuffle.by_source ? team.size : end - first] = total;
     args.total[0] = total;
     for (int source = 0; source < team.size && !shuffle.drops; ++source) {

@@ -130,18 +130,41 @@ __device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signal
     }
 }
 
-// What there is to do in this launch, after the first half has begun.
+// What is found while the kernel before still runs, if this rank has few tokens.
+struct CombinePrepared {
+    const Steps steps;
+    const bool is_few;
+    Steps::Turn turn;
+    Step step;  // the first of this rank's that the warp adds up
+    FoundSlots slots;
+    EarlyWay early;
+
+    __device__ CombinePrepared(const CombineArgs& args, u32 row_packs)
+        : steps{args.shuffle, row_packs}, is_few(steps.are_few(args.token_count)) {
+        if (!is_few) return;
+        turn = steps.first_turn();
+        step = steps.step(threadIdx.x / 32);
+        slots.find(args.shuffle);
+        early.choice = few_choice(args.shuffle, threadIdx.x);
+    }
+
+    __device__ u64 known() const { return turn.known() ^ step.known() << 16 ^ slots.known() ^ early.choice; }
+};
+
+// What there is to do in this launch, after the first half has begun. True: of few tokens this thread has heard whom it asked.
 template <class T, class Out, class Transform>
-__device__ void move(
-    const CombineArgs& args, const FewTokens& few, const Channel& channel, const i64* tokens, Known& known, CombineLists& lists) {
+__device__ bool move(
+    const CombineArgs& args, const FewTokens& few, const CombinePrepared& prepared, const i64* tokens, Known& known,
+    CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
-        if (args.phases & kSend) send_steps<T, Transform>(args, few, tokens, known, lists);
-        if (args.phases & kSend) channel.announce();
-        know_ranks(args, known);
+        const bool sends = args.phases & kSend;
+        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, known, lists);
+        know_ranks(args, prepared.early, sends, known);
+        const bool ok = !is_whole(args.phases) || few.hear_counts();
         __syncthreads();  // a block reads what it has sent to itself
-        if (args.phases & kReceive) receive_steps<T, Out>(args, few, known);
-        return;
+        if (args.phases & kReceive) receive_steps<T, Out>(args, few, prepared.step, known);
+        return ok;
     }
     const u32 size = u32(args.shuffle.team.size), longest = longest_range(tokens, int(size));
     const Jobs sent(size, longest, longest), received(1, Range(args.token_count).length(), longest);
@@ -151,6 +174,7 @@ __device__ void move(
     if ((args.phases & kSend) && !receives_first(args.phases, kMaxWarps - adding, sent.stages()))
         send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists);
     if (args.phases & kReceive) add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
+    return true;
 }
 
 template <class T, class Out, class Transform = NoTransform>
@@ -160,26 +184,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     __shared__ Slots slots;
     __shared__ i64 tokens[kMaxRanks];
     const Shuffle& shuffle = args.shuffle;
-    const Steps steps{shuffle, packs_of<T>(shuffle.hidden)};
-    const bool sends = args.phases & kSend, hurries = sends && steps.are_few(args.token_count);
-    await_previous();
-    const u32 early = hurries && threadIdx.x < few_choices(shuffle) ? few_way(args, threadIdx.x) : kNoWay;
+    CombinePrepared prepared(args, u32(packs_of<T>(shuffle.hidden)));
+    const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
+    if (prepared.is_few) clear_ranks(known, u32(args.token_count));
+    await_previous(prepared.known() ^ Channel::known(shuffle.team));
+    if (hurries) prepared.early.load(args);
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
-    Channel channel(shuffle.team, sends, false);
+    const bool tells = hurries && is_whole(args.phases);
+    Channel channel(shuffle.team, sends, !tells);
     if (sends) scrub_own_slots(shuffle, channel);
-    const FewTokens few{steps, channel.epoch, slots};
-    few.find_slots();
+    const FewTokens few{prepared.steps, channel.epoch, slots};
+    few.keep(prepared.slots);
     // Packets go once their slots are free, else sums once nobody adds what came last time.
     const int peer = int(blockDim.x - 1 - threadIdx.x);
     bool ok = !sends || channel.heard == channel.epoch - 1 || !channel.is_peer(peer) ||
               channel.wait_for_entered(peer, channel.epoch - 1);
-    if (hurries) know_rows(args, early, known);
+    if (hurries) know_rows(args, prepared.early, known);
     ok = Channel::everyone(ok);
     const bool all_few = few.all_have(tokens);
-    if (ok && sends && !all_few) {
-        channel.announce();
-        ok = channel.await_entered(0);
-    }
-    if (ok) move<T, Out, Transform>(args, few, channel, tokens, known, lists);
-    channel.leave(ok && sends && !all_few);
+    if (ok && tells) all_few ? few.tell_count(args.token_count) : channel.announce();
+    if (ok && sends && !all_few) ok = channel.await_entered(0);
+    if (ok) ok = move<T, Out, Transform>(args, few, prepared, tokens, known, lists);
+    channel.leave(ok && sends && (!all_few || tells));
 }

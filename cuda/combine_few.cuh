@@ -48,64 +48,82 @@ __device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const 
     return sums;
 }
 
-// Where choice `j` of those that few tokens have on all ranks is here; what there is of no token may be anything.
-__device__ __forceinline__ u32 few_way(const CombineArgs& args, u32 j) {
-    const u32 each = u32(args.shuffle.few_tokens * args.shuffle.k), source = j / each;
-    return args.ways[source * args.shuffle.max_tokens * args.shuffle.k + (j - source * each)];
-}
-
 __device__ __forceinline__ u32 few_choices(const Shuffle& shuffle) {
     return u32(shuffle.team.size) * u32(shuffle.few_tokens) * u32(shuffle.k);
 }
 
-// Ways and weights of few tokens, by all threads at once; `early` is the way of the choice with the thread's number.
-__device__ void know_rows(const CombineArgs& args, u32 early, Known& known) {
+// Choice `j` of those that few tokens have on all ranks, as a number among `ways`; what there is of no token may be anything.
+__device__ __forceinline__ u64 few_choice(const Shuffle& shuffle, u32 j) {
+    const u32 each = u32(shuffle.few_tokens) * u32(shuffle.k), source = each > 0 ? j / each : 0;
+    return source * u64(shuffle.max_tokens * shuffle.k) + (j - source * each);
+}
+
+// What a thread needs first: on its way, while the block looks for its epoch.
+struct EarlyWay {
+    u64 choice = 0;      // of few tokens, with the thread's number: among `ways`
+    u32 way = kNoWay;    // of that
+    u64 route = kNoRow;  // of this rank's choice with the thread's number
+
+    __device__ void load(const CombineArgs& args) {
+        if (threadIdx.x < few_choices(args.shuffle)) way = args.ways[choice];
+        if (threadIdx.x < u32(args.token_count) * u32(args.shuffle.k)) route = args.routes[threadIdx.x];
+    }
+};
+
+// Ways and weights of few tokens, by all threads at once.
+__device__ void know_rows(const CombineArgs& args, const EarlyWay& early, Known& known) {
+#pragma unroll 1
     for (u32 j = threadIdx.x; j < few_choices(args.shuffle); j += blockDim.x) {
-        const u32 way = j < blockDim.x ? early : few_way(args, j);
+        const u32 way = j < blockDim.x ? early.way : args.ways[few_choice(args.shuffle, j)];
         known.ways[j] = way;
         known.weights[j] = way < args.shuffle.capacity ? weight_of(args, way) : 0.0f;
     }
 }
 
+// Nothing is known of the ranks yet; a barrier follows.
+__device__ void clear_ranks(Known& known, u32 tokens) {
+#pragma unroll 1
+    for (u32 token = threadIdx.x; token < tokens; token += blockDim.x) known.ranks[token] = 0;
+}
+
 // From which ranks results of this rank's tokens come.
-__device__ void know_ranks(const CombineArgs& args, Known& known) {
-    for (u32 token = threadIdx.x; token < u32(args.token_count); token += blockDim.x) {
-        u32 ranks = 0;
-        for (u32 c = 0; c < u32(args.shuffle.k); ++c) {
-            const u64 route = args.routes[token * u32(args.shuffle.k) + c];
-            if (route != kNoRow) ranks |= 1u << route_rank(route);
-        }
-        known.ranks[token] = ranks;
+__device__ void know_ranks(const CombineArgs& args, const EarlyWay& early, bool hurried, Known& known) {
+    const u32 k = u32(args.shuffle.k);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < u32(args.token_count) * k; i += blockDim.x) {
+        const u64 route = hurried && i < blockDim.x ? early.route : args.routes[i];
+        if (route != kNoRow) atomicOr(&known.ranks[i / k], 1u << route_rank(route));
     }
 }
 
 template <class T, class Transform>
 __device__ void send_steps(
-    const CombineArgs& args, const FewTokens& few, const i64* tokens, const Known& known, CombineLists& lists) {
+    const CombineArgs& args, const FewTokens& few, const Steps::Turn& turn, const i64* tokens, const Known& known,
+    CombineLists& lists) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
-    few.share(tokens, [&](int source, const FewTokens::Step& step) {
-        const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + u32(step.token)) * k;
-        const u64 i = step.first + lane;
+    few.share(tokens, turn, [&](int source, const Step& step) {
+        const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + step.token) * k;
+        const u32 i = step.first + lane;
         const int count = lists.rows[warp].list(
             int(k), [&](int c) { return known.ways[first + c]; },
             [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
         if (count == 0 || i >= few.row_packs) return;
         const Pack sum = is_aligned(args.results)
-                             ? folded<T, Few, Aligned, Transform, true>(args, lists, count, u32(i)).rounded(0)
-                             : folded<T, One, Unaligned, Transform, true>(args, lists, count, u32(i)).rounded(0);
+                             ? folded<T, Few, Aligned, Transform, true>(args, lists, count, i).rounded(0)
+                             : folded<T, One, Unaligned, Transform, true>(args, lists, count, i).rounded(0);
         few.send(source, step.position + 2 * lane, sum);
     });
 }
 
 // Adds up the steps that come back for this rank's tokens.
 template <class T, class Out>
-__device__ void receive_steps(const CombineArgs& args, const FewTokens& few, const Known& known) {
+__device__ void receive_steps(const CombineArgs& args, const FewTokens& few, const Step& first, const Known& known) {
     const Shuffle& shuffle = args.shuffle;
-    const u32 lane = threadIdx.x % 32;
+    const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const u64 nbytes = u64(shuffle.hidden) * sizeof(Out);
-    for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
-        const FewTokens::Step step = few.step(job);
-        const u64 i = step.first + lane;
+    for (u32 job = threadIdx.x / 32; few.has(job, args.token_count); job += warps) {
+        const Step step = job < warps ? first : few.step(job);
+        const u32 i = step.first + lane;
         const u32 ranks = known.ranks[step.token];
         Sums<T, Few> sums;
         bool ok = i < few.row_packs;

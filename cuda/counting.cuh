@@ -36,7 +36,7 @@ __device__ void index_tokens(const DispatchArgs& args, const WarpChoices& mine) 
     const u32 lane = threadIdx.x % 32;
     for (u32 first = mine.begin; first < mine.end; first += 32) {
         const u32 i = first + lane;
-        const int place = i < mine.end ? place_of_choice(args, i, expert_of_choice(args, i)) : kNoPlace;
+        const int place = i < mine.end ? place_of_choice(args, i, expert_of_choice(args, i), args.shuffle.places) : kNoPlace;
         const int bucket = bucket_of_place(args.shuffle, place);
         const u32 same = __match_any_sync(0xffffffffu, bucket);
         const int before = __popc(same & ((1u << lane) - 1));
@@ -57,7 +57,7 @@ __device__ void count_alone(const DispatchArgs& args, Table& table, const Range&
     if (threadIdx.x < first) return;
 #pragma unroll 2
     for (u32 i = threadIdx.x - first; i < u32(args.token_count * shuffle.k); i += blockDim.x - first) {
-        const int bucket = bucket_of_place(shuffle, place_of_choice(args, i, expert_of_choice(args, i)));
+        const int bucket = bucket_of_place(shuffle, place_of_choice(args, i, expert_of_choice(args, i), args.shuffle.places));
         if (bucket < 0) continue;
         atomicAdd(&table.many.own[bucket], 1);
         if (i < u32(range.begin * shuffle.k)) atomicAdd(&table.many.base[bucket], 1);

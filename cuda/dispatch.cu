@@ -9,54 +9,78 @@
 #include "dispatch_few.cuh"
 #include "dispatch_many.cuh"
 
-// Past the rows there is no expert.
-__device__ void write_end(const DispatchArgs& args, i64 total) {
-    for (i64 row = total + blockIdx.x * blockDim.x + threadIdx.x; row < args.shuffle.capacity; row += gridDim.x * blockDim.x) {
-        args.row_experts[row] = -1;
-        args.row_weights[row] = 0.0f;
+// What is found while the kernel before still runs; but for the slots, if this rank has few tokens.
+template <class From, class To, class Transform>
+struct DispatchPrepared {
+    const Steps steps;
+    const bool is_few;
+    Steps::Turn turn;
+    FoundSlots slots;
+    Listener listener;
+    Early<From, To, Transform> early;
+
+    __device__ explicit DispatchPrepared(const DispatchArgs& args)
+        : steps{args.shuffle, u32(packs_of<To>(args.shuffle.hidden))}, is_few(steps.are_few(args.token_count)) {
+        slots.find(args.shuffle);
+        if (!is_few) return;
+        turn = steps.first_turn();
+        listener = Listener(u32(args.shuffle.team.size));
+        early.step = steps.step(threadIdx.x / 32);
+        if (!args.reuse) early.load_places(args.shuffle);
     }
-}
+
+    __device__ u64 known() const { return turn.known() ^ slots.known() ^ listener.known() ^ early.step.known() << 16; }
+};
 
 // Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
-template <class From, class To, class Transform>
+template <class Prepared>
 __device__ bool begin(
-    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Early<From, To, Transform>& early,
-    bool& all_few) {
-    const bool sends = args.phases & kSend, hurries = sends && !args.reuse && few.are_few(args.token_count);
-    if (hurries) early.look_up(args);
-    few.find_slots();
-    if (!args.reuse) clear_counts(args.shuffle, table);
-    if (!args.reuse && sends) few.tell_count(args.token_count);
-    if (!hurries) __syncthreads();  // else the next barrier is soon enough
-    all_few = args.reuse ? few.all_have(table.tokens) : few.are_few(args.token_count);
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Prepared& prepared, bool& all_few) {
+    const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
+    few.keep(prepared.slots);
+    if (hurries && !args.reuse) prepared.early.keep_places(args.shuffle, table);
+    if (sends) few.tell_count(args.token_count);
+    __syncthreads();
+    all_few = args.reuse ? few.all_have(table.tokens) : prepared.is_few;
     if (all_few && sends) {
-        args.reuse ? recall_choices(args, few, table, early) : send_choices(args, few, table, early);
-        send_steps(args, few, OwnChoices(table).place, early);
+        args.reuse ? recall_choices(args, table, prepared.early) : place_choices(args, table, prepared.early);
+        if (prepared.early.has_step) prepared.early.round(args, few, prepared.early.step);
+        __syncthreads();
+        if (!args.reuse) send_choices(args, few, table);
+        send_steps(args, few, OwnChoices(table).place, prepared.early);
     }
-    if (sends) channel.announce();
-    if (args.reuse || !all_few) return true;
-    const bool ok = receive_choices(args.shuffle, few, table);
-    all_few = few.all_have(table.tokens);
+    bool ok = true;
+    if (!args.reuse && all_few) {
+        ok = receive_choices(args.shuffle, few, table, prepared.listener);
+        all_few = few.all_have(table.tokens);
+    }
+    if (hurries && !all_few) channel.announce();
     return ok;
 }
 
 // Whatever else there is to do in this launch. False: leave.
 template <class From, class To, class Transform>
 __device__ bool move(
-    const DispatchArgs& args, const FewTokens& few, Table& table, Queue& queue, DispatchList* lists, bool all_few) {
+    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, Queue& queue, DispatchList* lists,
+    bool all_few) {
     const Shuffle& shuffle = args.shuffle;
-    const bool counted = all_few || (args.phases & kSend);  // in this launch
-    if (!all_few) {
-        const bool learnt = args.reuse || few.are_few(args.token_count);  // by `begin`
-        if (!learnt && !few.learn_counts(table.tokens)) return false;
-        if ((args.phases & kSend) && is_scribe() && !args.reuse)
-            write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-        move_many<From, To, Transform>(args, few.epoch, table, queue, lists);
-    } else if (args.phases & kReceive) receive_few<To>(args, few, table, lists);
+    if (all_few) {
+        const bool ok = !args.reuse || !is_whole(args.phases) || few.hear_counts();
+        if (args.phases & kReceive) receive_few<To>(args, few, turn, table, lists);
+        return ok;
+    }
+    const bool learnt = args.reuse || few.are_few(args.token_count);  // by `begin`
+    if (!learnt && !few.learn_counts(table.tokens)) return false;
+    if ((args.phases & kSend) && is_scribe() && !args.reuse)
+        write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
+    move_many<From, To, Transform>(args, few.epoch, table, queue, lists);
+    const bool counted = args.phases & kSend;  // in this launch
     if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
     return true;
 }
 
+// Who has few tokens hears from every rank, if all have, and so do they: nobody need say that it has begun, which takes longer
+// than a packet's trip. In two launches the first of a known dispatch waits for nobody.
 template <class From, class To, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant__ DispatchArgs args) {
     __shared__ Table table;
@@ -65,20 +89,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     __shared__ Slots slots;
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
-    const Steps steps{shuffle, packs_of<To>(shuffle.hidden)};
-    Early<From, To, Transform> early;
-    await_previous();
-    if (sends && steps.are_few(args.token_count)) early.load(args, steps);
+    DispatchPrepared<From, To, Transform> prepared(args);
+    if (prepared.is_few && !args.reuse) clear_counts(shuffle, table);
+    await_previous(prepared.known() ^ Channel::known(shuffle.team));
+    if (sends && prepared.is_few) prepared.early.load(args, prepared.steps);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
-    Channel channel(shuffle.team, sends, false);
+    const bool hears = !args.reuse || is_whole(args.phases);
+    Channel channel(shuffle.team, sends, !(prepared.is_few && hears));
     if (sends) scrub_own_slots(shuffle, channel);
-    const FewTokens few{steps, channel.epoch, slots};
+    const FewTokens few{prepared.steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin(args, few, table, channel, early, all_few);
+    if (ok) ok = begin(args, few, table, channel, prepared, all_few);
     if (ok && sends && !all_few) {
         ok = args.reuse || find_rows(args, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
-    if (ok) ok = move<From, To, Transform>(args, few, table, queue, lists, all_few);
-    channel.leave(ok && sends && !(all_few && args.reuse));
+    if (ok) ok = move<From, To, Transform>(args, few, prepared.turn, table, queue, lists, all_few);
+    channel.leave(ok && sends && (!all_few || hears));
 }

@@ -15,12 +15,19 @@ union DispatchList {  // of a warp, in shared memory: it sends, or it receives
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
 
-// What a lane of a warp sends of one of the block's steps, `job`. Past the row it has zeros, which a group of 8-bit floats looks
-// at too, and not what it had of the step before.
+// The shuffle's places are kept in shared memory, as far as threads have fetched them: looked up there, a choice's takes 0.3 us
+// less.
+constexpr u32 kPlacesEach = 2;
+
+__device__ __forceinline__ bool are_near(const Shuffle& shuffle) {
+    const u32 most = kPlacesEach * blockDim.x;
+    return u64(shuffle.experts * shuffle.replicas) <= (most < kMostNearPlaces ? most : kMostNearPlaces);
+}
+
+// What a lane of a warp sends of a step. Past the row it has zeros, which a group of 8-bit floats looks at too, and not what it
+// had of the step before.
 template <class From, class To>
-__device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, u32 job, Source<From, To>& source) {
-    if (job >= steps.jobs(args.token_count)) return;
-    const Steps::Step step = steps.step(job);
+__device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, const Step& step, Source<From, To>& source) {
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
     if (i < steps.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
     else if constexpr (sizeof(To) == sizeof(Float8)) source = {};
@@ -29,89 +36,119 @@ __device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps&
 // What a thread needs first: on its way, while the block looks for its epoch.
 template <class From, class To, class Transform>
 struct Early {
-    i64 expert = -1;  // of the choice with the thread's number
-    int place = kNoPlace;
+    Step step;                // the warp's first
+    bool has_step = false;
+    i64 expert = -1;          // of the choice with the thread's number
     float weight = 1.0f;
-    Source<From, To> source;  // of the warp's first step
+    u32 places[kPlacesEach];  // with the thread's number, and with that of as many threads more
+    u64 route = kNoRow;       // of the choice, in an earlier dispatch
+    Source<From, To> source;  // of the step
     Pack pack;                // what becomes of it
     float scale = 0;
 
-    __device__ void load(const DispatchArgs& args, const Steps& steps) {
-        if (!args.reuse && threadIdx.x < u32(args.token_count * args.shuffle.k)) {
-            expert = expert_of_choice(args, threadIdx.x);
-            if (args.weights) weight = args.weights[threadIdx.x];
-        }
-        load_step(args, steps, threadIdx.x / 32, source);
+    // What never changes: before the kernel before has ended.
+    __device__ void load_places(const Shuffle& shuffle) {
+#pragma unroll
+        for (u32 p = 0; p < kPlacesEach; ++p)
+            if (threadIdx.x + p * blockDim.x < shuffle.experts * shuffle.replicas) places[p] = shuffle.places[threadIdx.x + p * blockDim.x];
     }
 
-    // Once the expert is there.
-    __device__ void look_up(const DispatchArgs& args) { place = place_of_choice(args, threadIdx.x, expert); }
+    __device__ void load(const DispatchArgs& args, const Steps& steps) {
+        has_step = steps.has(threadIdx.x / 32, args.token_count);
+        if (threadIdx.x < u32(args.token_count) * u32(args.shuffle.k)) {
+            if (args.reuse) {
+                route = args.routes[threadIdx.x];
+            } else {
+                expert = expert_of_choice(args, threadIdx.x);
+                if (args.weights) weight = args.weights[threadIdx.x];
+            }
+        }
+        if (has_step) load_step(args, steps, step, source);
+    }
 
-    // Once the pack of step `job` is there.
-    __device__ void round(const DispatchArgs& args, const Steps& steps, u32 job) {
-        const Steps::Step step = steps.step(job);
+    __device__ void keep_places(const Shuffle& shuffle, Table& table) const {
+        if (!are_near(shuffle)) return;
+#pragma unroll
+        for (u32 p = 0; p < kPlacesEach; ++p)
+            if (threadIdx.x + p * blockDim.x < shuffle.experts * shuffle.replicas) table.few.places[threadIdx.x + p * blockDim.x] = places[p];
+    }
+
+    // Once the pack of a step is there.
+    __device__ void round(const DispatchArgs& args, const Steps& steps, const Step& step) {
         const u64 i = step.first + threadIdx.x % 32;
-        if (job < steps.jobs(args.token_count) && i < steps.row_packs)
-            source.template transform<Transform>(args.transform, step.token, i);
+        if (i < steps.row_packs) source.template transform<Transform>(args.transform, step.token, i);
         pack = Cast<From, To>::round(source, scale);
     }
 };
 
-// Numbers this rank's choices within their buckets, and tells all ranks.
-template <class From, class To, class Transform>
-__device__ void send_choices(
-    const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To, Transform>& early) {
-    const u32 choices = u32(args.token_count * args.shuffle.k);
+// Looks up where this rank's choices go. A barrier follows.
+template <class Early>
+__device__ void place_choices(const DispatchArgs& args, Table& table, Early& early) {
+    const u32 choices = u32(args.token_count) * u32(args.shuffle.k);
     const OwnChoices own(table);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
-        own.place[i] = i < blockDim.x ? early.place : place_of_choice(args, i, expert_of_choice(args, i));
+        const i64 expert = i < blockDim.x ? early.expert : expert_of_choice(args, i);
+        own.place[i] = place_of_choice(args, i, expert, are_near(args.shuffle) ? table.few.places : args.shuffle.places);
         own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
-    }
-    early.round(args, few, threadIdx.x / 32);
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
-        const float weight = i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f;
-        u32 number = 0;
-#pragma unroll 4
-        for (u32 j = 0; j < i; ++j) number += own.bucket[j] == own.bucket[i];
-        const u64 word = own.bucket[i] < 0 ? kNoRow : choice_word(u32(own.place[i]), number, weight);
-#pragma unroll 1
-        for (int rank = 0; rank < args.shuffle.team.size; ++rank) few.send_word(rank, 1 + i, word);
+        own.weight[i] = bits_as<int>(i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f);
     }
 }
 
-// Where this rank's choices went in an earlier dispatch.
-template <class From, class To, class Transform>
-__device__ void recall_choices(
-    const DispatchArgs& args, const FewTokens& few, Table& table, Early<From, To, Transform>& early) {
-    for (u32 i = threadIdx.x; i < u32(args.token_count * args.shuffle.k); i += blockDim.x)
-        OwnChoices(table).place[i] = args.routes[i] == kNoRow ? kNoPlace : int(route_place(args.routes[i]));
-    early.round(args, few, threadIdx.x / 32);
-    __syncthreads();
+// Where they went in an earlier dispatch.
+template <class Early>
+__device__ void recall_choices(const DispatchArgs& args, Table& table, const Early& early) {
+    for (u32 i = threadIdx.x; i < u32(args.token_count) * u32(args.shuffle.k); i += blockDim.x) {
+        const u64 route = i < blockDim.x ? early.route : args.routes[i];
+        OwnChoices(table).place[i] = route == kNoRow ? kNoPlace : int(route_place(route));
+    }
+}
+
+// Numbers this rank's choices within their buckets, and tells all ranks. Some lanes share each choice.
+__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, const Table& table) {
+    constexpr u32 kSharing = 4;
+    const u32 choices = u32(args.token_count) * u32(args.shuffle.k), share = threadIdx.x % kSharing;
+    const OwnChoices own(const_cast<Table&>(table));
+    for (u32 first = threadIdx.x / 32 * (32 / kSharing); first < choices; first += blockDim.x / kSharing) {
+        const u32 i = first + threadIdx.x % 32 / kSharing;
+        const bool is_choice = i < choices;
+        const int bucket = is_choice ? own.bucket[i] : -1;
+        u32 number = 0;
+        for (u32 j = share * 4; is_choice && j < i; j += kSharing * 4) {
+            const Four four = own.buckets(j);
+#pragma unroll
+            for (u32 f = 0; f < 4; ++f) number += u32(j + f < i) & u32(four.each[f] == bucket);
+        }
+        for (u32 lanes = kSharing / 2; lanes > 0; lanes /= 2) number += __shfl_xor_sync(0xffffffffu, number, int(lanes));
+        const u64 word = bucket < 0 ? kNoRow : choice_word(u32(own.place[i]), number, bits_as<float>(own.weight[i]));
+#pragma unroll 1
+        for (int rank = int(share); is_choice && rank < args.shuffle.team.size; rank += int(kSharing)) few.send_word(rank, 1 + i, word);
+    }
+}
+
+// The ranks of a token's places, as bits. All lanes of a warp.
+__device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
+    u32 ranks = 0;
+    for (u32 c = threadIdx.x % 32; c < k; c += 32)
+        if (places[c] != kNoPlace) ranks |= 1u << place_rank(u32(places[c]));
+    return __reduce_or_sync(0xffffffffu, ranks);
 }
 
 // Sends the steps of this block; each warp's first one has been rounded.
 template <class From, class To, class Transform>
 __device__ void send_steps(
     const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To, Transform>& early) {
-    const Shuffle& shuffle = args.shuffle;
-    const u32 lane = threadIdx.x % 32;
-    for (u32 job = threadIdx.x / 32; job < few.jobs(args.token_count); job += blockDim.x / 32) {
-        const FewTokens::Step step = few.step(job);
-        const u64 i = step.first + lane;
-        if (job >= blockDim.x / 32) {
-            load_step(args, few, job, early.source);
-            early.round(args, few, job);
+    const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    for (u32 job = threadIdx.x / 32; few.has(job, args.token_count); job += warps) {
+        const Step step = job < warps ? early.step : few.step(job);
+        if (job >= warps) {
+            load_step(args, few, step, early.source);
+            early.round(args, few, step);
         }
-        u32 ranks = 0;
-#pragma unroll 8
-        for (u32 c = 0; c < u32(shuffle.k); ++c) {
-            const int place = places[u32(step.token) * u32(shuffle.k) + c];
-            if (place != kNoPlace) ranks |= 1u << place_rank(u32(place));
-        }
+        const u32 i = step.first + lane, ranks = ranks_of(places + step.token * u32(args.shuffle.k), u32(args.shuffle.k));
+        if (i >= few.row_packs) continue;
 #pragma unroll 1
-        for (int rank = 0; i < few.row_packs && rank < shuffle.team.size; ++rank) {
-            if ((ranks >> rank & 1) == 0) continue;
+        for (u32 left = ranks; left != 0; left &= left - 1) {
+            const int rank = __ffs(int(left)) - 1;
             few.send(rank, step.position + 2 * lane, early.pack);
             if (begins_group<To>(i))
                 few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(early.scale));
@@ -122,22 +159,34 @@ __device__ void send_steps(
 // Nothing has been counted yet; a barrier follows.
 __device__ void clear_counts(const Shuffle& shuffle, Table& table) {
     if (shuffle.few_tokens == 0) return;  // there may be no room
-    for (int i = int(threadIdx.x); i < shuffle.team.size * int(shuffle.buckets); i += int(blockDim.x)) table.few.matrix[i] = 0;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < u32(shuffle.team.size) * u32(shuffle.buckets); i += blockDim.x) table.few.matrix[i] = 0;
 }
 
+// Whose choices a thread receives, and which: number, number + together …
+struct Listener {
+    u32 together = 1, source = 0, number = ~0u;
+
+    Listener() = default;
+    __device__ explicit Listener(u32 size)
+        : together(blockDim.x / size), source(threadIdx.x % size), number(threadIdx.x / size < together ? threadIdx.x / size : ~0u) {}
+
+    __device__ u64 known() const { return u64(source ^ together) << 32 ^ number; }
+};
+
 // Receives how many tokens all ranks have, and the choices of those that have few; counts these.
-__device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table) {
-    const u32 size = u32(shuffle.team.size), together = blockDim.x / size;
-    const u32 source = threadIdx.x % size, each = u32(shuffle.few_tokens * shuffle.k);
-    u32 i = threadIdx.x / size;
+__device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table, const Listener& listener) {
+    const u32 source = listener.source, each = u32(shuffle.few_tokens) * u32(shuffle.k);
+    u32 i = listener.number;
     u64 tokens = 0, word = 0;
     bool ok = few.receive_choice(int(source), i, tokens, word);
     if (i == 0) table.tokens[source] = i64(tokens);
-    for (const u32 choices = i < together ? few.choices_of(tokens) : 0; ok && i < choices;) {
+#pragma unroll 1
+    for (const u32 choices = few.choices_of(tokens); ok && i < choices;) {
         table.few.words[source * each + i] = word;
         if (is_choice(word))
-            atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + bucket_of(shuffle, choice_place(word))], 1);
-        i += together;
+            atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + u32(bucket_of(shuffle, choice_place(word)))], 1);
+        i += listener.together;
         if (i < choices) ok = few.receive_word(int(source), 1 + i, word);
     }
     return Channel::everyone(ok);
@@ -147,6 +196,7 @@ __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Ta
 __device__ void place_few(const Shuffle& shuffle, Table& table) {
     place_buckets(shuffle, table, [&](int b) {
         int sum = 0;
+#pragma unroll 4
         for (int source = 0; source < shuffle.team.size; ++source) sum += table.few.matrix[source * int(shuffle.buckets) + b];
         return sum;
     });
@@ -157,52 +207,57 @@ __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u6
     if (!is_choice(word)) return kNoWay;
     const int bucket = bucket_of(shuffle, choice_place(word));
     int row = table.count[bucket] + int(choice_number(word));
-#pragma unroll 1
-    for (int before = 0; before < source; ++before) row += table.few.matrix[before * shuffle.buckets + bucket];
+#pragma unroll 4
+    for (int before = 0; before < source; ++before) row += table.few.matrix[before * int(shuffle.buckets) + bucket];
     return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
 
 // What choice `c` of a token has on this rank.
-__device__ u32 few_way(const DispatchArgs& args, const Table& table, int source, i64 token, int c) {
+__device__ u32 few_way(const DispatchArgs& args, const Table& table, int source, u32 token, int c) {
     const Shuffle& shuffle = args.shuffle;
     if (args.reuse) return args.ways[(source * shuffle.max_tokens + token) * shuffle.k + c];
-    const u64 word = table.few.words[(source * shuffle.few_tokens + token) * shuffle.k + c];
+    const u64 word = table.few.words[(u32(source) * u32(shuffle.few_tokens) + token) * u32(shuffle.k) + u32(c)];
     if (!is_choice(word) || place_rank(choice_place(word)) != shuffle.team.rank) return kNoWay;
     return row_of(shuffle, table, source, word);
 }
 
 // Puts the steps of this block into their rows.
 template <class To>
-__device__ void receive_steps(const DispatchArgs& args, const FewTokens& few, const Table& table, Rows& list) {
+__device__ void receive_steps(
+    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, const Table& table, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
-    const u32 lane = threadIdx.x % 32;
+    const u32 lane = threadIdx.x % 32, groups = u32(groups_of(shuffle));
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
-    few.share(table.tokens, [&](int source, const FewTokens::Step& step) {
-        const u64 i = step.first + lane;
+    few.share(table.tokens, turn, [&](int source, const Step& step) {
+        const u32 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
+        FewTokens::Arrival arrival = few.look(source, step.position, begins_group<To>(i));  // on its way meanwhile
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
-        if (count == 0 || i >= few.row_packs) return;
-        Pack pack;
-        float scale = 0;
-        if (!few.receive_step(source, step.position, begins_group<To>(i), pack, scale)) return;
+        if (count == 0 || i >= few.row_packs || !few.receive_step(source, step.position, begins_group<To>(i), arrival)) return;
+        const Pack pack = arrival.pack();
+        const float scale = arrival.scale();
 #pragma unroll 1
         for (int r = 0; r < count; ++r) {
-            rows[list.row[r] * few.row_packs + i] = pack;
-            if (begins_group<To>(i)) scales[list.row[r] * groups_of(shuffle) + i / kGroupLanes] = scale;
+            rows[u64(list.row[r]) * few.row_packs + i] = pack;
+            if (begins_group<To>(i)) scales[u64(list.row[r]) * groups + i / kGroupLanes] = scale;
         }
     });
 }
 
+// A thread's number, so that the last warps, which often have no steps, write what there is little of.
+__device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
+
 // The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.
 __device__ void write_few(const DispatchArgs& args, const Table& table) {
     const Shuffle& shuffle = args.shuffle;
-    const u32 each = u32(shuffle.few_tokens * shuffle.k);
-    for (u32 j = blockIdx.x * blockDim.x + threadIdx.x; j < each * u32(shuffle.team.size); j += gridDim.x * blockDim.x) {
+    const u32 each = u32(shuffle.few_tokens) * u32(shuffle.k);
+#pragma unroll 1
+    for (u32 j = blockIdx.x * blockDim.x + number_from_last(); j < each * u32(shuffle.team.size); j += gridDim.x * blockDim.x) {
         const int source = int(j / each);
         const u32 i = j % each;
-        if (i >= table.tokens[source] * shuffle.k) continue;
+        if (i >= u32(table.tokens[source]) * u32(shuffle.k)) continue;
         const u64 word = table.few.words[j];
         const u32 row = row_of(shuffle, table, source, word);
         const bool here = row != kNoWay && place_rank(choice_place(word)) == shuffle.team.rank;
@@ -215,13 +270,25 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
     }
 }
 
+// Past the rows there is no expert.
+__device__ void write_end(const DispatchArgs& args, i64 total) {
+#pragma unroll 1
+    for (i64 row = total + blockIdx.x * blockDim.x + number_from_last(); row < args.shuffle.capacity; row += gridDim.x * blockDim.x) {
+        args.row_experts[row] = -1;
+        args.row_weights[row] = 0.0f;
+    }
+}
+
+// What is known of the rows is written while they are on their way.
 template <class To>
-__device__ void receive_few(const DispatchArgs& args, const FewTokens& few, Table& table, DispatchList* lists) {
+__device__ void receive_few(const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
-    if (!args.reuse) place_few(shuffle, table);
-    receive_steps<To>(args, few, table, lists[threadIdx.x / 32].rows);
-    if (args.reuse) return;
-    write_few(args, table);
-    if (is_scribe())
-        write_counts(args, table, [&](int source, int b) { return table.few.matrix[source * shuffle.buckets + b]; });
+    if (!args.reuse) {
+        place_few(shuffle, table);
+        if (is_scribe())
+            write_counts(args, table, [&](int source, int b) { return table.few.matrix[source * int(shuffle.buckets) + b]; });
+        write_few(args, table);
+        write_end(args, total_of(shuffle, table));
+    }
+    receive_steps<To>(args, few, turn, table, lists[threadIdx.x / 32].rows);
 }

@@ -15,6 +15,7 @@ constexpr int kMostFewChoices = 1024;                      // of all ranks toget
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
 constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
 constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
+constexpr u32 kStepLanes = kStepPacks / kStepScales;       // with one scale
 constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
 constexpr int kNoPlace = -1;
@@ -28,53 +29,64 @@ __device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; 
 __device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
 __device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
 
-// The steps of a block.
+struct Step {
+    u32 token = 0;
+    u32 first = 0;     // pack of the row
+    u32 position = 0;  // in a slot
+
+    __device__ u64 known() const { return token ^ first ^ position; }
+};
+
+// The steps of a block. What a warp begins with is found while the kernel before still runs: a division takes as long as a
+// dozen other instructions.
 struct Steps {
     const Shuffle& shuffle;
-    const u64 row_packs;  // of what travels: rows there, results back
-
-    __device__ u32 steps() const { return u32((row_packs + kStepPacks - 1) / kStepPacks); }
+    const u32 row_packs;  // of what travels: rows there, results back
 
     // Without room for few tokens, not even none are.
     __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
 
-    // Steps of this block, of `tokens` tokens.
-    __device__ u32 jobs(i64 tokens) const {
-        const u32 all = u32(tokens) * steps();
-        return all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    // Has this block a step `job`, if there are so many tokens?
+    __device__ bool has(u32 job, i64 tokens) const { return number(job) < u32(tokens) * steps(); }
+
+    __device__ Step step(u32 job) const {
+        const u32 choices = 1 + u32(shuffle.few_tokens) * u32(shuffle.k), token = number(job) / steps();
+        return Step{token, (number(job) - token * steps()) * kStepPacks, choices + job * kStepPackets};
     }
 
-    struct Step {
-        i64 token;
-        u64 first;     // pack of the row
-        u32 position;  // in a slot
+    // A warp's turn at the steps of some source.
+    struct Turn {
+        u32 job = 0, source = 0;
+        Step step;
+
+        Turn() = default;
+        __device__ Turn(const Steps& steps, u32 turn)
+            : job(turn / u32(steps.shuffle.team.size)), source(turn - job * u32(steps.shuffle.team.size)), step(steps.step(job)) {}
+
+        __device__ u64 known() const { return u64(source) << 32 ^ step.known(); }
     };
 
-    // Warps of the block take turns at the sources' steps: `each(source, step)`.
+    __device__ Turn first_turn() const { return Turn(*this, threadIdx.x / 32); }
+
+    // Warps of the block take turns: `each(source, step)`.
     template <class Each>
-    __device__ void share(const i64* tokens, Each each) const {
-        const u32 size = u32(shuffle.team.size), turns = jobs(most_of(tokens)) * size;
-        for (u32 turn = threadIdx.x / 32; turn < turns; turn += blockDim.x / 32) {
-            const u32 job = turn / size, source = turn - job * size;
-            const Step found = step(job);
-            if (found.token < tokens[source]) each(int(source), found);
-        }
+    __device__ void share(const i64* tokens, Turn turn, Each each) const {
+        const u32 size = u32(shuffle.team.size), warps = blockDim.x / 32;
+        for (const i64 most = most_of(tokens); has(turn.job, most); turn = Turn(*this, turn.job * size + turn.source + warps))
+            if (turn.step.token < tokens[turn.source]) each(int(turn.source), turn.step);
     }
 
     // Of the rank that has most.
     __device__ i64 most_of(const i64* tokens) const {
         i64 most = 0;
-#pragma unroll 1
+#pragma unroll 4
         for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
         return most;
     }
 
-    __device__ Step step(u32 job) const {
-        const u32 number = blockIdx.x + job * gridDim.x;
-        const u32 choices = 1 + u32(shuffle.few_tokens * shuffle.k);
-        const u32 token = number / steps();
-        return Step{token, (number - token * steps()) * kStepPacks, choices + job * kStepPackets};
-    }
+  private:
+    __device__ u32 steps() const { return (row_packs + kStepPacks - 1) / kStepPacks; }
+    __device__ static u32 number(u32 job) { return blockIdx.x + job * gridDim.x; }  // of all blocks' steps
 };
 
 struct Slots {  // in shared memory, since finding one takes its time: what this rank sends to each, and has from each
@@ -82,16 +94,49 @@ struct Slots {  // in shared memory, since finding one takes its time: what this
     Pack* in[kMaxRanks];
 };
 
+// Thread r finds those of rank r, in operations of even epochs, before it knows the epoch.
+struct FoundSlots {
+    Pack *out = nullptr, *in = nullptr;
+    u64 odd = 0;  // packets from there to those of odd epochs
+
+    __device__ void find(const Shuffle& shuffle) {
+        const int rank = int(threadIdx.x), me = shuffle.team.rank;
+        if (rank >= shuffle.team.size) return;
+        out = slot(shuffle, rank, me);
+        in = slot(shuffle, me, rank);
+        odd = rank == me ? 0 : u64(u32(shuffle.team.size) - 1) * shuffle.team.slot_packets;
+    }
+
+    __device__ u64 known() const { return u64(out) ^ u64(in) ^ odd; }
+
+  private:
+    // A rank's block has a place for what it sends to itself, too, which no other ever sees.
+    __device__ static Pack* slot(const Shuffle& shuffle, int holder, int source) {
+        const Team& team = shuffle.team;
+        Pack* own = shuffle.own_slots + u64(blockIdx.x) * team.slot_packets;
+        if (holder != source) {
+            const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
+            const u64 slots = u64(blockIdx.x) * 2 * (u32(team.size) - 1) + place;
+            own = reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + slots * team.slot_packets;
+        }
+        return own + few_at(shuffle);
+    }
+
+    // The counts of a dispatch of many tokens come before, four in two packets.
+    __device__ static u32 few_at(const Shuffle& shuffle) { return (u32(shuffle.buckets) + 3) / 4 * 2; }
+};
+
 struct FewTokens : Steps {
     const u32 epoch;
     Slots& slots;
 
-    // Thread r: those of rank r, which other threads know after a barrier.
-    __device__ void find_slots() const {
-        const int rank = int(threadIdx.x), me = shuffle.team.rank;
+    // Those that thread r has found are rank r's; other threads know them after a barrier.
+    __device__ void keep(const FoundSlots& found) const {
+        const int rank = int(threadIdx.x);
         if (rank >= shuffle.team.size) return;
-        slots.out[rank] = slot(rank, me);
-        slots.in[rank] = slot(me, rank);
+        const u64 from = epoch & 1 ? found.odd : 0;
+        slots.out[rank] = found.out + from;
+        slots.in[rank] = found.in + from;
     }
 
     __device__ const Pack* inbox(int source) const { return slots.in[source]; }
@@ -136,19 +181,29 @@ struct FewTokens : Steps {
     }
 
     // A lane's pack of a step, and, where a group begins, its scale.
-    __device__ bool receive_step(int source, u32 position, bool begins_group, Pack& pack, float& scale) const {
+    struct Arrival {
+        Pack packets[3];
+
+        __device__ Pack pack() const { return Pack{payload(packets[0]), payload(packets[1])}; }
+        __device__ float scale() const { return bits_as<float>(u32(payload(packets[2]))); }
+    };
+
+    __device__ Arrival look(int source, u32 position, bool begins_group) const {
         const u32 lane = threadIdx.x % 32;
-        const Pack* packets = inbox(source) + position + 2 * lane;
-        const Pack* scales = inbox(source) + position + 2 * kStepPacks + lane / (kStepPacks / kStepScales);
+        const Pack* packets = inbox(source) + position;
+        const Pack first = ld_packet_sys(packets + 2 * lane), second = ld_packet_sys(packets + 2 * lane + 1);
+        return Arrival{{first, second, begins_group ? ld_packet_sys(packets + 2 * kStepPacks + lane / kStepLanes) : first}};
+    }
+
+    // Until all of it is new; `arrival` is what a first look has found.
+    __device__ bool receive_step(int source, u32 position, bool begins_group, Arrival& arrival) const {
         Patience patience;
         for (;;) {
-            const Pack first = ld_packet_sys(packets), second = ld_packet_sys(packets + 1);
-            const Pack third = begins_group ? ld_packet_sys(scales) : first;
-            pack = Pack{payload(first), payload(second)};
-            scale = bits_as<float>(u32(payload(third)));
-            if (is_new(first, epoch) && is_new(second, epoch) && is_new(third, epoch)) return true;
-            const Pack& stale = is_new(first, epoch) ? is_new(second, epoch) ? third : second : first;
-            if (!patience.lasts(shuffle.team, [&] { return awaited(source, stale); })) return false;
+            const bool first = is_new(arrival.packets[0], epoch), second = is_new(arrival.packets[1], epoch);
+            if (first && second && is_new(arrival.packets[2], epoch)) return true;
+            const auto what = [&] { return awaited(source, first ? second ? arrival.packets[2] : arrival.packets[1] : arrival.packets[0]); };
+            if (!patience.lasts(shuffle.team, what)) return false;
+            arrival = look(source, position, begins_group);
         }
     }
 
@@ -177,9 +232,16 @@ struct FewTokens : Steps {
         return true;
     }
 
-    // All threads of the block: tell all ranks how many tokens there are, and learn how many they have.
+    // All threads of the block, once they have kept slots: tell all ranks how many tokens there are, and learn how many they have.
     __device__ void tell_count(i64 tokens) const {
         if (int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), 0, u64(tokens));
+    }
+
+    // All threads: have the ranks told? The last warp asks, which often has no steps.
+    __device__ bool hear_counts() const {
+        const int source = int(blockDim.x - 1 - threadIdx.x);
+        u64 count = 0;
+        return source >= shuffle.team.size || receive_word(source, 0, count);
     }
 
     __device__ bool learn_counts(i64* tokens) const {
@@ -194,21 +256,6 @@ struct FewTokens : Steps {
     __device__ bool all_have(const i64* tokens) const { return are_few(most_of(tokens)); }
 
   private:
-    // A rank's block has a place for what it sends to itself, too, which no other ever sees.
-    __device__ Pack* slot(int holder, int source) const {
-        const Team& team = shuffle.team;
-        Pack* own = shuffle.own_slots + u64(blockIdx.x) * team.slot_packets;
-        if (holder != source) {
-            const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
-            const u64 slots = (u64(blockIdx.x) * 2 + (epoch & 1)) * (u32(team.size) - 1) + place;
-            own = reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + slots * team.slot_packets;
-        }
-        return own + few_at();
-    }
-
-    // The counts of a dispatch of many tokens come before, four in two packets.
-    __device__ u32 few_at() const { return (u32(shuffle.buckets) + 3) / 4 * 2; }
-
     __device__ Awaited awaited(int source, Pack stale) const {
         return Awaited{epoch, int(blockIdx.x), source, epoch, stale.x >> 32};
     }

@@ -22,6 +22,7 @@ constexpr u32 kMostStages = 32;    // of a block
 constexpr u32 kMostParts = 8;      // of a token
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
+__device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend | kReceive); }
 
 // What never changes of a shuffle. Rows of a rank are grouped in *buckets*: one for each of its experts, or one
 // for each source (by_source).
@@ -217,7 +218,7 @@ __device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
 // of kMaxWarps do not, and of fewer the same share, but one at least.
 __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
     const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
-    return phases == (kSend | kReceive) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
+    return is_whole(phases) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
 }
 
 // Packets that this block has sent to itself and left alone for 2^32 operations would look new, as those of peers would

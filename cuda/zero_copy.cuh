@@ -12,6 +12,9 @@
 // so many chunks the second meeting costs more.
 constexpr u64 kApartChunks = 2;
 
+// In place nothing can be pushed, and with more than two ranks rings are faster from shards of so many bytes on.
+constexpr u64 kRingsNbytes = 256 << 10;
+
 template <class T, class Op, class Tiling>
 struct ZeroCopy {
     Channel& channel;
@@ -82,7 +85,8 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
     if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
-    if (!windows || !reach.all) {
+    const bool through_rings = receiver == kToAll && args.team.size > 2 && longest >= kRingsNbytes;
+    if (!windows || !reach.all || (through_rings && !reach.apart)) {
         const u32 lanes = receiver == kToNone ? lanes_of(args.team, whole.shard_nbytes) : 1;
         Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // of what is folded nothing goes anywhere
         return TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver, lanes, to}.run();

@@ -28,6 +28,7 @@ ROW_TYPES = {
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
 SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter, and fewer threads of each:
 SOME_THREADS = 256
+SOME_OF_ALL = 32  # tokens of all ranks together: up to here half the blocks do too
 
 
 class Part(NamedTuple):
@@ -100,7 +101,7 @@ class Memory:
         device, size = self.team.device, self.team.size
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
-        self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, self.team.layout.channels)
+        self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, size, self.team.layout.channels)
         self.threads = min(self.team.threads, SOME_THREADS if shuffle.max_tokens <= SOME_TOKENS else self.team.threads)
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
@@ -185,9 +186,12 @@ class Memory:
         del self.data, self.scales
 
 
-def default_blocks(max_tokens: int, most: int) -> int:
-    """All blocks, but for one token or some, which are over before all have begun."""
-    return max(1, most // 4) if max_tokens == 1 else max(1, most // 2) if max_tokens <= SOME_TOKENS else most
+def default_blocks(max_tokens: int, size: int, most: int) -> int:
+    """All blocks, but for one token or some, which are over before all have begun, and may be launched early."""
+    if max_tokens == 1:
+        return max(1, most // 4)
+    some = max_tokens <= SOME_TOKENS or max_tokens * size <= SOME_OF_ALL
+    return max(1, most // 2) if some else most
 
 
 def array_type(name: str) -> Any:
