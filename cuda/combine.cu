@@ -205,5 +205,5 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     if (ok && tells) all_few ? few.tell_count(args.token_count) : channel.announce();
     if (ok && sends && !all_few) ok = channel.await_entered(0);
     if (ok) ok = move<T, Out, Transform>(args, few, prepared, tokens, known, lists);
-    channel.leave(ok && sends && (!all_few || tells));
+    channel.leave(ok && sends && (!all_few || (tells && hears_enough(channel))));
 }

@@ -118,20 +118,21 @@ __device__ void add_counts(const Shuffle& shuffle, Table& table, int source, int
     }
 }
 
-// Every rank tells every peer its counts; all ranks' together come to sum, base, and the matrix.
-__device__ bool exchange_counts(const Shuffle& shuffle, Table& table, Packets& packets) {
-    const Team& team = shuffle.team;
-    const int all = int(shuffle.buckets + 3) / 4, peers = team.size - 1;
-    if (!packets.channel.await_slots()) return false;
-    for (int j = int(threadIdx.x); j < all * peers; j += int(blockDim.x)) {
-        Pack* outbox = packets.outbox(packets.channel.peer(j / all));
-        packets.send(outbox, u32(j % all) * 2, counts_of(table, shuffle.buckets, j % all));
+// Every rank tells every peer its counts, each block a share, and all blocks read all shares (few_tokens.cuh); all ranks'
+// together come to sum, base, and the matrix.
+__device__ bool exchange_counts(const FewTokens& few, Table& table, const Channel& channel) {
+    const Shuffle& shuffle = few.shuffle;
+    const int all = int(shuffle.buckets + 3) / 4, peers = shuffle.team.size - 1, blocks = int(gridDim.x);
+    const int first = int(blockIdx.x), share = (all - first + blocks - 1) / blocks;  // packs first, first + blocks …
+    for (int j = int(threadIdx.x); j < share * peers; j += int(blockDim.x)) {
+        const int n = j / peers;
+        few.send(channel.peer(j - n * peers), u32(n) * 2, counts_of(table, shuffle.buckets, first + n * blocks));
     }
     bool ok = true;
-    for (int j = int(threadIdx.x); ok && j < all * team.size; j += int(blockDim.x)) {
+    for (int j = int(threadIdx.x); ok && j < all * shuffle.team.size; j += int(blockDim.x)) {
         const int source = j / all, i = j % all;
         Pack counts = counts_of(table, shuffle.buckets, i);
-        if (source != team.rank) ok = packets.receive(source, u32(i) * 2, counts);
+        if (source != shuffle.team.rank) ok = few.receive(source, few.told(source, u32(i % blocks), u32(i / blocks) * 2), counts);
         if (ok) add_counts(shuffle, table, source, i, counts);
     }
     return Channel::everyone(ok);

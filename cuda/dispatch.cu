@@ -24,7 +24,7 @@ struct DispatchPrepared {
         slots.find(args.shuffle);
         if (!is_few) return;
         turn = steps.first_turn();
-        listener = Listener(u32(args.shuffle.team.size));
+        listener = Listener(args.shuffle);
         early.step = steps.step(threadIdx.x / 32);
         if (!args.reuse) early.load_places(args.shuffle);
     }
@@ -101,9 +101,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
     if (ok) ok = begin(args, few, table, channel, prepared, all_few);
     if (ok && sends && !all_few) {
-        ok = args.reuse || find_rows(args, table, channel);
+        ok = args.reuse || find_rows(args, few, table, channel);
         if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
     }
     if (ok) ok = move<From, To, Transform>(args, few, prepared.turn, table, queue, lists, all_few);
-    channel.leave(ok && sends && (!all_few || hears));
+    channel.leave(ok && sends && (!all_few || (hears && hears_enough(channel))));
 }

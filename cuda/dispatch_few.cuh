@@ -103,25 +103,22 @@ __device__ void recall_choices(const DispatchArgs& args, Table& table, const Ear
     }
 }
 
-// Numbers this rank's choices within their buckets, and tells all ranks. Some lanes share each choice.
-__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, const Table& table) {
-    constexpr u32 kSharing = 4;
-    const u32 choices = u32(args.token_count) * u32(args.shuffle.k), share = threadIdx.x % kSharing;
-    const OwnChoices own(const_cast<Table&>(table));
-    for (u32 first = threadIdx.x / 32 * (32 / kSharing); first < choices; first += blockDim.x / kSharing) {
-        const u32 i = first + threadIdx.x % 32 / kSharing;
-        const bool is_choice = i < choices;
-        const int bucket = is_choice ? own.bucket[i] : -1;
+// Numbers this block's share of its rank's choices within their buckets, a warp each, and tells all ranks.
+__device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table) {
+    const u32 choices = u32(args.token_count) * u32(args.shuffle.k), lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const OwnChoices own(table);
+    for (u32 n = threadIdx.x / 32; n * gridDim.x + blockIdx.x < choices; n += warps) {
+        const u32 i = n * gridDim.x + blockIdx.x;
+        const int bucket = own.bucket[i];
         u32 number = 0;
-        for (u32 j = share * 4; is_choice && j < i; j += kSharing * 4) {
+        for (u32 j = lane * 4; j < i; j += 32 * 4) {
             const Four four = own.buckets(j);
 #pragma unroll
             for (u32 f = 0; f < 4; ++f) number += u32(j + f < i) & u32(four.each[f] == bucket);
         }
-        for (u32 lanes = kSharing / 2; lanes > 0; lanes /= 2) number += __shfl_xor_sync(0xffffffffu, number, int(lanes));
+        number = __reduce_add_sync(0xffffffffu, number);
         const u64 word = bucket < 0 ? kNoRow : choice_word(u32(own.place[i]), number, bits_as<float>(own.weight[i]));
-#pragma unroll 1
-        for (int rank = int(share); is_choice && rank < args.shuffle.team.size; rank += int(kSharing)) few.send_word(rank, 1 + i, word);
+        if (int(lane) < args.shuffle.team.size) few.send_word(int(lane), u32(args.shuffle.words_at) + 1 + n, word);
     }
 }
 
@@ -166,12 +163,18 @@ __device__ void clear_counts(const Shuffle& shuffle, Table& table) {
 // Whose choices a thread receives, and which: number, number + together …
 struct Listener {
     u32 together = 1, source = 0, number = ~0u;
+    u32 block = 0, position = 0;  // that tells the first, and where in its slot
 
     Listener() = default;
-    __device__ explicit Listener(u32 size)
-        : together(blockDim.x / size), source(threadIdx.x % size), number(threadIdx.x / size < together ? threadIdx.x / size : ~0u) {}
+    __device__ explicit Listener(const Shuffle& shuffle)
+        : together(blockDim.x / u32(shuffle.team.size)), source(threadIdx.x % u32(shuffle.team.size)) {
+        const u32 i = threadIdx.x / u32(shuffle.team.size), of_block = i / gridDim.x;
+        if (i < together) number = i;
+        block = i - of_block * gridDim.x;
+        position = u32(shuffle.words_at) + 1 + of_block;
+    }
 
-    __device__ u64 known() const { return u64(source ^ together) << 32 ^ number; }
+    __device__ u64 known() const { return u64(source ^ together) << 32 ^ number ^ u64(block ^ position) << 16; }
 };
 
 // Receives how many tokens all ranks have, and the choices of those that have few; counts these.
@@ -179,7 +182,7 @@ __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Ta
     const u32 source = listener.source, each = u32(shuffle.few_tokens) * u32(shuffle.k);
     u32 i = listener.number;
     u64 tokens = 0, word = 0;
-    bool ok = few.receive_choice(int(source), i, tokens, word);
+    bool ok = few.receive_choice(int(source), i, few.told(int(source), listener.block, listener.position), tokens, word);
     if (i == 0) table.tokens[source] = i64(tokens);
 #pragma unroll 1
     for (const u32 choices = few.choices_of(tokens); ok && i < choices;) {
@@ -187,7 +190,7 @@ __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Ta
         if (is_choice(word))
             atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + u32(bucket_of(shuffle, choice_place(word)))], 1);
         i += listener.together;
-        if (i < choices) ok = few.receive_word(int(source), 1 + i, word);
+        if (i < choices) ok = few.receive_word(int(source), few.choice(int(source), i), word);
     }
     return Channel::everyone(ok);
 }

@@ -7,7 +7,7 @@
 constexpr u32 kDispatchSending = 8;  // of kMaxWarps; the others complete what has come, and in the end all do
 
 // Where the rows of this block's tokens belong: `routes`. False: leave.
-__device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& channel) {
+__device__ bool find_rows(const DispatchArgs& args, const FewTokens& few, Table& table, Channel& channel) {
     const Shuffle& shuffle = args.shuffle;
     const Range range(args.token_count);
     const WarpChoices mine(shuffle, table, range);
@@ -23,8 +23,7 @@ __device__ bool find_rows(const DispatchArgs& args, Table& table, Channel& chann
         if (!signals.await_counted()) return false;
         add_blocks(shuffle, table);
     }
-    Packets packets(channel);
-    if (!exchange_counts(shuffle, table, packets)) return false;
+    if (!exchange_counts(few, table, channel)) return false;
     place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });
     finish_routes(args, table, mine);
     return true;

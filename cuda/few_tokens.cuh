@@ -1,12 +1,14 @@
 // Few tokens travel as packets, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
 //
-// A block's slot for a source holds, after the counts of a dispatch of many tokens:
-//   how many tokens the source has, of this dispatch: so all ranks know whether all have few;
-//   one word for each choice of theirs: its place, its number in its bucket, its weight;
-//   and *steps*: what one warp moves at a time, 32 packs of a row and the scales that go with them.
-// From all ranks' choices every rank knows where each row belongs, on whatever rank, as if it had counts.
+// A rank tells every other
+//   how many tokens it has, of this dispatch: so all ranks know whether all have few;
+//   one word for each choice of theirs: its place, its number in its bucket, its weight.
+// Its blocks tell a share each, in their slots, and all blocks of a rank read all shares: a slot is written in an operation
+// once a block of its reader has entered the one before, and then all blocks have left the one before that. From all ranks'
+// choices every block knows where each row belongs, on whatever rank, as if it had counts.
 //
-// Steps are divided among the blocks like cards, so that many blocks move one token.
+// The rows come in *steps*: what one warp moves at a time, 32 packs of a row and the scales that go with them. They are
+// divided among the blocks like cards, so that many blocks move one token, and a step goes from block b to block b.
 #pragma once
 #include "packet.cuh"
 #include "shuffle.cuh"
@@ -50,8 +52,8 @@ struct Steps {
     __device__ bool has(u32 job, i64 tokens) const { return number(job) < u32(tokens) * steps(); }
 
     __device__ Step step(u32 job) const {
-        const u32 choices = 1 + u32(shuffle.few_tokens) * u32(shuffle.k), token = number(job) / steps();
-        return Step{token, (number(job) - token * steps()) * kStepPacks, choices + job * kStepPackets};
+        const u32 token = number(job) / steps();
+        return Step{token, (number(job) - token * steps()) * kStepPacks, u32(shuffle.steps_at) + job * kStepPackets};
     }
 
     // A warp's turn at the steps of some source.
@@ -89,41 +91,40 @@ struct Steps {
     __device__ static u32 number(u32 job) { return blockIdx.x + job * gridDim.x; }  // of all blocks' steps
 };
 
-struct Slots {  // in shared memory, since finding one takes its time: what this rank sends to each, and has from each
-    Pack* out[kMaxRanks];
-    Pack* in[kMaxRanks];
+struct Slots {  // in shared memory, since finding one takes its time
+    Pack* out[kMaxRanks];    // what this block sends to each rank,
+    Pack* in[kMaxRanks];     //   and has from the same block of each,
+    Pack* first[kMaxRanks];  //   and what this rank has from each one's first block
 };
+
+// Packets between a rank's slots for blocks of `source` that follow each other: two parities of those for all sources.
+__device__ __forceinline__ u32 slot_stride(const Shuffle& shuffle, int source) {
+    return 2 * shuffle.team.slot_packets * (source == shuffle.team.rank ? 1 : u32(shuffle.team.size) - 1);
+}
 
 // Thread r finds those of rank r, in operations of even epochs, before it knows the epoch.
 struct FoundSlots {
-    Pack *out = nullptr, *in = nullptr;
-    u64 odd = 0;  // packets from there to those of odd epochs
+    Pack *out = nullptr, *first = nullptr;
+    u32 stride = 0;
 
     __device__ void find(const Shuffle& shuffle) {
         const int rank = int(threadIdx.x), me = shuffle.team.rank;
         if (rank >= shuffle.team.size) return;
-        out = slot(shuffle, rank, me);
-        in = slot(shuffle, me, rank);
-        odd = rank == me ? 0 : u64(u32(shuffle.team.size) - 1) * shuffle.team.slot_packets;
+        stride = slot_stride(shuffle, rank);
+        out = first_slot(shuffle, rank, me) + u64(blockIdx.x) * stride;
+        first = first_slot(shuffle, me, rank);
     }
 
-    __device__ u64 known() const { return u64(out) ^ u64(in) ^ odd; }
+    __device__ u64 known() const { return u64(out) ^ u64(first) ^ stride; }
 
   private:
-    // A rank's block has a place for what it sends to itself, too, which no other ever sees.
-    __device__ static Pack* slot(const Shuffle& shuffle, int holder, int source) {
+    // A rank has a place for what it sends to itself, too, which no other ever sees.
+    __device__ static Pack* first_slot(const Shuffle& shuffle, int holder, int source) {
         const Team& team = shuffle.team;
-        Pack* own = shuffle.own_slots + u64(blockIdx.x) * team.slot_packets;
-        if (holder != source) {
-            const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
-            const u64 slots = u64(blockIdx.x) * 2 * (u32(team.size) - 1) + place;
-            own = reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + slots * team.slot_packets;
-        }
-        return own + few_at(shuffle);
+        if (holder == source) return shuffle.own_slots;
+        const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
+        return reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + u64(place) * team.slot_packets;
     }
-
-    // The counts of a dispatch of many tokens come before, four in two packets.
-    __device__ static u32 few_at(const Shuffle& shuffle) { return (u32(shuffle.buckets) + 3) / 4 * 2; }
 };
 
 struct FewTokens : Steps {
@@ -134,12 +135,18 @@ struct FewTokens : Steps {
     __device__ void keep(const FoundSlots& found) const {
         const int rank = int(threadIdx.x);
         if (rank >= shuffle.team.size) return;
-        const u64 from = epoch & 1 ? found.odd : 0;
-        slots.out[rank] = found.out + from;
-        slots.in[rank] = found.in + from;
+        const u64 odd = epoch & 1 ? found.stride / 2 : 0;
+        slots.out[rank] = found.out + odd;
+        slots.first[rank] = found.first + odd;
+        slots.in[rank] = found.first + odd + u64(blockIdx.x) * found.stride;
     }
 
     __device__ const Pack* inbox(int source) const { return slots.in[source]; }
+
+    // What block `block` of `source` has told this rank.
+    __device__ const Pack* told(int source, u32 block, u32 position) const {
+        return slots.first[source] + u64(block) * slot_stride(shuffle, source) + position;
+    }
 
     __device__ void send_word(int holder, u32 position, u64 word) const {
         st_packet_sys(slots.out[holder] + position, make_packet(word, epoch));
@@ -150,28 +157,39 @@ struct FewTokens : Steps {
         send_word(holder, position + 1, pack.y);
     }
 
-    __device__ bool receive_word(int source, u32 position, u64& word) const {
+    __device__ bool receive_word(int source, const Pack* place, u64& word) const {
         Patience patience;
         for (;;) {
-            const Pack packet = ld_packet_sys(inbox(source) + position);
+            const Pack packet = ld_packet_sys(place);
             word = payload(packet);
             if (is_new(packet, epoch)) return true;
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, packet); })) return false;
         }
     }
 
-    // How many tokens `source` has; if they are few and choice `i` is one of theirs, this choice as well.
-    __device__ bool receive_choice(int source, u32 i, u64& tokens, u64& word) const {
-        const Pack* packets = inbox(source);
-        const u32 position = i < shuffle.few_tokens * shuffle.k ? 1 + i : 0;
+    __device__ bool receive(int source, const Pack* place, Pack& pack) const {
+        return receive_word(source, place, pack.x) && receive_word(source, place + 1, pack.y);
+    }
+
+    // Where this rank has choice `i` of a source, block by block, and how many tokens the source has.
+    __device__ const Pack* choice(int source, u32 i) const {
+        const u32 of_block = i / gridDim.x;
+        return told(source, i - of_block * gridDim.x, u32(shuffle.words_at) + 1 + of_block);
+    }
+    __device__ const Pack* count(int source) const { return told(source, 0, u32(shuffle.words_at)); }
+
+    // How many tokens `source` has; if they are few and choice `i`, which is at `place`, is one of theirs, this choice as well.
+    __device__ bool receive_choice(int source, u32 i, const Pack* place, u64& tokens, u64& word) const {
+        const Pack* counts = count(source);
+        if (i >= shuffle.few_tokens * shuffle.k) place = counts;
         Patience patience;
         for (;;) {
-            const Pack count = ld_packet_sys(packets), choice = ld_packet_sys(packets + position);
-            tokens = payload(count);
-            word = payload(choice);
-            const bool wanted = is_new(count, epoch) && i < choices_of(tokens);
-            if (is_new(count, epoch) && (!wanted || is_new(choice, epoch))) return true;
-            if (!patience.lasts(shuffle.team, [&] { return awaited(source, wanted ? choice : count); })) return false;
+            const Pack first = ld_packet_sys(counts), second = ld_packet_sys(place);
+            tokens = payload(first);
+            word = payload(second);
+            const bool wanted = is_new(first, epoch) && i < choices_of(tokens);
+            if (is_new(first, epoch) && (!wanted || is_new(second, epoch))) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, wanted ? second : first); })) return false;
         }
     }
 
@@ -232,22 +250,23 @@ struct FewTokens : Steps {
         return true;
     }
 
-    // All threads of the block, once they have kept slots: tell all ranks how many tokens there are, and learn how many they have.
+    // All threads, once they have kept slots: the first block tells all ranks how many tokens there are, and all learn how many
+    // they have.
     __device__ void tell_count(i64 tokens) const {
-        if (int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), 0, u64(tokens));
+        if (blockIdx.x == 0 && int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), u32(shuffle.words_at), u64(tokens));
     }
 
     // All threads: have the ranks told? The last warp asks, which often has no steps.
     __device__ bool hear_counts() const {
         const int source = int(blockDim.x - 1 - threadIdx.x);
         u64 count = 0;
-        return source >= shuffle.team.size || receive_word(source, 0, count);
+        return source >= shuffle.team.size || receive_word(source, this->count(source), count);
     }
 
     __device__ bool learn_counts(i64* tokens) const {
         const int source = int(threadIdx.x);
         u64 count = 0;
-        const bool ok = source >= shuffle.team.size || receive_word(source, 0, count);
+        const bool ok = source >= shuffle.team.size || receive_word(source, this->count(source), count);
         if (source < shuffle.team.size) tokens[source] = i64(count);
         return Channel::everyone(ok);
     }

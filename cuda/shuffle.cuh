@@ -37,13 +37,14 @@ struct Shuffle {
     const u32* places;         // [experts][replicas]: expert_place
     int* histograms;           // [blocks][buckets]: how many choices of a block go to each bucket
     int* matrix;               // [size][buckets]: how many of a rank
-    Pack* own_slots;           // [blocks][slot_packets]: the packets that a block sends to itself, see few_tokens.cuh
+    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
     i64 few_tokens;        // up to so many of each rank travel as packets
     i64 alone_choices;     // up to so many of its rank every block counts for itself
+    i64 words_at, steps_at;  // in a slot: what a block tells of few tokens; its steps
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;
@@ -221,14 +222,18 @@ __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stag
     return is_whole(phases) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
 }
 
-// Packets that this block has sent to itself and left alone for 2^32 operations would look new, as those of peers would
-// (Channel::scrub). All threads, before any is sent.
+// Packets that this block has sent to its rank and left alone for 2^32 operations would look new, as those of peers would: the
+// slot of the next operation is cleared (Channel::scrub). All threads.
 __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
-    if (channel.epoch != 2) return;
-    Pack* slots = shuffle.own_slots + u64(blockIdx.x) * shuffle.team.slot_packets;
+    if (channel.epoch != 0xffffffffu && channel.epoch != 2) return;
+    Pack* slots = shuffle.own_slots + (u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1)) * shuffle.team.slot_packets;
     for (u32 i = threadIdx.x; i < shuffle.team.slot_packets; i += blockDim.x) st_packet_sys(slots + i, Pack{0, 0});
     __syncthreads();
 }
+
+// Once a block has heard of all ranks, though not from their blocks of its own number: has it heard all that the next operation
+// must know? Not if those clear their slots in this one.
+__device__ __forceinline__ bool hears_enough(const Channel& channel) { return channel.epoch != 2; }
 
 // Words that say what a block has done in this operation. They lie where other operations keep how far a ring is
 // filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: how many stages block b of rank s has

@@ -84,9 +84,10 @@ __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiv
     if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
     const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
-    if (windows && reach.apart && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
-    const bool through_rings = receiver == kToAll && args.team.size > 2 && longest >= kRingsNbytes;
-    if (!windows || !reach.all || (through_rings && !reach.apart)) {
+    const bool replaced = windows && !reach.apart;  // in place, or not all in windows
+    if (windows && !replaced && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
+    const bool long_in_place = replaced && receiver == kToAll && args.team.size > 2 && longest >= kRingsNbytes;
+    if (!windows || !reach.all || long_in_place) {
         const u32 lanes = receiver == kToNone ? lanes_of(args.team, whole.shard_nbytes) : 1;
         Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // of what is folded nothing goes anywhere
         return TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver, lanes, to}.run();

@@ -24,7 +24,7 @@ STEP_PACKS, STEP_PACKETS = 32, 68  # kStepPacks, kStepPackets
 FEW_NBYTES = 8 << 20  # of all packets of few tokens
 ALONE_CHOICES = 4096  # of a rank that every block counts for itself
 
-SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q12q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
+SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q14q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
 DISPATCH = struct.Struct("=12Q3q4Q")  # DispatchArgs after its Shuffle, but for the phases
 COMBINE = struct.Struct("=6Q2q4Q")  # CombineArgs likewise
 COLLECT = struct.Struct("=5Q1q")  # CollectArgs
@@ -94,6 +94,8 @@ class Parts:
 
     lease: Layout
     few_tokens: int  # up to so many of each rank travel as packets
+    words: int  # in a slot, by packets: what a block tells of few tokens
+    steps: int  # and its steps
     rows: int
     scales: int
     ways: int
@@ -121,19 +123,25 @@ def plan(
     few = min(tokens, MOST_FEW_CHOICES // (size * k)) if size * buckets <= MOST_FEW_COUNTS else 0
     while few and size * blocks * 2 * PACK_NBYTES * _slot_packets(blocks, few, k, row_nbytes) > FEW_NBYTES:
         few -= 1
-    counts = 2 * -(-buckets // 4)  # one packet has two counts; they are sent by Packs of two packets
-    lease = Layout(0, size, blocks, counts + _slot_packets(blocks, few, k, row_nbytes), 0)
+    words = 2 * -(-buckets // (4 * blocks))  # one packet has two counts; they are sent by Packs of two packets
+    steps = words + _words(blocks, few, k)
+    lease = Layout(0, size, blocks, words + _slot_packets(blocks, few, k, row_nbytes), 0)
     offsets = [lease.end]
     for length in nbytes:
         offsets[-1] = -(-offsets[-1] // ALIGNMENT) * ALIGNMENT
         offsets.append(offsets[-1] + length)
-    return Parts(lease, few, *offsets)
+    return Parts(lease, few, words, steps, *offsets)
+
+
+def _words(blocks: int, tokens: int, k: int) -> int:
+    """Packets by which a block tells of few tokens: their number, its share of their choices."""
+    return 1 + -(-tokens * k // blocks)
 
 
 def _slot_packets(blocks: int, tokens: int, k: int, row_nbytes: int) -> int:
-    """Packets that a block has for few tokens of a source: their number, their choices, its share of the steps."""
+    """Packets that a block has for few tokens of a source: words, and its share of the steps."""
     steps = -(-row_nbytes // (STEP_PACKS * PACK_NBYTES))
-    return 1 + tokens * k + -(-tokens * steps // blocks) * STEP_PACKETS
+    return _words(blocks, tokens, k) + -(-tokens * steps // blocks) * STEP_PACKETS
 
 
 def whole(value: Any, name: str, least: int, most: int | None = None) -> int:

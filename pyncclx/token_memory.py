@@ -124,7 +124,7 @@ class Memory:
         self.places = device.upload(shuffle.placement.table())
         self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
         self.matrix = self.xp.zeros((size, buckets), np.int32)
-        self.own_slots = self.xp.zeros((self.blocks, self.parts.lease.slot_packets, 2), np.uint64)
+        self.own_slots = self.xp.zeros((self.blocks, 2, self.parts.lease.slot_packets, 2), np.uint64)
         self.arrays = self._arrays()
         self.routes_offset = list(self.arrays.values())[-1].end + 7 & -8  # (tokens, k) uint64: what choices became
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
@@ -145,7 +145,8 @@ class Memory:
             *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
             *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots))),
             *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
-            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, self.results_of_token),
+            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, parts.words, parts.steps),
+            self.results_of_token,
             *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )

@@ -138,6 +138,10 @@ inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) { return emulator::match(mask, value); }
 // Of a whole warp.
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
+    for (int bits = 1; bits < 32; bits *= 2) value += __shfl_xor_sync(mask, value, bits);
+    return value;
+}
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
     for (int bits = 1; bits < 32; bits *= 2) value |= __shfl_xor_sync(mask, value, bits);
     return value;

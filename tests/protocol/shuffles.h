@@ -9,6 +9,7 @@ constexpr int kExperts = 5, kHidden = 32, kMostTokens = 40, kMostChoices = 4;
 constexpr i64 kShuffleCapacity = 160, kLittleRoom = 24;
 constexpr int kFewTokens = 2;     // which travel as packets
 constexpr int kAloneChoices = 8;  // which every block counts
+constexpr int kWordsAt = 16, kStepsAt = kWordsAt + 1 + kFewTokens * kMostChoices;  // for 32 buckets, even of one block
 
 // What one token shuffle needs of every rank, to the byte; it lives as long as the run.
 struct ShuffleMemory {
@@ -25,7 +26,7 @@ struct ShuffleMemory {
         team.size = settings.ranks;
         team.channels = settings.channels;
         const int steps = kHidden * 4 / int(kStepPacks * sizeof(Pack)) + 1;
-        team.slot_packets = 16 + 1 + kFewTokens * (kMostChoices + steps * kStepPackets);  // for 32 buckets
+        team.slot_packets = kStepsAt + kFewTokens * steps * kStepPackets;
         team.packets_offset = sizeof(LeaseHeader) + settings.channels * sizeof(ChannelControl);
         team.timeout_ns = u64(settings.patience_s * 1e9);
         const u64 slots = settings.channels * 2 * u64(settings.ranks - 1) * team.slot_packets;
@@ -38,7 +39,7 @@ struct ShuffleMemory {
             begin_at(settings, team, rank);
             for (int part = 0; part < 6; ++part) parts[part][rank] = take(sizes[part], Buffer::kPoison);
             Draw draw(mix(settings.seed + 2, u64(rank)));
-            for (u32 i = 0; i < settings.channels * team.slot_packets; ++i) {
+            for (u32 i = 0; i < settings.channels * 2 * team.slot_packets; ++i) {
                 const u32 epoch = operation_before(settings, draw);
                 own_slots[rank].push_back(epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch));
             }
@@ -137,6 +138,8 @@ struct ShuffleCall {
         shuffle.max_tokens = kMostTokens;
         shuffle.few_tokens = kFewTokens;
         shuffle.alone_choices = kAloneChoices;
+        shuffle.words_at = kWordsAt;
+        shuffle.steps_at = kStepsAt;
         shuffle.experts = kExperts;
         shuffle.replicas = 1;
         shuffle.k = ways.k;
@@ -220,8 +223,8 @@ struct ShuffleCall {
 
     // Once the epoch has begun anew, no packet is from a later one.
     void check_own_slots() {
-        for (u32 i = 0; i < shuffle.team.channels * shuffle.team.slot_packets; ++i) {
-            const u32 epoch = channel_control(shuffle.team, me, int(i / shuffle.team.slot_packets))->epoch;
+        for (u32 i = 0; i < shuffle.team.channels * 2 * shuffle.team.slot_packets; ++i) {
+            const u32 epoch = channel_control(shuffle.team, me, int(i / 2 / shuffle.team.slot_packets))->epoch;
             if (epoch < call.world.settings.epoch && u32(shuffle.own_slots[i].x >> 32) > epoch)
                 return call.wrong("own slot", 0, i, "is of an operation long ago");
         }

@@ -211,7 +211,7 @@ MUTATIONS = {
         0x90000000,
     ),
     "own slots not scrubbed": Mutation(
-        "shuffle.cuh", "if (channel.epoch != 2) return;", "if (channel.epoch != 2 || {}) return;", "hostile", 0xFFFFFFFA
+        "shuffle.cuh", "channel.epoch != 2) return;", "(channel.epoch != 2 || {})) return;", "hostile", 0xFFFFFFFA
     ),
     "no scrubbing": Mutation(
         "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8
