@@ -139,8 +139,8 @@ struct CombinePrepared {
     FoundSlots slots;
     EarlyWay early;
 
-    __device__ CombinePrepared(const CombineArgs& args, u32 row_packs)
-        : steps{args.shuffle, row_packs}, is_few(steps.are_few(args.token_count)) {
+    __device__ CombinePrepared(const CombineArgs& args, u32 row_packs, u32 step_packs)
+        : steps{args.shuffle, row_packs, step_packs}, is_few(steps.are_few(args.token_count)) {
         if (!is_few) return;
         turn = steps.first_turn();
         step = steps.step(threadIdx.x / 32);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     __shared__ Slots slots;
     __shared__ i64 tokens[kMaxRanks];
     const Shuffle& shuffle = args.shuffle;
-    CombinePrepared prepared(args, u32(packs_of<T>(shuffle.hidden)));
+    CombinePrepared prepared(args, u32(packs_of<T>(shuffle.hidden)), kStepPacks<T>);
     const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
     if (prepared.is_few) clear_ranks(known, u32(args.token_count));
     await_previous(prepared.known() ^ Channel::known(shuffle.team));

@@ -107,11 +107,12 @@ __device__ void send_steps(
         const int count = lists.rows[warp].list(
             int(k), [&](int c) { return known.ways[first + c]; },
             [&](int number, int c, u32) { lists.weights[warp][number] = known.weights[first + c]; });
-        if (count == 0 || i >= few.row_packs) return;
-        const Pack sum = is_aligned(args.results)
-                             ? folded<T, Few, Aligned, Transform, true>(args, lists, count, i).rounded(0)
-                             : folded<T, One, Unaligned, Transform, true>(args, lists, count, i).rounded(0);
-        few.send(source, step.position + 2 * lane, sum);
+        if (count == 0) return;
+        Pack sum{0, 0};
+        if (few.holds(step))
+            sum = is_aligned(args.results) ? folded<T, Few, Aligned, Transform, true>(args, lists, count, i).rounded(0)
+                                           : folded<T, One, Unaligned, Transform, true>(args, lists, count, i).rounded(0);
+        few.send_step(source, step, part_of_row(sum, few.epoch));
     });
 }
 
@@ -126,14 +127,14 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few, con
         const u32 i = step.first + lane;
         const u32 ranks = known.ranks[step.token];
         Sums<T, Few> sums;
-        bool ok = i < few.row_packs;
+        bool ok = true;
         for (int rank = 0; ok && rank < shuffle.team.size; rank += kSourcesAtOnce) {
-            Pack packs[kSourcesAtOnce];
-            ok = few.receive_each(ranks, rank, step.position + 2 * lane, packs);
+            FewTokens::Coming<kSourcesAtOnce> coming(few, ranks, rank, step);
+            ok = few.receive(coming, rank);
 #pragma unroll
             for (int s = 0; s < kSourcesAtOnce; ++s)
-                if (ok && (ranks >> (rank + s) & 1)) sums.add(0, packs[s], 1.0f);
+                if (ok && (ranks >> (rank + s) & 1)) sums.add(0, coming.packs[s], 1.0f);
         }
-        if (ok) sums.template store<Out>(0, args.out + step.token * nbytes, i, nbytes);
+        if (ok && few.holds(step)) sums.template store<Out>(0, args.out + step.token * nbytes, i, nbytes);
     }
 }

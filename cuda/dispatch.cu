@@ -20,7 +20,7 @@ struct DispatchPrepared {
     Early<From, To, Transform> early;
 
     __device__ explicit DispatchPrepared(const DispatchArgs& args)
-        : steps{args.shuffle, u32(packs_of<To>(args.shuffle.hidden))}, is_few(steps.are_few(args.token_count)) {
+        : steps{args.shuffle, u32(packs_of<To>(args.shuffle.hidden)), kStepPacks<To>}, is_few(steps.are_few(args.token_count)) {
         slots.find(args.shuffle);
         if (!is_few) return;
         turn = steps.first_turn();

@@ -29,7 +29,7 @@ __device__ __forceinline__ bool are_near(const Shuffle& shuffle) {
 template <class From, class To>
 __device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, const Step& step, Source<From, To>& source) {
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
-    if (i < steps.row_packs) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    if (steps.holds(step)) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
     else if constexpr (sizeof(To) == sizeof(Float8)) source = {};
 }
 
@@ -75,8 +75,7 @@ struct Early {
 
     // Once the pack of a step is there.
     __device__ void round(const DispatchArgs& args, const Steps& steps, const Step& step) {
-        const u64 i = step.first + threadIdx.x % 32;
-        if (i < steps.row_packs) source.template transform<Transform>(args.transform, step.token, i);
+        if (steps.holds(step)) source.template transform<Transform>(args.transform, step.token, step.first + threadIdx.x % 32);
         pack = Cast<From, To>::round(source, scale);
     }
 };
@@ -130,26 +129,37 @@ __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
     return __reduce_or_sync(0xffffffffu, ranks);
 }
 
+// The scales of a step of 8-bit floats are the pack behind theirs. All lanes of a warp.
+__device__ __forceinline__ Pack with_scales(Pack pack, float scale) {
+    const u32 bits = bits_as<u32>(scale);
+    u64 words[3];
+#pragma unroll
+    for (int group = 0; group < 3; ++group) words[group] = __shfl_sync(kWholeWarp, bits, group * kGroupLanes);
+    return threadIdx.x % 32 == kStepPacks<Float8> ? Pack{words[1] << 32 | words[0], words[2]} : pack;
+}
+__device__ __forceinline__ float scale_of(Pack pack) {
+    const u64 x = __shfl_sync(kWholeWarp, pack.x, int(kStepPacks<Float8>)), y = __shfl_sync(kWholeWarp, pack.y, int(kStepPacks<Float8>));
+    const u32 group = threadIdx.x % 32 / kGroupLanes;
+    return bits_as<float>(group == 0 ? u32(x) : group == 1 ? u32(x >> 32) : u32(y));
+}
+
 // Sends the steps of this block; each warp's first one has been rounded.
 template <class From, class To, class Transform>
 __device__ void send_steps(
     const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To, Transform>& early) {
-    const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const u32 warps = blockDim.x / 32, k = u32(args.shuffle.k);
     for (u32 job = threadIdx.x / 32; few.has(job, args.token_count); job += warps) {
         const Step step = job < warps ? early.step : few.step(job);
         if (job >= warps) {
             load_step(args, few, step, early.source);
             early.round(args, few, step);
         }
-        const u32 i = step.first + lane, ranks = ranks_of(places + step.token * u32(args.shuffle.k), u32(args.shuffle.k));
-        if (i >= few.row_packs) continue;
+        Pack pack = early.pack;
+        if constexpr (sizeof(To) == sizeof(Float8)) pack = with_scales(pack, early.scale);
+        const Pack part = part_of_row(pack, few.epoch);
 #pragma unroll 1
-        for (u32 left = ranks; left != 0; left &= left - 1) {
-            const int rank = __ffs(int(left)) - 1;
-            few.send(rank, step.position + 2 * lane, early.pack);
-            if (begins_group<To>(i))
-                few.send_word(rank, step.position + 2 * kStepPacks + lane / kGroupLanes, bits_as<u32>(early.scale));
-        }
+        for (u32 left = ranks_of(places + step.token * k, k); left != 0; left &= left - 1)
+            few.send_step(__ffs(int(left)) - 1, step, part);
     }
 }
 
@@ -236,11 +246,13 @@ __device__ void receive_steps(
     few.share(table.tokens, turn, [&](int source, const Step& step) {
         const u32 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
-        FewTokens::Arrival arrival = few.look(source, step.position, begins_group<To>(i));  // on its way meanwhile
+        FewTokens::Coming<1> coming(few, 1u << source, source, step);  // meanwhile
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
-        if (count == 0 || i >= few.row_packs || !few.receive_step(source, step.position, begins_group<To>(i), arrival)) return;
-        const Pack pack = arrival.pack();
-        const float scale = arrival.scale();
+        if (count == 0 || !few.receive(coming, source)) return;
+        const Pack pack = coming.packs[0];
+        float scale = 0;
+        if constexpr (sizeof(To) == sizeof(Float8)) scale = scale_of(pack);
+        if (!few.holds(step)) return;
 #pragma unroll 1
         for (int r = 0; r < count; ++r) {
             rows[u64(list.row[r]) * few.row_packs + i] = pack;

@@ -1,4 +1,4 @@
-// Few tokens travel as packets, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
+// Few tokens travel as packets and lines, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
 //
 // A rank tells every other
 //   how many tokens it has, of this dispatch: so all ranks know whether all have few;
@@ -7,17 +7,19 @@
 // once a block of its reader has entered the one before, and then all blocks have left the one before that. From all ranks'
 // choices every block knows where each row belongs, on whatever rank, as if it had counts.
 //
-// The rows come in *steps*: what one warp moves at a time, 32 packs of a row and the scales that go with them. They are
-// divided among the blocks like cards, so that many blocks move one token, and a step goes from block b to block b.
+// The rows come in *steps*: what one warp moves at a time, a row of lines (line.cuh) of 30 packs, or of 24 packs of 8-bit floats
+// and one of their scales. They are divided among the blocks like cards, so that many blocks move one token, and a step goes
+// from block b to block b.
 #pragma once
+#include "line.cuh"
 #include "packet.cuh"
 #include "shuffle.cuh"
 
 constexpr int kMostFewChoices = 1024;                      // of all ranks together
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
-constexpr u32 kStepPacks = 32, kStepScales = 4;            // of a step
-constexpr u32 kStepPackets = 2 * kStepPacks + kStepScales;
-constexpr u32 kStepLanes = kStepPacks / kStepScales;       // with one scale
+template <class T>
+constexpr u32 kStepPacks = sizeof(T) == sizeof(Float8) ? 24 : kRowPacks;
+constexpr u32 kWholeWarp = 0xffffffffu;
 constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
 constexpr int kNoPlace = -1;
@@ -33,17 +35,18 @@ __device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>
 
 struct Step {
     u32 token = 0;
-    u32 first = 0;     // pack of the row
-    u32 position = 0;  // in a slot
+    u32 first = 0;  // pack of the token's row
+    u32 row = 0;    // of lines, in a slot
 
-    __device__ u64 known() const { return token ^ first ^ position; }
+    __device__ u64 known() const { return token ^ first ^ row; }
 };
 
 // The steps of a block. What a warp begins with is found while the kernel before still runs: a division takes as long as a
 // dozen other instructions.
 struct Steps {
     const Shuffle& shuffle;
-    const u32 row_packs;  // of what travels: rows there, results back
+    const u32 row_packs;   // of what travels: rows there, results back
+    const u32 step_packs;  // at most, of a step of it
 
     // Without room for few tokens, not even none are.
     __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
@@ -53,7 +56,13 @@ struct Steps {
 
     __device__ Step step(u32 job) const {
         const u32 token = number(job) / steps();
-        return Step{token, (number(job) - token * steps()) * kStepPacks, u32(shuffle.steps_at) + job * kStepPackets};
+        return Step{token, (number(job) - token * steps()) * step_packs, job};
+    }
+
+    // Has this lane a pack of it?
+    __device__ bool holds(const Step& step) const {
+        const u32 lane = threadIdx.x % 32;
+        return lane < step_packs && step.first + lane < row_packs;
     }
 
     // A warp's turn at the steps of some source.
@@ -87,43 +96,64 @@ struct Steps {
     }
 
   private:
-    __device__ u32 steps() const { return (row_packs + kStepPacks - 1) / kStepPacks; }
+    __device__ u32 steps() const { return (row_packs + step_packs - 1) / step_packs; }
     __device__ static u32 number(u32 job) { return blockIdx.x + job * gridDim.x; }  // of all blocks' steps
 };
 
+// What lane l stores of a row of lines, if it has pack l of 30; and back.
+__device__ __forceinline__ Pack part_of_row(Pack pack, u32 epoch) {
+    const u32 lane = threadIdx.x % 32, from = pack_of_lane(lane);
+    const u64 x = __shfl_sync(kWholeWarp, pack.x, int(from)), y = __shfl_sync(kWholeWarp, pack.y, int(from));
+    return Pack{lane % 16 == 15 ? y : x, lane % 8 == 7 ? epoch : y};
+}
+__device__ __forceinline__ Pack pack_of_row(Pack part) {
+    const u32 lane = threadIdx.x % 32, half = lane / 15 * 16, of_half = lane % 15;
+    const u32 from = half + (of_half < 7 ? of_half : of_half == 14 ? 7 : of_half + 1);
+    const u64 x = __shfl_sync(kWholeWarp, part.x, int(from % 32)), y = __shfl_sync(kWholeWarp, part.y, int(from % 32));
+    const u64 split = __shfl_sync(kWholeWarp, part.x, int((half + 15) % 32));
+    return Pack{x, of_half == 14 ? split : y};
+}
+
 struct Slots {  // in shared memory, since finding one takes its time
-    Pack* out[kMaxRanks];    // what this block sends to each rank,
-    Pack* in[kMaxRanks];     //   and has from the same block of each,
-    Pack* first[kMaxRanks];  //   and what this rank has from each one's first block
+    Pack* out[kMaxRanks];       // packets of this block to each rank,
+    Pack* first[kMaxRanks];     // of each one's first block to this rank,
+    Pack* out_rows[kMaxRanks];  // lines of this block to each rank,
+    Pack* in_rows[kMaxRanks];   // and of the same block of each
 };
 
-// Packets between a rank's slots for blocks of `source` that follow each other: two parities of those for all sources.
-__device__ __forceinline__ u32 slot_stride(const Shuffle& shuffle, int source) {
-    return 2 * shuffle.team.slot_packets * (source == shuffle.team.rank ? 1 : u32(shuffle.team.size) - 1);
+// A rank's slots for blocks of `source` that follow each other: so many lie between them, two parities of those for all sources.
+__device__ __forceinline__ u32 slots_between(const Shuffle& shuffle, int source) {
+    return 2 * (source == shuffle.team.rank ? 1 : u32(shuffle.team.size) - 1);
 }
 
 // Thread r finds those of rank r, in operations of even epochs, before it knows the epoch.
 struct FoundSlots {
-    Pack *out = nullptr, *first = nullptr;
-    u32 stride = 0;
+    Pack *out = nullptr, *first = nullptr, *out_rows = nullptr, *in_rows = nullptr;
+    u32 odd = 0;  // slots from there to those of odd epochs
 
     __device__ void find(const Shuffle& shuffle) {
         const int rank = int(threadIdx.x), me = shuffle.team.rank;
         if (rank >= shuffle.team.size) return;
-        stride = slot_stride(shuffle, rank);
-        out = first_slot(shuffle, rank, me) + u64(blockIdx.x) * stride;
-        first = first_slot(shuffle, me, rank);
+        const Team& team = shuffle.team;
+        const u64 block = u64(blockIdx.x) * slots_between(shuffle, rank), packets = team.slot_packets;
+        const u64 places = u64(team.slot_rows) * kRowPlaces;
+        odd = slots_between(shuffle, rank) / 2;
+        out = at(shuffle, rank, me, team.packets_offset, shuffle.own_slots, packets) + block * packets;
+        first = at(shuffle, me, rank, team.packets_offset, shuffle.own_slots, packets);
+        out_rows = at(shuffle, rank, me, team.lines_offset, shuffle.own_rows, places) + block * places;
+        in_rows = at(shuffle, me, rank, team.lines_offset, shuffle.own_rows, places) + block * places;
     }
 
-    __device__ u64 known() const { return u64(out) ^ u64(first) ^ stride; }
+    __device__ u64 known() const { return u64(out) ^ u64(first) ^ u64(out_rows) ^ u64(in_rows) ^ odd; }
 
   private:
-    // A rank has a place for what it sends to itself, too, which no other ever sees.
-    __device__ static Pack* first_slot(const Shuffle& shuffle, int holder, int source) {
+    // The first block's, among the holder's slots of so many packs each from `offset` on. A rank has `own` ones for what it sends
+    // to itself, too, which no other ever sees.
+    __device__ static Pack* at(const Shuffle& shuffle, int holder, int source, u64 offset, Pack* own, u64 packs) {
+        if (holder == source) return own;
         const Team& team = shuffle.team;
-        if (holder == source) return shuffle.own_slots;
         const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
-        return reinterpret_cast<Pack*>(team.base[holder] + team.packets_offset) + u64(place) * team.slot_packets;
+        return reinterpret_cast<Pack*>(team.base[holder] + offset) + place * packs;
     }
 };
 
@@ -135,17 +165,17 @@ struct FewTokens : Steps {
     __device__ void keep(const FoundSlots& found) const {
         const int rank = int(threadIdx.x);
         if (rank >= shuffle.team.size) return;
-        const u64 odd = epoch & 1 ? found.stride / 2 : 0;
-        slots.out[rank] = found.out + odd;
-        slots.first[rank] = found.first + odd;
-        slots.in[rank] = found.first + odd + u64(blockIdx.x) * found.stride;
+        const u64 odd = epoch & 1 ? found.odd : 0, packets = odd * shuffle.team.slot_packets;
+        const u64 places = odd * shuffle.team.slot_rows * kRowPlaces;
+        slots.out[rank] = found.out + packets;
+        slots.first[rank] = found.first + packets;
+        slots.out_rows[rank] = found.out_rows + places;
+        slots.in_rows[rank] = found.in_rows + places;
     }
-
-    __device__ const Pack* inbox(int source) const { return slots.in[source]; }
 
     // What block `block` of `source` has told this rank.
     __device__ const Pack* told(int source, u32 block, u32 position) const {
-        return slots.first[source] + u64(block) * slot_stride(shuffle, source) + position;
+        return slots.first[source] + u64(block * slots_between(shuffle, source)) * shuffle.team.slot_packets + position;
     }
 
     __device__ void send_word(int holder, u32 position, u64 word) const {
@@ -198,55 +228,47 @@ struct FewTokens : Steps {
         return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
     }
 
-    // A lane's pack of a step, and, where a group begins, its scale.
-    struct Arrival {
-        Pack packets[3];
+    // Steps are sent and received by all lanes of a warp. `part`: part_of_row.
+    __device__ void send_step(int holder, const Step& step, Pack part) const {
+        st_line_sys(slots.out_rows[holder] + step.row * kRowPlaces + threadIdx.x % 32, part);
+    }
 
-        __device__ Pack pack() const { return Pack{payload(packets[0]), payload(packets[1])}; }
-        __device__ float scale() const { return bits_as<float>(u32(payload(packets[2]))); }
+    // The step of sources first, first + 1 … that have a bit in `sources`, looked at once: on its way when this returns.
+    template <int kCount>
+    struct Coming {
+        const Pack* places[kCount];  // null: not of this one. Found before, so that a look is short
+        Pack packs[kCount];
+
+        __device__ Coming(const FewTokens& few, u32 sources, int first, const Step& step) {
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                places[s] = sources >> (first + s) & 1 ? few.slots.in_rows[first + s] + step.row * kRowPlaces + threadIdx.x % 32 : nullptr;
+            look();
+        }
+
+        __device__ void look() {
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                if (places[s] != nullptr) packs[s] = ld_line_sys(places[s]);
+        }
+
+        __device__ bool has_come(int s, u32 epoch) const { return places[s] == nullptr || threadIdx.x % 8 != 7 || packs[s].y == epoch; }
     };
 
-    __device__ Arrival look(int source, u32 position, bool begins_group) const {
-        const u32 lane = threadIdx.x % 32;
-        const Pack* packets = inbox(source) + position;
-        const Pack first = ld_packet_sys(packets + 2 * lane), second = ld_packet_sys(packets + 2 * lane + 1);
-        return Arrival{{first, second, begins_group ? ld_packet_sys(packets + 2 * kStepPacks + lane / kStepLanes) : first}};
-    }
-
-    // Until all of it is new; `arrival` is what a first look has found.
-    __device__ bool receive_step(int source, u32 position, bool begins_group, Arrival& arrival) const {
+    // Looks until it has come: then `packs` are those of the lanes.
+    template <int kCount>
+    __device__ bool receive(Coming<kCount>& coming, int first) const {
         Patience patience;
         for (;;) {
-            const bool first = is_new(arrival.packets[0], epoch), second = is_new(arrival.packets[1], epoch);
-            if (first && second && is_new(arrival.packets[2], epoch)) return true;
-            const auto what = [&] { return awaited(source, first ? second ? arrival.packets[2] : arrival.packets[1] : arrival.packets[0]); };
-            if (!patience.lasts(shuffle.team, what)) return false;
-            arrival = look(source, position, begins_group);
-        }
-    }
-
-    // One pack from each of the sources first, first + 1 … that have a bit in `sources`.
-    __device__ bool receive_each(u32 sources, int first, u32 position, Pack (&packs)[kSourcesAtOnce]) const {
-        Pack words[kSourcesAtOnce][2];
-        Patience patience;
-        for (;;) {
+            bool all = true;
 #pragma unroll
-            for (int s = 0; s < kSourcesAtOnce; ++s)
-                if (sources >> (first + s) & 1) {
-                    words[s][0] = ld_packet_sys(inbox(first + s) + position);
-                    words[s][1] = ld_packet_sys(inbox(first + s) + position + 1);
-                }
-            int missing = -1;
-#pragma unroll
-            for (int s = 0; s < kSourcesAtOnce; ++s)
-                if ((sources >> (first + s) & 1) && !(is_new(words[s][0], epoch) && is_new(words[s][1], epoch)))
-                    missing = first + s;
-            if (missing < 0) break;
-            const auto what = [&] { return awaited(missing, ld_packet_sys(inbox(missing) + position)); };
-            if (!patience.lasts(shuffle.team, what)) return false;
+            for (int s = 0; s < kCount; ++s) all &= coming.has_come(s, epoch);
+            if (__all_sync(kWholeWarp, all)) break;
+            if (patience.is_due() && !is_worth_it(patience, coming, first)) return false;
+            coming.look();
         }
 #pragma unroll
-        for (int s = 0; s < kSourcesAtOnce; ++s) packs[s] = Pack{payload(words[s][0]), payload(words[s][1])};
+        for (int s = 0; s < kCount; ++s) coming.packs[s] = pack_of_row(coming.packs[s]);
         return true;
     }
 
@@ -275,6 +297,16 @@ struct FewTokens : Steps {
     __device__ bool all_have(const i64* tokens) const { return are_few(most_of(tokens)); }
 
   private:
+    // Another look? One lane asks for all.
+    template <int kCount>
+    __device__ bool is_worth_it(Patience& patience, const Coming<kCount>& coming, int first) const {
+        int missing = first;
+#pragma unroll
+        for (int s = 0; s < kCount; ++s)
+            if (!__all_sync(kWholeWarp, coming.has_come(s, epoch))) missing = first + s;
+        return __all_sync(kWholeWarp, threadIdx.x % 32 != 0 || patience.look(shuffle.team, awaited(missing, Pack{0, 0})));
+    }
+
     __device__ Awaited awaited(int source, Pack stale) const {
         return Awaited{epoch, int(blockIdx.x), source, epoch, stale.x >> 32};
     }

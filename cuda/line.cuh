@@ -14,6 +14,13 @@ constexpr u32 kRowPacks = 30;     // of payload
 constexpr u32 kRowPlaces = kRowNbytes / kPackNbytes;  // packs that a row takes
 constexpr int kLinesAtOnce = 4;   // ranks, or rows, that are on their way before the first is used
 
+// The pack that a lane has in a row. Of every two lines one pack is in halves, before the two flags: it is lane 7's of 16, and
+// lane 15 has none, but the other half.
+__device__ __forceinline__ u32 pack_of_lane(u32 lane) {
+    const u32 of_two = lane % 16;
+    return lane / 16 * 15 + (of_two < 7 ? of_two : of_two == 7 ? 14 : of_two - 1);
+}
+
 __device__ __forceinline__ u32 rows_in(u64 nbytes) { return u32((packs_in(nbytes) + kRowPacks - 1) / kRowPacks); }
 
 // The line slots of a channel in this operation. All lanes of a warp make its calls, with the same arguments but for packs.
@@ -31,12 +38,8 @@ struct Lines {
           inbox(slot(channel.team.rank, channel.team.rank + 1)),
           lane(threadIdx.x % 32) {}
 
-    // The pack of a message that this lane has in a row. Of every two lines one pack is in halves, before the two flags: it is
-    // lane 7's of 16, and lane 15 has none.
-    __device__ u32 pack(u32 row) const {
-        const u32 of_two = lane % 16;
-        return row * kRowPacks + lane / 16 * 15 + (of_two < 7 ? of_two : of_two == 7 ? 14 : of_two - 1);
-    }
+    // The pack of a message that this lane has in a row.
+    __device__ u32 pack(u32 row) const { return row * kRowPacks + pack_of_lane(lane); }
     __device__ bool has_pack() const { return lane % 16 != 15; }
 
     __device__ Pack* outbox(int peer) const { return slot(peer, channel.team.rank); }

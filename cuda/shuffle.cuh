@@ -37,14 +37,15 @@ struct Shuffle {
     const u32* places;         // [experts][replicas]: expert_place
     int* histograms;           // [blocks][buckets]: how many choices of a block go to each bucket
     int* matrix;               // [size][buckets]: how many of a rank
-    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh
+    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh,
+    Pack* own_rows;            // [blocks][2][slot_rows][kRowPlaces]: and its rows of lines
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
     i64 few_tokens;        // up to so many of each rank travel as packets
     i64 alone_choices;     // up to so many of its rank every block counts for itself
-    i64 words_at, steps_at;  // in a slot: what a block tells of few tokens; its steps
+    i64 words_at;          // in a slot of packets: what a block tells of few tokens
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;
@@ -226,8 +227,10 @@ __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stag
 // slot of the next operation is cleared (Channel::scrub). All threads.
 __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
     if (channel.epoch != 0xffffffffu && channel.epoch != 2) return;
-    Pack* slots = shuffle.own_slots + (u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1)) * shuffle.team.slot_packets;
-    for (u32 i = threadIdx.x; i < shuffle.team.slot_packets; i += blockDim.x) st_packet_sys(slots + i, Pack{0, 0});
+    const u64 slot = u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1), packets = shuffle.team.slot_packets;
+    const u64 places = u64(shuffle.team.slot_rows) * (kRowNbytes / kPackNbytes);
+    for (u64 i = threadIdx.x; i < packets; i += blockDim.x) st_packet_sys(shuffle.own_slots + slot * packets + i, Pack{0, 0});
+    for (u64 i = threadIdx.x; i < places; i += blockDim.x) st_packet_sys(shuffle.own_rows + slot * places + i, Pack{0, 0});
     __syncthreads();
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .errors import NotSupported
-from .layout import MAX_RANKS, PACK_NBYTES, Layout
+from .layout import MAX_RANKS, PACK_NBYTES, ROW_NBYTES, Layout
 
 MAX_BUCKETS = 1024  # kMaxBuckets of cuda/shuffle.cuh
 MAX_CHOICES = 128  # kMaxChoices
@@ -20,11 +20,11 @@ MAX_ALL_CHOICES = 2**31 - 1  # of all ranks: kernels count rows as int
 GROUP = 128  # elements with one scale: kGroup of cuda/cast.cuh
 ALIGNMENT = 256
 MOST_FEW_CHOICES, MOST_FEW_COUNTS = 1024, 4096  # kMostFewChoices and kMostFewCounts of cuda/few_tokens.cuh
-STEP_PACKS, STEP_PACKETS = 32, 68  # kStepPacks, kStepPackets
+STEP_PACKS, SCALED_STEP_PACKS = 30, 24  # of rows, and of rows of 8-bit floats: kStepPacks
 FEW_NBYTES = 8 << 20  # of all packets of few tokens
 ALONE_CHOICES = 4096  # of a rank that every block counts for itself
 
-SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q4Q14q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
+SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q5Q13q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
 DISPATCH = struct.Struct("=12Q3q4Q")  # DispatchArgs after its Shuffle, but for the phases
 COMBINE = struct.Struct("=6Q2q4Q")  # CombineArgs likewise
 COLLECT = struct.Struct("=5Q1q")  # CollectArgs
@@ -94,8 +94,7 @@ class Parts:
 
     lease: Layout
     few_tokens: int  # up to so many of each rank travel as packets
-    words: int  # in a slot, by packets: what a block tells of few tokens
-    steps: int  # and its steps
+    words: int  # in a slot of packets: what a block tells of few tokens
     rows: int
     scales: int
     ways: int
@@ -106,7 +105,7 @@ class Parts:
 
 
 def plan(
-    size: int, blocks: int, buckets: int, most_choices: tuple[int, int], row_nbytes: int, nbytes: tuple[int, ...]
+    size: int, blocks: int, buckets: int, most_choices: tuple[int, int], steps: int, nbytes: tuple[int, ...]
 ) -> Parts:
     """Lay out the memory of a shuffle.
 
@@ -114,34 +113,28 @@ def plan(
     ----------
     most_choices : tuple of int
         The most tokens of a rank, and the choices of each.
-    row_nbytes : int
-        The longest row that travels.
+    steps : int
+        Rows of lines that a token takes, there or back; 0: between these ranks there are no lines.
     nbytes : tuple of int
         Of rows, scales, ways, notes, results and values.
     """
     tokens, k = most_choices
-    few = min(tokens, MOST_FEW_CHOICES // (size * k)) if size * buckets <= MOST_FEW_COUNTS else 0
-    while few and size * blocks * 2 * PACK_NBYTES * _slot_packets(blocks, few, k, row_nbytes) > FEW_NBYTES:
+    few = min(tokens, MOST_FEW_CHOICES // (size * k)) if steps and size * buckets <= MOST_FEW_COUNTS else 0
+    while few and size * blocks * 2 * ROW_NBYTES * -(-few * steps // blocks) > FEW_NBYTES:
         few -= 1
     words = 2 * -(-buckets // (4 * blocks))  # one packet has two counts; they are sent by Packs of two packets
-    steps = words + _words(blocks, few, k)
-    lease = Layout(0, size, blocks, words + _slot_packets(blocks, few, k, row_nbytes), 0)
+    packets = words + 1 + -(-few * k // blocks)  # how many tokens, and the block's share of their choices
+    lease = Layout(0, size, blocks, packets, 0, slot_rows=-(-few * steps // blocks))
     offsets = [lease.end]
     for length in nbytes:
         offsets[-1] = -(-offsets[-1] // ALIGNMENT) * ALIGNMENT
         offsets.append(offsets[-1] + length)
-    return Parts(lease, few, words, steps, *offsets)
+    return Parts(lease, few, words, *offsets)
 
 
-def _words(blocks: int, tokens: int, k: int) -> int:
-    """Packets by which a block tells of few tokens: their number, its share of their choices."""
-    return 1 + -(-tokens * k // blocks)
-
-
-def _slot_packets(blocks: int, tokens: int, k: int, row_nbytes: int) -> int:
-    """Packets that a block has for few tokens of a source: words, and its share of the steps."""
-    steps = -(-row_nbytes // (STEP_PACKS * PACK_NBYTES))
-    return _words(blocks, tokens, k) + -(-tokens * steps // blocks) * STEP_PACKETS
+def steps_of(row_nbytes: int, *, scaled: bool) -> int:
+    """Rows of lines that a token's row takes, or one of 8-bit floats with their scales."""
+    return -(-row_nbytes // (PACK_NBYTES * (SCALED_STEP_PACKS if scaled else STEP_PACKS)))
 
 
 def whole(value: Any, name: str, least: int, most: int | None = None) -> int:

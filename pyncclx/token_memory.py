@@ -12,7 +12,7 @@ import numpy as np
 from . import layout, token_layout
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
-from .token_layout import GROUP, SHUFFLE, plan
+from .token_layout import GROUP, SHUFFLE, plan, steps_of
 
 if TYPE_CHECKING:
     from .token_shuffle import TokenShuffle
@@ -26,9 +26,9 @@ ROW_TYPES = {
     "bfloat16": ("bfloat16", FLOAT8),
 }
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
-SOME_TOKENS = 4  # up to here half the blocks do, for one token a quarter, and fewer threads of each:
-SOME_THREADS = 256
-SOME_OF_ALL = 32  # tokens of all ranks together: up to here half the blocks do too
+SOME_TOKENS = 4  # up to here half the blocks do,
+SOME_OF_ALL = 32  # or if all ranks together have so many
+ONE_TOKEN_THREADS = 256  # of a block
 
 
 class Part(NamedTuple):
@@ -102,7 +102,7 @@ class Memory:
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
         self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, size, self.team.layout.channels)
-        self.threads = min(self.team.threads, SOME_THREADS if shuffle.max_tokens <= SOME_TOKENS else self.team.threads)
+        self.threads = min(self.team.threads, ONE_TOKEN_THREADS if shuffle.max_tokens == 1 else self.team.threads)
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes
@@ -113,8 +113,9 @@ class Memory:
         )
         ways = size * shuffle.max_tokens * shuffle.k * 4
         lengths = (rows, scales, ways, 2 * ways, results, values)
-        most_choices, longest = (shuffle.max_tokens, shuffle.k), max(row_nbytes, result_nbytes)
-        self.parts = plan(size, self.blocks, buckets, most_choices, longest, lengths)
+        steps = max(steps_of(row_nbytes, scaled=groups > 0), steps_of(result_nbytes, scaled=False))
+        lines = all(member.lines for member in self.team.members)
+        self.parts = plan(size, self.blocks, buckets, (shuffle.max_tokens, shuffle.k), lines * steps, lengths)
         self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
         whole = device.array(self.window.owner, (self.nbytes,), np.uint8)
@@ -125,6 +126,7 @@ class Memory:
         self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
         self.matrix = self.xp.zeros((size, buckets), np.int32)
         self.own_slots = self.xp.zeros((self.blocks, 2, self.parts.lease.slot_packets, 2), np.uint64)
+        self.own_rows = self.xp.zeros((self.blocks, 2, self.parts.lease.slot_rows, layout.ROW_NBYTES), np.uint8)
         self.arrays = self._arrays()
         self.routes_offset = list(self.arrays.values())[-1].end + 7 & -8  # (tokens, k) uint64: what choices became
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
@@ -143,10 +145,9 @@ class Memory:
         offsets = (parts.rows, parts.scales, parts.ways, parts.notes, parts.results, parts.values)
         constants = SHUFFLE.pack(
             *(address for offset in offsets for address in (*(base + offset for base in bases), *padding)),
-            *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots))),
+            *(self.places.address, *map(address_of, (self.histograms, self.matrix, self.own_slots, self.own_rows))),
             *(shuffle.num_experts, shuffle.placement.replicas, shuffle.k, shuffle.hidden, shuffle.capacity),
-            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, parts.words, parts.steps),
-            self.results_of_token,
+            *(shuffle.max_tokens, parts.few_tokens, token_layout.ALONE_CHOICES, parts.words, self.results_of_token),
             *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )
@@ -188,9 +189,7 @@ class Memory:
 
 
 def default_blocks(max_tokens: int, size: int, most: int) -> int:
-    """All blocks, but for one token or some, which are over before all have begun, and may be launched early."""
-    if max_tokens == 1:
-        return max(1, most // 4)
+    """All blocks, but for some tokens half of them, which may be launched early."""
     some = max_tokens <= SOME_TOKENS or max_tokens * size <= SOME_OF_ALL
     return max(1, most // 2) if some else most
 

@@ -9,7 +9,7 @@ constexpr int kExperts = 5, kHidden = 32, kMostTokens = 40, kMostChoices = 4;
 constexpr i64 kShuffleCapacity = 160, kLittleRoom = 24;
 constexpr int kFewTokens = 2;     // which travel as packets
 constexpr int kAloneChoices = 8;  // which every block counts
-constexpr int kWordsAt = 16, kStepsAt = kWordsAt + 1 + kFewTokens * kMostChoices;  // for 32 buckets, even of one block
+constexpr int kWordsAt = 16;      // after the counts of 32 buckets, even of one block
 
 // What one token shuffle needs of every rank, to the byte; it lives as long as the run.
 struct ShuffleMemory {
@@ -19,15 +19,16 @@ struct ShuffleMemory {
     std::vector<std::unique_ptr<Buffer>> kept;
     u32 places[kMaxRanks][kExperts];
     int histograms[kMaxRanks][16 * kMaxRanks], matrix[kMaxRanks][kMaxRanks * kMaxRanks];
-    std::vector<Pack> own_slots[kMaxRanks];
+    std::vector<Pack> own_slots[kMaxRanks], own_rows[kMaxRanks];
 
     explicit ShuffleMemory(const World& world) : world(world), team{}, parts{} {
         const Settings& settings = world.settings;
         team.size = settings.ranks;
         team.channels = settings.channels;
-        const int steps = kHidden * 4 / int(kStepPacks * sizeof(Pack)) + 1;
-        team.slot_packets = kStepsAt + kFewTokens * steps * kStepPackets;
-        team.packets_offset = sizeof(LeaseHeader) + settings.channels * sizeof(ChannelControl);
+        team.slot_packets = kWordsAt + 1 + kFewTokens * kMostChoices;
+        team.slot_rows = kFewTokens * (kHidden * 4 / int(kRowPacks * sizeof(Pack)) + 1);
+        team.lines_offset = sizeof(LeaseHeader) + settings.channels * sizeof(ChannelControl);
+        team.packets_offset = team.lines_offset + settings.channels * 2 * u64(settings.ranks - 1) * team.slot_rows * kRowNbytes;
         team.timeout_ns = u64(settings.patience_s * 1e9);
         const u64 slots = settings.channels * 2 * u64(settings.ranks - 1) * team.slot_packets;
         team.rings_offset = team.packets_offset + slots * sizeof(Pack);
@@ -43,6 +44,8 @@ struct ShuffleMemory {
                 const u32 epoch = operation_before(settings, draw);
                 own_slots[rank].push_back(epoch == 0 ? Pack{0, 0} : make_packet(draw.below(~0ull), epoch));
             }
+            for (u32 i = 0; i < settings.channels * 2 * team.slot_rows * kRowPlaces; ++i)
+                own_rows[rank].push_back(Pack{draw.below(~0ull), i % 8 == 7 ? operation_before(settings, draw) : draw.below(~0ull)});
         }
         for (int e = 0; e < kExperts; ++e) places[0][e] = expert_place(e * team.size / kExperts, 0);
         for (int e = 1; e < kExperts; ++e)
@@ -135,11 +138,11 @@ struct ShuffleCall {
         shuffle.histograms = memory.histograms[me];
         shuffle.matrix = memory.matrix[me];
         shuffle.own_slots = memory.own_slots[me].data();
+        shuffle.own_rows = memory.own_rows[me].data();
         shuffle.max_tokens = kMostTokens;
         shuffle.few_tokens = kFewTokens;
         shuffle.alone_choices = kAloneChoices;
         shuffle.words_at = kWordsAt;
-        shuffle.steps_at = kStepsAt;
         shuffle.experts = kExperts;
         shuffle.replicas = 1;
         shuffle.k = ways.k;
