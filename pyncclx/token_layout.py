@@ -21,7 +21,7 @@ GROUP = 128  # elements with one scale: kGroup of cuda/cast.cuh
 ALIGNMENT = 256
 MOST_FEW_CHOICES, MOST_FEW_COUNTS = 1024, 4096  # kMostFewChoices and kMostFewCounts of cuda/few_tokens.cuh
 STEP_PACKS, SCALED_STEP_PACKS = 30, 24  # of rows, and of rows of 8-bit floats: kStepPacks
-FEW_NBYTES = 8 << 20  # of all packets of few tokens
+FEW_NBYTES = 8 << 20  # of all lines of few tokens
 ALONE_CHOICES = 4096  # of a rank that every block counts for itself
 
 SHUFFLE = struct.Struct(f"={6 * MAX_RANKS}Q5Q13q{MAX_RANKS + 1}q")  # Shuffle of cuda/shuffle.cuh, after its Team
@@ -93,7 +93,7 @@ class Parts:
     """Offsets in a shuffle's memory, the same on all ranks: workspace, rows, …; then the end."""
 
     lease: Layout
-    few_tokens: int  # up to so many of each rank travel as packets
+    few_tokens: int  # up to so many of each rank travel as lines
     words: int  # in a slot of packets: what a block tells of few tokens
     rows: int
     scales: int
