@@ -3,7 +3,7 @@
 // The sum has a fixed order, whatever the run or the layout of the rows: a rank adds weight * result over the
 // token's rows that it has, in the order of the choices, in single precision, rounds to the type of the results and
 // sends it; the token's rank adds what comes, in rank order, in single precision, and rounds once more. So a token's
-// results travel once from each rank, as its data did: as packets, if all ranks have few tokens (few_tokens.cuh), else
+// results travel once from each rank, as its data did: as lines, if all ranks have few tokens (few_tokens.cuh), else
 // to their places, while some of the warps add up what has come.
 #include "combine_few.cuh"
 

@@ -1,4 +1,4 @@
-// A combine of few tokens: what is known of their rows is read at once, then sums leave as packets, and are added up.
+// A combine of few tokens: what is known of their rows is read at once, then sums leave as lines, and are added up.
 #pragma once
 #include "few_tokens.cuh"
 #include "row_transform.cuh"

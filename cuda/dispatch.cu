@@ -1,7 +1,7 @@
 // Dispatch: every token goes to the ranks of its experts, and lands grouped, ready for the experts.
 //
 // One launch, whatever the routing; the host knows no count. Rows of a bucket are in the order (source, token, choice).
-// If all ranks have few tokens, these travel as packets, with all choices (few_tokens.cuh). Otherwise
+// If all ranks have few tokens, these travel as lines, beside all choices (few_tokens.cuh). Otherwise
 //   1. the ranks exchange counts, so that each knows where its rows belong, on whatever rank (counting.cuh);
 //   2. some of the warps store them there, each token once to a rank, with its ways and notes of its choices;
 //   3. the others copy a token's data to its other rows as it comes, and hand out ways and notes.
@@ -48,6 +48,7 @@ __device__ bool begin(
         __syncthreads();
         if (!args.reuse) send_choices(args, few, table);
         send_steps(args, few, OwnChoices(table).place, prepared.early);
+        if (args.reuse) __syncthreads();  // lines are whole between GPUs; what a block sends to itself is read after a barrier
     }
     bool ok = true;
     if (!args.reuse && all_few) {

@@ -5,21 +5,14 @@
 //   one word for each choice of theirs: its place, its number in its bucket, its weight.
 // Its blocks tell a share each, in their slots, and all blocks of a rank read all shares: a slot is written in an operation
 // once a block of its reader has entered the one before, and then all blocks have left the one before that. From all ranks'
-// choices every block knows where each row belongs, on whatever rank, as if it had counts.
-//
-// The rows come in *steps*: what one warp moves at a time, a row of lines (line.cuh) of 30 packs, or of 24 packs of 8-bit floats
-// and one of their scales. They are divided among the blocks like cards, so that many blocks move one token, and a step goes
-// from block b to block b.
+// choices every block knows where each row belongs, on whatever rank, as if it had counts. Rows: few_steps.cuh.
 #pragma once
-#include "line.cuh"
+#include "few_slots.cuh"
+#include "few_steps.cuh"
 #include "packet.cuh"
-#include "shuffle.cuh"
 
 constexpr int kMostFewChoices = 1024;                      // of all ranks together
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
-template <class T>
-constexpr u32 kStepPacks = sizeof(T) == sizeof(Float8) ? 24 : kRowPacks;
-constexpr u32 kWholeWarp = 0xffffffffu;
 constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
 constexpr int kNoPlace = -1;
@@ -32,130 +25,6 @@ __device__ __forceinline__ bool is_choice(u64 word) { return u32(word) != kNoCho
 __device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; }
 __device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
 __device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
-
-struct Step {
-    u32 token = 0;
-    u32 first = 0;  // pack of the token's row
-    u32 row = 0;    // of lines, in a slot
-
-    __device__ u64 known() const { return token ^ first ^ row; }
-};
-
-// The steps of a block. What a warp begins with is found while the kernel before still runs: a division takes as long as a
-// dozen other instructions.
-struct Steps {
-    const Shuffle& shuffle;
-    const u32 row_packs;   // of what travels: rows there, results back
-    const u32 step_packs;  // at most, of a step of it
-
-    // Without room for few tokens, not even none are.
-    __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
-
-    // Has this block a step `job`, if there are so many tokens?
-    __device__ bool has(u32 job, i64 tokens) const { return number(job) < u32(tokens) * steps(); }
-
-    __device__ Step step(u32 job) const {
-        const u32 token = number(job) / steps();
-        return Step{token, (number(job) - token * steps()) * step_packs, job};
-    }
-
-    // Has this lane a pack of it?
-    __device__ bool holds(const Step& step) const {
-        const u32 lane = threadIdx.x % 32;
-        return lane < step_packs && step.first + lane < row_packs;
-    }
-
-    // A warp's turn at the steps of some source.
-    struct Turn {
-        u32 job = 0, source = 0;
-        Step step;
-
-        Turn() = default;
-        __device__ Turn(const Steps& steps, u32 turn)
-            : job(turn / u32(steps.shuffle.team.size)), source(turn - job * u32(steps.shuffle.team.size)), step(steps.step(job)) {}
-
-        __device__ u64 known() const { return u64(source) << 32 ^ step.known(); }
-    };
-
-    __device__ Turn first_turn() const { return Turn(*this, threadIdx.x / 32); }
-
-    // Warps of the block take turns: `each(source, step)`.
-    template <class Each>
-    __device__ void share(const i64* tokens, Turn turn, Each each) const {
-        const u32 size = u32(shuffle.team.size), warps = blockDim.x / 32;
-        for (const i64 most = most_of(tokens); has(turn.job, most); turn = Turn(*this, turn.job * size + turn.source + warps))
-            if (turn.step.token < tokens[turn.source]) each(int(turn.source), turn.step);
-    }
-
-    // Of the rank that has most.
-    __device__ i64 most_of(const i64* tokens) const {
-        i64 most = 0;
-#pragma unroll 4
-        for (int rank = 0; rank < shuffle.team.size; ++rank) most = tokens[rank] > most ? tokens[rank] : most;
-        return most;
-    }
-
-  private:
-    __device__ u32 steps() const { return (row_packs + step_packs - 1) / step_packs; }
-    __device__ static u32 number(u32 job) { return blockIdx.x + job * gridDim.x; }  // of all blocks' steps
-};
-
-// What lane l stores of a row of lines, if it has pack l of 30; and back.
-__device__ __forceinline__ Pack part_of_row(Pack pack, u32 epoch) {
-    const u32 lane = threadIdx.x % 32, from = pack_of_lane(lane);
-    const u64 x = __shfl_sync(kWholeWarp, pack.x, int(from)), y = __shfl_sync(kWholeWarp, pack.y, int(from));
-    return Pack{lane % 16 == 15 ? y : x, lane % 8 == 7 ? epoch : y};
-}
-__device__ __forceinline__ Pack pack_of_row(Pack part) {
-    const u32 lane = threadIdx.x % 32, half = lane / 15 * 16, of_half = lane % 15;
-    const u32 from = half + (of_half < 7 ? of_half : of_half == 14 ? 7 : of_half + 1);
-    const u64 x = __shfl_sync(kWholeWarp, part.x, int(from % 32)), y = __shfl_sync(kWholeWarp, part.y, int(from % 32));
-    const u64 split = __shfl_sync(kWholeWarp, part.x, int((half + 15) % 32));
-    return Pack{x, of_half == 14 ? split : y};
-}
-
-struct Slots {  // in shared memory, since finding one takes its time
-    Pack* out[kMaxRanks];       // packets of this block to each rank,
-    Pack* first[kMaxRanks];     // of each one's first block to this rank,
-    Pack* out_rows[kMaxRanks];  // lines of this block to each rank,
-    Pack* in_rows[kMaxRanks];   // and of the same block of each
-};
-
-// A rank's slots for blocks of `source` that follow each other: so many lie between them, two parities of those for all sources.
-__device__ __forceinline__ u32 slots_between(const Shuffle& shuffle, int source) {
-    return 2 * (source == shuffle.team.rank ? 1 : u32(shuffle.team.size) - 1);
-}
-
-// Thread r finds those of rank r, in operations of even epochs, before it knows the epoch.
-struct FoundSlots {
-    Pack *out = nullptr, *first = nullptr, *out_rows = nullptr, *in_rows = nullptr;
-    u32 odd = 0;  // slots from there to those of odd epochs
-
-    __device__ void find(const Shuffle& shuffle) {
-        const int rank = int(threadIdx.x), me = shuffle.team.rank;
-        if (rank >= shuffle.team.size) return;
-        const Team& team = shuffle.team;
-        const u64 block = u64(blockIdx.x) * slots_between(shuffle, rank), packets = team.slot_packets;
-        const u64 places = u64(team.slot_rows) * kRowPlaces;
-        odd = slots_between(shuffle, rank) / 2;
-        out = at(shuffle, rank, me, team.packets_offset, shuffle.own_slots, packets) + block * packets;
-        first = at(shuffle, me, rank, team.packets_offset, shuffle.own_slots, packets);
-        out_rows = at(shuffle, rank, me, team.lines_offset, shuffle.own_rows, places) + block * places;
-        in_rows = at(shuffle, me, rank, team.lines_offset, shuffle.own_rows, places) + block * places;
-    }
-
-    __device__ u64 known() const { return u64(out) ^ u64(first) ^ u64(out_rows) ^ u64(in_rows) ^ odd; }
-
-  private:
-    // The first block's, among the holder's slots of so many packs each from `offset` on. A rank has `own` ones for what it sends
-    // to itself, too, which no other ever sees.
-    __device__ static Pack* at(const Shuffle& shuffle, int holder, int source, u64 offset, Pack* own, u64 packs) {
-        if (holder == source) return own;
-        const Team& team = shuffle.team;
-        const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
-        return reinterpret_cast<Pack*>(team.base[holder] + offset) + place * packs;
-    }
-};
 
 struct FewTokens : Steps {
     const u32 epoch;

@@ -6,7 +6,7 @@
 //
 // Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has. Its warps take
 // them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage. Ranks talk through a workspace of the shuffle's own,
-// which is laid out like a lease, with larger packet slots.
+// which is laid out like a lease.
 #pragma once
 #include "channel.cuh"
 #include "numbers.cuh"
@@ -43,7 +43,7 @@ struct Shuffle {
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
-    i64 few_tokens;        // up to so many of each rank travel as packets
+    i64 few_tokens;        // up to so many of each rank travel as lines
     i64 alone_choices;     // up to so many of its rank every block counts for itself
     i64 words_at;          // in a slot of packets: what a block tells of few tokens
     i64 results_of_token;  // ranks that a token's results can come from, at most
