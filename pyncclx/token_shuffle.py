@@ -113,8 +113,8 @@ class TokenShuffle(Launching):
         memory = self.held()
         return (
             f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
-            "as lines, their choices as packets; of more, counts go as packets, then rows straight to where they belong, "
-            f"in {memory.nbytes} bytes of memory that all ranks have mapped"
+            "as lines, their choices as packets; of more, counts go as packets, then rows straight to where they "
+            f"belong, in {memory.nbytes} bytes of memory that all ranks have mapped"
         )
 
     # Operations
