@@ -20,7 +20,7 @@ __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
     u32 ranks = 0;
     for (u32 c = threadIdx.x % 32; c < k; c += 32)
         if (places[c] != kNoPlace) ranks |= 1u << place_rank(u32(places[c]));
-    return __reduce_or_sync(0xffffffffu, ranks);
+    return __reduce_or_sync(kWholeWarp, ranks);
 }
 
 // Sends the steps of this block; each warp's first one has been rounded.

@@ -13,7 +13,7 @@
 
 constexpr int kMostFewChoices = 1024;                      // of all ranks together
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
-constexpr int kSourcesAtOnce = 4;                          // whose packets are fetched before the first is looked at
+constexpr int kSourcesAtOnce = 4;                          // whose lines are fetched before the first is looked at
 constexpr u32 kNoChoice = ~u32(0);
 constexpr int kNoPlace = -1;
 

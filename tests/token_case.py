@@ -14,7 +14,7 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 
 @pytest.fixture(name="regime", params=["few", "many", "both"])
 def token_regime(request, monkeypatch, comm):
-    """Tokens travel as packets if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
+    """Tokens travel as lines if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
     and of many tokens the blocks of a rank count together."""
     if request.param == "many":
         monkeypatch.setattr(token_layout, "FEW_NBYTES", 0)

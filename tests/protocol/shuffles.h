@@ -7,7 +7,7 @@
 
 constexpr int kExperts = 5, kHidden = 32, kMostTokens = 40, kMostChoices = 4;
 constexpr i64 kShuffleCapacity = 160, kLittleRoom = 24;
-constexpr int kFewTokens = 2;     // which travel as packets
+constexpr int kFewTokens = 2;     // which travel as lines
 constexpr int kAloneChoices = 8;  // which every block counts
 constexpr int kWordsAt = 16;      // after the counts of 32 buckets, even of one block
 
@@ -224,12 +224,18 @@ struct ShuffleCall {
         }
     }
 
-    // Once the epoch has begun anew, no packet is from a later one.
+    // Once the epoch has begun anew, no packet and no line is from a later one.
     void check_own_slots() {
         for (u32 i = 0; i < shuffle.team.channels * 2 * shuffle.team.slot_packets; ++i) {
             const u32 epoch = channel_control(shuffle.team, me, int(i / 2 / shuffle.team.slot_packets))->epoch;
             if (epoch < call.world.settings.epoch && u32(shuffle.own_slots[i].x >> 32) > epoch)
                 return call.wrong("own slot", 0, i, "is of an operation long ago");
+        }
+        const u32 places = shuffle.team.slot_rows * kRowPlaces;
+        for (u32 i = 7; i < shuffle.team.channels * 2 * places; i += 8) {
+            const u32 epoch = channel_control(shuffle.team, me, int(i / 2 / places))->epoch;
+            if (epoch < call.world.settings.epoch && shuffle.own_rows[i].y > epoch)
+                return call.wrong("own row", 0, i, "is of an operation long ago");
         }
     }
 };
