@@ -23,7 +23,7 @@ struct Channel {
     const u32 heard;
 
     // Every thread of the block calls it, and `leave` at the end. An operation in two launches is begun by the first.
-    // One that does not announce at once, for a release takes its time, calls `announce` later.
+    // One that does not announce at once calls `announce` later.
     __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
         : team(team),
           index(int(blockIdx.x)),
@@ -38,10 +38,11 @@ struct Channel {
     // What a channel looks at first: where its words are.
     __device__ static u64 known(const Team& team) { return u64(channel_control(team, team.rank, int(blockIdx.x))); }
 
-    // Says to all peers that this rank has begun the operation.
+    // Says to all peers that this rank has begun the operation, and is through with what it read in those before: their kernels
+    // have ended. Nobody takes it for a word about what this rank has stored at a peer; a barrier says so itself.
     __device__ void announce() const {
         const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
-        if (is_peer(peer)) st_release_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
+        if (is_peer(peer)) st_after_loads_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
     }
 
     // The block's operation is over. With `heard` on all threads, every peer is known to have entered it: data
@@ -131,6 +132,7 @@ struct Channel {
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});
+        fence_sys();  // before it is announced
         __syncthreads();
         if (threadIdx.x == 0) mine->heard = 0;  // now that all threads have read it
     }

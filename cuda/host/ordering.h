@@ -70,6 +70,13 @@ void store_release(T* p, T value) {
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
 
+// Loads are never late here, so that the hostile memory may treat it as relaxed, as a GPU does: stores before it may come
+// after it. ThreadSanitizer has to be told that the loads come first.
+template <class T>
+void store_after_loads(T* p, T value) {
+    store_buffer() ? store_relaxed(p, value) : store_release(p, value);
+}
+
 // Before a read-modify-write, which is never delayed: what this block has stored there comes first.
 inline void settle(const void* p) {
     touch();
@@ -110,12 +117,8 @@ inline void st_release_sys(u64* p, u64 v) { emulator::store_release(p, v); }
 inline u32 ld_here(const u32* p) { return *static_cast<const volatile u32*>(p); }
 inline u64 ld_here(const u64* p) { return *static_cast<const volatile u64*>(p); }
 
-// Loads are never late here, so that the hostile memory may treat it as relaxed, as a GPU does: stores before it may come
-// after it. ThreadSanitizer has to be told that the loads come first.
-inline void st_after_loads_sys(u64* p, u64 v) {
-    if (emulator::store_buffer()) return emulator::store_relaxed(p, v);
-    emulator::store_release(p, v);
-}
+inline void st_after_loads_sys(u32* p, u32 v) { emulator::store_after_loads(p, v); }
+inline void st_after_loads_sys(u64* p, u64 v) { emulator::store_after_loads(p, v); }
 
 inline Pack ld_packet_sys(const Pack* p) {
     emulator::check_aligned(p, sizeof(Pack));

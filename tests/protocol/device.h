@@ -105,6 +105,22 @@ inline void put_and_wait(Call& call) {
     put(last, kCredit, {});
 }
 
+// A put to the next rank that nothing announces but a barrier.
+inline void put_and_meet(Call& call) {
+    call.name = "put_blocks and barrier";
+    DeviceMemory& memory = *call.world.device;
+    const int rank = call.team.rank, next = (rank + 1) % call.size(), last = (rank + call.size() - 1) % call.size();
+    const u64 nbytes = call.draw.below(kMostPut + 1);
+    const auto meet = [&] { call.run(barrier, BarrierArgs{call.team}, 1); };
+    const Buffer send(nbytes, any_alignment(call));
+    fill(call, send.as(), nbytes, rank, next);
+    meet();
+    call.run(window_signals::put_blocks, window_signals::PutArgs{send.as(), memory.inboxes[next]->put, nbytes}, call.team.channels);
+    meet();
+    check(call, memory.inboxes[rank]->put, nbytes, last, rank);
+    meet();
+}
+
 // All ranks change the same bytes of one, four of them in a word.
 inline void accumulate_bytes(Call& call) {
     call.name = "accumulate";

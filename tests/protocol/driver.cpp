@@ -102,7 +102,7 @@ void (*const kOperations[])(Call&) = {
     token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,
-    put_and_wait, accumulate_bytes, talk, allreduce_records,
+    put_and_wait, put_and_meet, accumulate_bytes, talk, allreduce_records,
 };
 
 void run_rank(const World& world, int rank) {

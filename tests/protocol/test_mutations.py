@@ -156,6 +156,8 @@ MUTATIONS = {
         "if (warp == 0) read_lengths(args);\n    if (!{}) __syncthreads();",
         "tsan",
     ),
+    # A barrier says nothing of what has been stored at peers before it.
+    "barrier without release": Mutation("barrier.cu", "    fence_sys();", "    if (!{}) fence_sys();", "hostile"),
     # A window's signal comes before what threads put; it is waited for, and what it says is there may come later.
     "signalled too soon": Mutation(
         "put_signal.cu",
