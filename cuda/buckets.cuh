@@ -7,7 +7,8 @@
 #include "row_transform.cuh"
 
 constexpr int kMostCounters = 4096;   // of the warps of a block
-constexpr u32 kMostNearPlaces = 2 * kMostFewChoices;
+constexpr u32 kMostNearPlaces = kMaxBuckets;
+constexpr u32 kPlacesEach = 2;        // of them, a thread
 
 struct DispatchArgs {
     Shuffle shuffle;
@@ -47,7 +48,10 @@ struct FewChoices {  // of all ranks
 struct alignas(16) Table {   // in shared memory; most by bucket
     int count[kMaxBuckets];  // where the bucket begins
     int sum[kMaxBuckets];    // of all ranks
-    int limit[kMaxBuckets];  // where the room ends
+    union {
+        int limit[kMaxBuckets];       // where the room ends
+        u32 places[kMostNearPlaces];  // of many tokens: the shuffle's, until choices have been counted
+    };
     union {
         Counting many;
         FewChoices few;
@@ -97,6 +101,30 @@ __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, cons
     if (replicas == 1) return int(places[u32(expert)]);
     return int(places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
 }
+
+// The shuffle's places are kept in shared memory, if threads can fetch them all: a look there is shorter than one at memory.
+struct NearPlaces {
+    u32 each[kPlacesEach];  // with the thread's number, and with that of as many threads more
+
+    __device__ static u32 all(const Shuffle& shuffle) { return u32(shuffle.experts * shuffle.replicas); }
+    __device__ static bool are_near(const Shuffle& shuffle) {
+        return all(shuffle) <= smaller(kPlacesEach * blockDim.x, kMostNearPlaces);
+    }
+
+    // They never change: before the kernel before has ended.
+    __device__ void load(const Shuffle& shuffle) {
+#pragma unroll
+        for (u32 p = 0; p < kPlacesEach; ++p)
+            if (threadIdx.x + p * blockDim.x < all(shuffle)) each[p] = shuffle.places[threadIdx.x + p * blockDim.x];
+    }
+
+    __device__ void keep(const Shuffle& shuffle, u32* places) const {
+        if (!are_near(shuffle)) return;
+#pragma unroll
+        for (u32 p = 0; p < kPlacesEach; ++p)
+            if (threadIdx.x + p * blockDim.x < all(shuffle)) places[threadIdx.x + p * blockDim.x] = each[p];
+    }
+};
 
 // The bucket of a place; -1: none.
 __device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, int place) {

@@ -72,7 +72,7 @@ struct Channel {
     // All threads: have the peers read what the slots of this parity held, those of packets and those of lines? False: leave.
     __device__ bool await_slots() { return await_entered(1); }
 
-    __device__ bool wait_for_entered(int peer, u32 operation) {
+    __device__ bool wait_for_entered(int peer, u32 operation) const {
         return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
     }
 

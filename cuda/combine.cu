@@ -68,7 +68,7 @@ struct Token {
 // Sends what the rows of this block's tokens add up to where the tokens came from. Of the next token ways are fetched meanwhile.
 template <class T, class Transform>
 __device__ void send_sums(
-    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, CombineLists& lists) {
+    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, CombineLists& lists, Gate& gate) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
     const u64 packs = packs_of<T>(shuffle.hidden);
@@ -80,6 +80,7 @@ __device__ void send_sums(
         next = queue.take(kSend);
         way = way_of(Token(jobs, next, shuffle.team, tokens));
         const int count = token.exists ? list_rows(args, token.source, token.number, first, lists) : 0;
+        if (!gate.pass()) return;
         if (count > 0) {
             const u64 slot = result_slot(shuffle, token.number, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[token.source]) + slot * packs;
@@ -90,13 +91,12 @@ __device__ void send_sums(
     }
 }
 
-// Adds up what has come back for a token.
-template <class T, class Out>
-__device__ void add_up(const CombineArgs& args, Share share, i64 token, const char** parts) {
+// Where a token's sums come back. All lanes of a warp. Returns how many there are.
+template <class T>
+__device__ int list_parts(const CombineArgs& args, i64 token, const char** parts) {
     const Shuffle& shuffle = args.shuffle;
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
-    const u32 packs = u32(packs_of<T>(shuffle.hidden));
-    const u64 nbytes = u64(shuffle.hidden) * sizeof(Out);
+    const u64 packs = packs_of<T>(shuffle.hidden);
     __syncwarp();  // those of the last token have been used
     const int leading = lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
     const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
@@ -105,11 +105,19 @@ __device__ void add_up(const CombineArgs& args, Share share, i64 token, const ch
         parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
     }
     __syncwarp();
+    return __popc(present);
+}
+
+// Adds up what has come back for a token.
+template <class T, class Out>
+__device__ void add_up(const CombineArgs& args, Share share, i64 token, const char* const* parts, int count) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
+    const u64 nbytes = u64(args.shuffle.hidden) * sizeof(Out);
     for (u32 tile = share.member / 32 * Adding::kTile; tile < packs; tile += share.members * Adding::kPacks) {
-        const u32 i = tile + u32(lane);
+        const u32 i = tile + lane;
         Sums<T, Adding> sums;
         sums.template add<Aligned, false>(
-            __popc(present), i, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
+            count, i, packs, [&](int s) { return parts[s]; }, [](int) { return 1.0f; },
             [](int, u32, Pack pack) { return pack; });
 #pragma unroll
         for (int p = 0; p < Adding::kPacks; ++p)
@@ -117,16 +125,18 @@ __device__ void add_up(const CombineArgs& args, Share share, i64 token, const ch
     }
 }
 
-// Adds up what comes back for this block's tokens.
+// Adds up what comes back for this block's tokens. Where that is it finds out while it is on its way.
 template <class T, class Out>
 __device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const char** parts) {
     const i64 begin = Range(args.token_count).begin;
     u32 stored = 0;  // stages
     for (u32 job = queue.take(kReceive); job < jobs.count(); job = queue.take(kReceive)) {
         const u32 stage = jobs.stage(job);
+        const i64 token = begin + jobs.token(job);
+        const int count = list_parts<T>(args, token, parts);
         if (stage >= stored && !signals.await_stored([&](int) { return i64(stage + 1); })) return;
         stored = stage + 1;
-        add_up<T, Out>(args, jobs.share(job), begin + jobs.token(job), parts);
+        add_up<T, Out>(args, jobs.share(job), token, parts, count);
     }
 }
 
@@ -151,11 +161,11 @@ struct CombinePrepared {
     __device__ u64 known() const { return turn.known() ^ step.known() << 16 ^ slots.known() ^ early.choice; }
 };
 
-// What there is to do in this launch, after the first half has begun. True: of few tokens this thread has heard whom it asked.
+// What there is to do in this launch, after the first half has begun. True: this thread has heard whom it asked.
 template <class T, class Out, class Transform>
 __device__ bool move(
-    const CombineArgs& args, const FewTokens& few, const CombinePrepared& prepared, const i64* tokens, Known& known,
-    CombineLists& lists) {
+    const CombineArgs& args, const FewTokens& few, const Channel& channel, const CombinePrepared& prepared, const i64* tokens,
+    Known& known, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     if (few.all_have(tokens)) {
         const bool sends = args.phases & kSend;
@@ -169,12 +179,13 @@ __device__ bool move(
     const u32 size = u32(args.shuffle.team.size), longest = longest_range(tokens, int(size));
     const Jobs sent(size, longest, longest), received(1, Range(args.token_count).length(), longest);
     const Signals signals{args.shuffle.team, few.epoch};
+    Gate gate(channel, !(args.phases & kSend));
     lists.queue.begin(sent);
     const u32 adding = u32(smaller(size - 1, kMostAdding));
     if ((args.phases & kSend) && !receives_first(args.phases, kMaxWarps - adding, sent.stages()))
-        send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists);
+        send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists, gate);
     if (args.phases & kReceive) add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
-    return true;
+    return gate.pass();
 }
 
 template <class T, class Out, class Transform = NoTransform>
@@ -203,7 +214,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     ok = Channel::everyone(ok);
     const bool all_few = few.all_have(tokens);
     if (ok && tells) all_few ? few.tell_count(args.token_count) : channel.announce();
-    if (ok && sends && !all_few) ok = channel.await_entered(0);
-    if (ok) ok = move<T, Out, Transform>(args, few, prepared, tokens, known, lists);
+    if (ok) ok = move<T, Out, Transform>(args, few, channel, prepared, tokens, known, lists);
     channel.leave(ok && sends && (!all_few || (tells && hears_enough(channel))));
 }

@@ -9,7 +9,7 @@
 #include "dispatch_few.cuh"
 #include "dispatch_many.cuh"
 
-// What is found while the kernel before still runs; but for the slots, if this rank has few tokens.
+// What is found while the kernel before still runs, if that has few blocks as this one.
 template <class From, class To, class Transform>
 struct DispatchPrepared {
     const Steps steps;
@@ -17,16 +17,17 @@ struct DispatchPrepared {
     Steps::Turn turn;
     FoundSlots slots;
     Listener listener;
+    NearPlaces near;
     Early<From, To, Transform> early;
 
     __device__ explicit DispatchPrepared(const DispatchArgs& args)
         : steps{args.shuffle, u32(packs_of<To>(args.shuffle.hidden)), kStepPacks<To>}, is_few(steps.are_few(args.token_count)) {
         slots.find(args.shuffle);
+        if (!args.reuse && args.phases & kSend) near.load(args.shuffle);
         if (!is_few) return;
         turn = steps.first_turn();
         listener = Listener(args.shuffle);
         early.step = steps.step(threadIdx.x / 32);
-        if (!args.reuse) early.load_places(args.shuffle);
     }
 
     __device__ u64 known() const { return turn.known() ^ slots.known() ^ listener.known() ^ early.step.known() << 16; }
@@ -38,7 +39,7 @@ __device__ bool begin(
     const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Prepared& prepared, bool& all_few) {
     const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
     few.keep(prepared.slots);
-    if (hurries && !args.reuse) prepared.early.keep_places(args.shuffle, table);
+    if (sends && !args.reuse) prepared.near.keep(args.shuffle, prepared.is_few ? table.few.places : table.places);
     if (sends) few.tell_count(args.token_count);
     __syncthreads();
     all_few = args.reuse ? few.all_have(table.tokens) : prepared.is_few;
@@ -62,22 +63,21 @@ __device__ bool begin(
 // Whatever else there is to do in this launch. False: leave.
 template <class From, class To, class Transform>
 __device__ bool move(
-    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, Queue& queue, DispatchList* lists,
-    bool all_few) {
+    const DispatchArgs& args, const FewTokens& few, const Channel& channel, const Steps::Turn& turn, Table& table, Queue& queue,
+    DispatchList* lists, bool all_few) {
     const Shuffle& shuffle = args.shuffle;
     if (all_few) {
         const bool ok = !args.reuse || !is_whole(args.phases) || few.hear_counts();
         if (args.phases & kReceive) receive_few<To>(args, few, turn, table, lists);
         return ok;
     }
-    const bool learnt = args.reuse || few.are_few(args.token_count);  // by `begin`
-    if (!learnt && !few.learn_counts(table.tokens)) return false;
+    const bool learnt = args.reuse || args.phases & kSend || few.are_few(args.token_count);
+    if (!learnt && !Channel::everyone(few.hear_counts(table.tokens))) return false;
+    Gate gate(channel, !args.reuse || !(args.phases & kSend));  // who has counted has heard
     if ((args.phases & kSend) && is_scribe() && !args.reuse)
         write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
-    move_many<From, To, Transform>(args, few.epoch, table, queue, lists);
-    const bool counted = args.phases & kSend;  // in this launch
-    if ((args.phases & kReceive) && !args.reuse) write_end(args, counted ? total_of(shuffle, table) : args.total[0]);
-    return true;
+    move_many<From, To, Transform>(args, few.epoch, table, queue, gate, lists);
+    return gate.pass();
 }
 
 // Who has few tokens hears from every rank, if all have, and so do they: nobody need say that it has begun, which takes longer
@@ -94,6 +94,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     if (prepared.is_few && !args.reuse) clear_counts(shuffle, table);
     await_previous(prepared.known() ^ Channel::known(shuffle.team));
     if (sends && prepared.is_few) prepared.early.load(args, prepared.steps);
+    Counter counter;
+    if (sends && !prepared.is_few && !args.reuse) counter = begin_counting(args, table);
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     const bool hears = !args.reuse || is_whole(args.phases);
     Channel channel(shuffle.team, sends, !(prepared.is_few && hears));
@@ -101,10 +103,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     const FewTokens few{prepared.steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
     if (ok) ok = begin(args, few, table, channel, prepared, all_few);
-    if (ok && sends && !all_few) {
-        ok = args.reuse || find_rows(args, few, table, channel);
-        if (!channel.await_entered(0)) ok = false;  // who still reads what came last time has not
-    }
-    if (ok) ok = move<From, To, Transform>(args, few, prepared.turn, table, queue, lists, all_few);
+    if (ok && sends && !all_few) ok = args.reuse || find_rows(args, few, table, channel, counter, prepared.is_few);
+    if (ok) ok = move<From, To, Transform>(args, few, channel, prepared.turn, table, queue, lists, all_few);
     channel.leave(ok && sends && (!all_few || (hears && hears_enough(channel))));
 }

@@ -2,14 +2,6 @@
 #pragma once
 #include "buckets.cuh"
 
-// The shuffle's places are kept in shared memory, if threads can fetch them all: a look there is shorter than one at memory.
-constexpr u32 kPlacesEach = 2;
-
-__device__ __forceinline__ bool are_near(const Shuffle& shuffle) {
-    const u32 most = kPlacesEach * blockDim.x;
-    return u64(shuffle.experts * shuffle.replicas) <= (most < kMostNearPlaces ? most : kMostNearPlaces);
-}
-
 // What a lane of a warp sends of a step. Past the row it has zeros, which a group of 8-bit floats looks at too, and not what it
 // had of the step before.
 template <class From, class To>
@@ -26,18 +18,10 @@ struct Early {
     bool has_step = false;
     i64 expert = -1;          // of the choice with the thread's number
     float weight = 1.0f;
-    u32 places[kPlacesEach];  // with the thread's number, and with that of as many threads more
     u64 route = kNoRow;       // of the choice, in an earlier dispatch
     Source<From, To> source;  // of the step
     Pack pack;                // what becomes of it
     float scale = 0;
-
-    // What never changes: before the kernel before has ended.
-    __device__ void load_places(const Shuffle& shuffle) {
-#pragma unroll
-        for (u32 p = 0; p < kPlacesEach; ++p)
-            if (threadIdx.x + p * blockDim.x < shuffle.experts * shuffle.replicas) places[p] = shuffle.places[threadIdx.x + p * blockDim.x];
-    }
 
     __device__ void load(const DispatchArgs& args, const Steps& steps) {
         has_step = steps.has(threadIdx.x / 32, args.token_count);
@@ -50,13 +34,6 @@ struct Early {
             }
         }
         if (has_step) load_step(args, steps, step, source);
-    }
-
-    __device__ void keep_places(const Shuffle& shuffle, Table& table) const {
-        if (!are_near(shuffle)) return;
-#pragma unroll
-        for (u32 p = 0; p < kPlacesEach; ++p)
-            if (threadIdx.x + p * blockDim.x < shuffle.experts * shuffle.replicas) table.few.places[threadIdx.x + p * blockDim.x] = places[p];
     }
 
     // Once the pack of a step is there.
@@ -73,7 +50,7 @@ __device__ void place_choices(const DispatchArgs& args, Table& table, Early& ear
     const OwnChoices own(table);
     for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
         const i64 expert = i < blockDim.x ? early.expert : expert_of_choice(args, i);
-        own.place[i] = place_of_choice(args, i, expert, are_near(args.shuffle) ? table.few.places : args.shuffle.places);
+        own.place[i] = place_of_choice(args, i, expert, NearPlaces::are_near(args.shuffle) ? table.few.places : args.shuffle.places);
         own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
         own.weight[i] = bits_as<int>(i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f);
     }

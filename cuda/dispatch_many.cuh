@@ -6,18 +6,20 @@
 
 constexpr u32 kDispatchSending = 8;  // of kMaxWarps; the others complete what has come, and in the end all do
 
-// Where the rows of this block's tokens belong: `routes`. False: leave.
-__device__ bool find_rows(const DispatchArgs& args, const FewTokens& few, Table& table, Channel& channel) {
+// Where the rows of this block's tokens belong: `routes`. What a rank of few has prepared for them is of no use then. False: leave.
+__device__ bool find_rows(
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Counter& counter, bool is_few) {
     const Shuffle& shuffle = args.shuffle;
-    const Range range(args.token_count);
-    const WarpChoices mine(shuffle, table, range);
-    const bool alone = args.token_count * shuffle.k <= shuffle.alone_choices;
-    clear_counting(shuffle, table);
-    index_tokens(args, mine);
-    if (alone) count_alone(args, table, range);
+    if (is_few) {
+        counter = begin_counting(args, table);
+        __syncthreads();
+    }
+    const u32* places = !is_few && NearPlaces::are_near(shuffle) ? table.places : shuffle.places;
+    index_tokens(args, table, counter, places);
+    count_alone(args, table, counter, places);
     __syncthreads();
-    add_warps(shuffle, table, alone ? nullptr : shuffle.histograms + blockIdx.x * shuffle.buckets);
-    if (!alone) {
+    add_warps(shuffle, table, counter.mine.warps, counter.alone ? nullptr : shuffle.histograms + blockIdx.x * shuffle.buckets);
+    if (!counter.alone) {
         const Signals signals{shuffle.team, channel.epoch};
         signals.say_counted();
         if (!signals.await_counted()) return false;
@@ -25,7 +27,7 @@ __device__ bool find_rows(const DispatchArgs& args, const FewTokens& few, Table&
     }
     if (!exchange_counts(few, table, channel)) return false;
     place_buckets(shuffle, table, [&](int b) { return table.sum[b]; });
-    finish_routes(args, table, mine);
+    finish_routes(args, table, counter);
     return true;
 }
 
@@ -39,8 +41,8 @@ __device__ __forceinline__ void tell_way(const Shuffle& shuffle, i64 token, int 
 }
 
 // Where the data of a token goes, once to each rank; with `tells` the ranks are told what they have of it. All lanes of a
-// warp. Returns how many leaders there are.
-__device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool tells, Leader* leaders) {
+// warp. Returns how many leaders there are: none, if the gate does not open.
+__device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool tells, Gate& gate, Leader* leaders) {
     const Shuffle& shuffle = args.shuffle;
     const int k = int(shuffle.k), lane = int(threadIdx.x % 32);
     int count = 0;
@@ -50,11 +52,12 @@ __device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool
         const int c = begin + lane;
         const u64 route = c < k ? args.routes[token * k + c] : kNoRow;
         const float weight = tells && args.weights && c < k ? args.weights[token * k + c] : 1.0f;
+        if (!gate.pass()) return 0;
         const int rank = route == kNoRow ? -1 : route_rank(route);
-        const u32 same = __match_any_sync(0xffffffffu, rank);
+        const u32 same = __match_any_sync(kWholeWarp, rank);
         bool leads = rank >= 0 && (same & ((1u << lane) - 1)) == 0;
         for (int l = 0; l < count; ++l) leads = leads && leaders[l].rank != rank;  // by an earlier choice
-        const u32 leading = __ballot_sync(0xffffffffu, leads);
+        const u32 leading = __ballot_sync(kWholeWarp, leads);
         if (leads) {
             Leader& leader = leaders[count + __popc(leading & ((1u << lane) - 1))];
             leader.row = reinterpret_cast<Pack*>(shuffle.rows[rank]) + route_row(route) * packs;
@@ -86,21 +89,16 @@ __device__ void store_token(const DispatchArgs& args, Share share, i64 token, co
             if (!aligned && first + u * share.members + lane < packs) sources[u].load(from, first + u * share.members + lane, false);
         if (count < 0) count = list();
 #pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u)
-            if (first + u * share.members + lane < packs)
-                sources[u].template transform<Transform>(args.transform, token, first + u * share.members + lane);
-        Pack moved[kUnroll];
-        float scales[kUnroll] = {};
-#pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u) moved[u] = Cast<From, To>::round(sources[u], scales[u]);
+        for (u32 u = 0; u < kUnroll; ++u) {  // each leaves once it is made
+            const u32 i = first + u * share.members + lane;
+            if (i < packs) sources[u].template transform<Transform>(args.transform, token, i);
+            float scale = 0;
+            const Pack moved = Cast<From, To>::round(sources[u], scale);
 #pragma unroll 1
-        for (int leader = 0; leader < count; ++leader) {
-            const Leader to = leaders[leader];
-#pragma unroll
-            for (u32 u = 0; u < kUnroll; ++u) {
-                const u32 i = first + u * share.members + lane;
-                if (i < packs) put_pack(to.row + i, moved[u]);
-                if (i < packs && begins_group<To>(i)) to.scales[i / kGroupLanes] = scales[u];
+            for (int leader = 0; leader < count; ++leader) {
+                const Leader& to = leaders[leader];
+                if (i < packs) put_pack(to.row + i, moved);
+                if (i < packs && begins_group<To>(i)) to.scales[i / kGroupLanes] = scale;
             }
         }
     }
@@ -108,7 +106,7 @@ __device__ void store_token(const DispatchArgs& args, Share share, i64 token, co
 
 // Sends this block's tokens.
 template <class From, class To, class Transform>
-__device__ void store_tokens(const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, Leader* leaders) {
+__device__ void store_tokens(const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, Gate& gate, Leader* leaders) {
     constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
     const u64 packs = packs_of<To>(args.shuffle.hidden);
     const i64 first = Range(args.token_count).begin;
@@ -116,9 +114,10 @@ __device__ void store_tokens(const DispatchArgs& args, const Jobs& jobs, const S
         const Share share = jobs.share(job);
         const i64 token = first + jobs.token(job);
         const bool tells = !args.reuse && share.member < 32, many = packs > 2 * share.members;  // else short code is there sooner
-        const auto list = [&] { return list_leaders(args, token, packs, tells, leaders); };
+        const auto list = [&] { return list_leaders(args, token, packs, tells, gate, leaders); };
         if (many) store_token<kAtOnce, From, To, Transform>(args, share, token, leaders, list);
         else store_token<1, From, To, Transform>(args, share, token, leaders, list);
+        if (!gate.pass()) return;
         signals.finish(queue, jobs.stage(job), jobs.stages());
     }
 }
@@ -149,12 +148,11 @@ __device__ void copy_on(const Shuffle& shuffle, Share share, const u32* rows, in
     }
 }
 
-// A token of `source` has come: hand out what is known of its rows, complete them.
-template <class To>
-__device__ void deliver(const DispatchArgs& args, Share share, int source, i64 token, Rows& list) {
+// What a token of `source` has here, and hands out what is known of the rows. Returns how many there are.
+__device__ int list_ways(const DispatchArgs& args, Share share, int source, i64 token, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
-    const int k = int(shuffle.k), me = shuffle.team.rank;
-    u32* known = args.ways + (source * shuffle.max_tokens + token) * k;
+    const int me = shuffle.team.rank;
+    u32* known = args.ways + (source * shuffle.max_tokens + token) * shuffle.k;
     const u32* told = shuffle.ways_of(me, source, token);
     const u64* notes = shuffle.notes_of(me, source, token);
     u64 note = 0;
@@ -165,17 +163,15 @@ __device__ void deliver(const DispatchArgs& args, Share share, int source, i64 t
         if (share.member < 32) known[c] = row;
         return row;
     };
-    const int count = list.list(k, way, [&](int, int, u32 row) {
+    return list.list(int(shuffle.k), way, [&](int, int, u32 row) {
         if (args.reuse || share.member >= 32) return;
         args.row_experts[row] = int(note_local(note));
         args.row_weights[row] = note_weight(note);
     });
-    if (count < 2) return;
-    if (packs_of<To>(shuffle.hidden) > 2 * share.members) copy_on<8, To>(shuffle, share, list.row, count);
-    else copy_on<2, To>(shuffle, share, list.row, count);
 }
 
-// Deals with what comes for this block.
+// Deals with what comes for this block: hands out what is told of a token's rows, and completes them. What is known of them
+// it finds out while they are on their way.
 template <class To>
 __device__ void deliver_tokens(
     const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, Rows& list) {
@@ -183,23 +179,31 @@ __device__ void deliver_tokens(
     for (u32 job = queue.take(kReceive); job < jobs.count(); job = queue.take(kReceive)) {
         const u32 stage = jobs.stage(job);
         const auto needed = [&](int source) { return i64(stage * jobs.stage_tokens < Range(tokens[source]).length() ? stage + 1 : 0); };
-        if (stage >= stored && !signals.await_stored(needed)) return;
-        stored = stage + 1;
+        const auto have_come = [&] { return stage < stored || signals.await_stored(needed); };
         const int source = int(jobs.source(job));
         const Range range(tokens[source]);
-        if (jobs.token(job) < range.length())
-            deliver<To>(args, jobs.share(job), source, range.begin + jobs.token(job), list);
+        const bool exists = jobs.token(job) < range.length();
+        if (!args.reuse && !have_come()) return;
+        const Share share = jobs.share(job);
+        const int count = exists ? list_ways(args, share, source, range.begin + jobs.token(job), list) : 0;
+        if (args.reuse && !have_come()) return;
+        stored = stage + 1;
+        if (count < 2) continue;
+        if (packs_of<To>(args.shuffle.hidden) > 2 * share.members) copy_on<8, To>(args.shuffle, share, list.row, count);
+        else copy_on<2, To>(args.shuffle, share, list.row, count);
     }
 }
 
 template <class From, class To, class Transform>
-__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, Queue& queue, DispatchList* lists) {
+__device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& table, Queue& queue, Gate& gate, DispatchList* lists) {
     const u32 size = u32(args.shuffle.team.size), warp = threadIdx.x / 32;
     const u32 longest = longest_range(table.tokens, int(size));
     const Jobs sent(1, Range(args.token_count).length(), longest), received(size, longest, longest);
     const Signals signals{args.shuffle.team, epoch};
     queue.begin(sent);
     if ((args.phases & kSend) && !receives_first(args.phases, kDispatchSending, received.stages()))
-        store_tokens<From, To, Transform>(args, sent, signals, queue, lists[warp].leaders);
+        store_tokens<From, To, Transform>(args, sent, signals, queue, gate, lists[warp].leaders);
+    if ((args.phases & kReceive) && !args.reuse)  // while they are on their way
+        write_end(args, args.phases & kSend ? total_of(args.shuffle, table) : args.total[0]);  // counted in this launch, or before
     if (args.phases & kReceive) deliver_tokens<To>(args, received, signals, queue, table.tokens, lists[warp].rows);
 }

@@ -8,7 +8,6 @@
 
 template <class T>
 constexpr u32 kStepPacks = sizeof(T) == sizeof(Float8) ? 24 : kRowPacks;
-constexpr u32 kWholeWarp = 0xffffffffu;
 
 struct Step {
     u32 token = 0;

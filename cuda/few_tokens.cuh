@@ -147,19 +147,15 @@ struct FewTokens : Steps {
         if (blockIdx.x == 0 && int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), u32(shuffle.words_at), u64(tokens));
     }
 
-    // All threads: have the ranks told? The last warp asks, which often has no steps.
-    __device__ bool hear_counts() const {
+    // All threads: have the ranks told? The last warp asks, which often has no steps. After a barrier `tokens`, if given, says what they
+    // have.
+    __device__ bool hear_counts(i64* tokens = nullptr) const {
         const int source = int(blockDim.x - 1 - threadIdx.x);
+        if (source >= shuffle.team.size) return true;
         u64 count = 0;
-        return source >= shuffle.team.size || receive_word(source, this->count(source), count);
-    }
-
-    __device__ bool learn_counts(i64* tokens) const {
-        const int source = int(threadIdx.x);
-        u64 count = 0;
-        const bool ok = source >= shuffle.team.size || receive_word(source, this->count(source), count);
-        if (source < shuffle.team.size) tokens[source] = i64(count);
-        return Channel::everyone(ok);
+        const bool ok = receive_word(source, this->count(source), count);
+        if (tokens) tokens[source] = i64(count);
+        return ok;
     }
 
     // Do all have few? Alike in all threads and on all ranks.

@@ -15,6 +15,7 @@
 constexpr int kMaxBuckets = 1024;  // of all ranks together
 constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
+constexpr u32 kWholeWarp = 0xffffffffu;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 constexpr u32 kStageTokens = 16;   // of a block and a source, at least; then the receiver is told
@@ -125,8 +126,9 @@ struct Rows {
 
 // This block's tokens: a range, so that the blocks' tokens follow each other.
 struct Range {
-    i64 begin, end;
+    i64 begin = 0, end = 0;
 
+    Range() = default;
     __device__ explicit Range(i64 tokens) {
         const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are less than 2^31
         begin = i64(smaller(u64(each) * blockIdx.x, u64(tokens)));
@@ -205,16 +207,30 @@ struct Queue {
     }
 };
 
-// The most tokens of a rank that are this block's.
+// The most tokens of a rank that are this block's. All lanes of a warp.
 __device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
-    u32 longest = 0;
-#pragma unroll 1
-    for (int rank = 0; rank < size; ++rank) {
-        const u32 length = Range(tokens[rank]).length();
-        if (length > longest) longest = length;
-    }
-    return longest;
+    const int lane = int(threadIdx.x % 32);
+    return __reduce_max_sync(kWholeWarp, lane < size ? Range(tokens[lane]).length() : 0);
 }
+
+// Nobody stores where others may still read what came last time: before they have entered the operation. A warp waits for that
+// once it has something to store.
+class Gate {
+    const Channel& channel;
+    bool is_open;
+
+  public:
+    __device__ Gate(const Channel& channel, bool is_open) : channel(channel), is_open(is_open) {}
+
+    // All lanes of a warp. False: leave.
+    __device__ bool pass() {
+        if (is_open) return true;
+        const int peer = int(threadIdx.x % 32);
+        is_open = __all_sync(kWholeWarp, !channel.is_peer(peer) || channel.wait_for_entered(peer, channel.epoch));
+        __syncwarp();
+        return is_open;
+    }
+};
 
 // Whether this warp deals at first with what arrives: if both halves are in this launch, and there are several stages, `sending`
 // of kMaxWarps do not, and of fewer the same share, but one at least.

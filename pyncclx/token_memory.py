@@ -28,7 +28,7 @@ ROW_TYPES = {
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
 SOME_TOKENS = 4  # up to here half the blocks do,
 SOME_OF_ALL = 32  # or if all ranks together have so many
-ONE_TOKEN_THREADS = 256  # of a block
+FEWEST_OF_ALL, FEWEST_THREADS = 8, 256  # up to here, of all ranks together, blocks have so few threads
 
 
 class Part(NamedTuple):
@@ -102,7 +102,8 @@ class Memory:
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
         self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, size, self.team.layout.channels)
-        self.threads = min(self.team.threads, ONE_TOKEN_THREADS if shuffle.max_tokens == 1 else self.team.threads)
+        fewest = shuffle.max_tokens * size <= FEWEST_OF_ALL
+        self.threads = min(self.team.threads, FEWEST_THREADS) if fewest else self.team.threads
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes

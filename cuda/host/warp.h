@@ -142,6 +142,10 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
     for (int bits = 1; bits < 32; bits *= 2) value += __shfl_xor_sync(mask, value, bits);
     return value;
 }
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+    for (int bits = 1; bits < 32; bits *= 2) value = std::max(value, __shfl_xor_sync(mask, value, bits));
+    return value;
+}
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
     for (int bits = 1; bits < 32; bits *= 2) value |= __shfl_xor_sync(mask, value, bits);
     return value;

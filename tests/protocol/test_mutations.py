@@ -130,11 +130,13 @@ MUTATIONS = {
     ),
     # Rows are stored where somebody may still read those of the last dispatch.
     "rows not awaited": Mutation(
-        "dispatch.cu",
-        "if (!channel.await_entered(0)) ok = false;  // who",
-        "if (!{} && !channel.await_entered(0)) ok = false;  // who",
+        "counting.cuh",
+        "&& (!channel.is_peer(entering) ||",
+        "&& ({} || !channel.is_peer(entering) ||",
         "tsan",
     ),
+    # The same of a known dispatch, and of sums.
+    "gate always open": Mutation("shuffle.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",
