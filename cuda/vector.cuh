@@ -44,12 +44,31 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
     by_alignment(u64(to) | nbytes, CopyWords{to, reinterpret_cast<const char*>(&pack), nbytes});
 }
 
+// Of these, words of four bytes, of which numbers have one or two: not far from the code around it, for code that is far has to
+// be fetched first.
+__device__ __forceinline__ bool are_words(const char* address, u32 nbytes) { return (u32(u64(address)) | nbytes) % 4 == 0; }
+
+__device__ __forceinline__ Pack load_part(const char* from, u32 nbytes) {
+    if (!are_words(from, nbytes)) return load_bytes(from, nbytes);
+    u32 words[4];
+#pragma unroll
+    for (u32 w = 0; w < 4; ++w) words[w] = w * 4 < nbytes ? reinterpret_cast<const u32*>(from)[w] : 0;
+    return Pack{u64(words[1]) << 32 | words[0], u64(words[3]) << 32 | words[2]};
+}
+
+__device__ __forceinline__ void store_part(char* to, u32 nbytes, Pack pack) {
+    if (!are_words(to, nbytes)) return store_bytes(to, nbytes, pack);
+#pragma unroll
+    for (u32 w = 0; w < 4; ++w)
+        if (w * 4 < nbytes) reinterpret_cast<u32*>(to)[w] = u32((w < 2 ? pack.x : pack.y) >> w % 2 * 32);
+}
+
 // Pack `i` of the message at `message`, `nbytes` long; what lies past its end is zero.
 __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes) {
     const char* from = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
     if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return *reinterpret_cast<const Pack*>(from);
-    return load_bytes(from, u32(smaller(left, kPackNbytes)));
+    return load_part(from, u32(smaller(left, kPackNbytes)));
 }
 
 // The pack with this thread's number, if there is one: on its way, while the block looks for its epoch.
@@ -62,7 +81,7 @@ __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pac
     if (i * kPackNbytes >= nbytes) return;
     const u64 left = nbytes - i * kPackNbytes;
     if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) *reinterpret_cast<Pack*>(to) = pack;
-    else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
+    else store_part(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
 // The same in a peer's memory.
@@ -70,14 +89,14 @@ __device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes)
     const char* from = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
     if (left >= kPackNbytes && u64(from) % kPackNbytes == 0) return get_pack(reinterpret_cast<const Pack*>(from));
-    return load_bytes(from, u32(smaller(left, kPackNbytes)));
+    return load_part(from, u32(smaller(left, kPackNbytes)));
 }
 
 __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack pack) {
     char* to = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
     if (left >= kPackNbytes && u64(to) % kPackNbytes == 0) put_pack(reinterpret_cast<Pack*>(to), pack);
-    else store_bytes(to, u32(smaller(left, kPackNbytes)), pack);
+    else store_part(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
 // The same of a pack that is known to be whole, at an address that is a multiple of 16: no look at each.
