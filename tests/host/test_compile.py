@@ -192,11 +192,13 @@ def without_signals(report: Report) -> Iterator[str]:
             yield f"no strong access {kind}"
 
 
-# ChannelControl::tail in a lease, ring by ring, and ::taken, lane by lane. They say what has been read: nothing was
+# ChannelControl::entered in a lease, ::tail, ring by ring, and ::taken, lane by lane. They say what has been read: nothing was
 # stored that they could overtake.
+ENTERED = layout.HEADER_NBYTES + 8
 TAIL = layout.HEADER_NBYTES + 8 + (4 + 8 * layout.RINGS) * layout.MAX_RANKS
 TAKEN = TAIL + 8 * (layout.MAX_RANKS * layout.RINGS + layout.LANES)
 AFTER_LOADS = (
+    f"+{ENTERED:#x}]",
     *(f"+{TAIL + 8 * layout.MAX_RANKS * ring:#x}]" for ring in range(layout.RINGS)),
     *(f"+{TAKEN + 8 * lane:#x}]" for lane in range(layout.LANES)),
 )
