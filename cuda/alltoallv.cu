@@ -17,26 +17,20 @@
 #include "exchange.cuh"
 #include "rows.cuh"
 
-struct Asked {  // what the caller wants sent, in shared memory
-    i64 counts[kMaxRanks], displs[kMaxRanks];
-};
-
 // The count and, if given, the displacement for `rank`.
 __device__ Row asked_for(const AlltoallvArgs& args, int rank) {
     if (args.placement == kFixed) return Row{args.fixed[0][rank], args.fixed[1][rank], 0};
     return Row{args.send_counts[rank], args.send_displs ? args.send_displs[rank] : 0, 0};
 }
 
-// What this rank sends to `rank`: as asked, but nothing outside sendbuf. No rows may begin anywhere.
-__device__ Row row_to(const AlltoallvArgs& args, const Asked& asked, int rank) {
-    const i64* counts = asked.counts;
-    if (counts[rank] == 0) return Row{0, 0, 0};
-    i64 displ = asked.displs[rank];
-    if (args.placement != kFixed && !args.send_displs)
-        for (int before = 0; before < rank; ++before) displ += counts[before] > 0 ? counts[before] : 0;
-    const bool inside = counts[rank] >= 0 && displ >= 0 && displ <= args.send_rows && counts[rank] <= args.send_rows - displ;
-    if (inside) return Row{counts[rank], displ, counts[rank]};
-    if (blockIdx.x == 0) record_overflow(args.team, kBadCounts, rank, counts[rank], args.send_rows);
+// What this rank sends to the lane's: as asked, but nothing outside sendbuf. No rows may begin anywhere. All lanes of a warp.
+__device__ Row row_to(const AlltoallvArgs& args, const Row& asked) {
+    const bool follows = args.placement != kFixed && !args.send_displs;  // those for the rank before
+    const i64 count = asked.count, before = sum_before(follows && count > 0 ? count : 0), displ = follows ? before : asked.displ;
+    if (count == 0) return Row{0, 0, 0};
+    const bool inside = count >= 0 && displ >= 0 && displ <= args.send_rows && count <= args.send_rows - displ;
+    if (inside) return Row{count, displ, count};
+    if (blockIdx.x == 0) record_overflow(args.team, kBadCounts, int(threadIdx.x % 32), count, args.send_rows);
     return Row{0, 0, 0};
 }
 
@@ -53,44 +47,49 @@ __device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row
     return span;
 }
 
+// Thread r of the first warp deals with rank r: what goes there, and what comes.
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
     __shared__ Spans spans;
-    __shared__ Asked asked;
-    __shared__ i64 received[kMaxRanks], kept[kMaxRanks];
+    __shared__ i64 received[kMaxRanks];
+    __shared__ bool all_heard;
     const Team& team = args.team;
     const int rank = int(threadIdx.x);
+    const u32 warp = threadIdx.x / 32, last = blockDim.x / 32 - 1;
     SpanWays ways(team);
     await_previous(Channel::known(team) ^ ways.crew.members);  // before the counts are looked at
     const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // on its way while the channel looks for its epoch
     Channel channel(team);
     Packets packets(channel);
-    if (rank < team.size) {
-        asked.counts[rank] = wanted.count;
-        asked.displs[rank] = wanted.displ;
-    }
-    bool ok = channel.everyone(channel.await_slots());
-    if (rank < team.size) {
-        const Row row = row_to(args, asked, rank);
-        spans.out[rank] = span_of(args, args.send, row);
-        received[rank] = i64(announced(args, row));  // right for this rank itself, and what the peer is told
-        if (ok && rank != team.rank) packets.send_word(packets.outbox(rank), kCountPacket, announced(args, row));
+    bool ok = channel.await_slots();
+    i64 word = 0;  // that says what comes from the thread's rank
+    if (warp == 0) {
+        const Row row = row_to(args, wanted);
+        const u64 told = announced(args, row);
+        if (ok && channel.is_peer(rank)) packets.send_word(packets.outbox(rank), kCountPacket, told);
+        if (rank < team.size) spans.out[rank] = span_of(args, args.send, row);
+        if (rank == team.rank) word = i64(told);
     }
     __syncthreads();
     Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();
-    if (ok && channel.is_peer(rank)) {
-        u64 word = 0;
-        ok = packets.receive_word(rank, kCountPacket, word);
-        received[rank] = i64(word);
-    }
-    ok = channel.everyone(ok);
-    if (ok && rank < team.size) {
-        const Row row = row_from(args, received, rank);
-        spans.in[rank] = span_of(args, args.recv, row);
-        kept[rank] = row.kept;
+    if (warp == 0) {
+        u64 came = 0;
+        bool heard = ok;
+        if (ok && channel.is_peer(rank)) {
+            heard = packets.receive_word(rank, kCountPacket, came);
+            word = i64(came);
+        }
+        heard = __all_sync(0xffffffffu, heard);
+        const Row row = row_from(args, heard ? word : 0);
+        if (rank < team.size) spans.in[rank] = span_of(args, args.recv, row);
+        if (rank < team.size) received[rank] = word;
+        if (rank == 0) all_heard = heard;
     }
     ways.share(spans);
-    const int source = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first have packets to take
-    if (ok && blockIdx.x == 0 && source < team.size) write_outputs(args, row_from(args, received, source), kept, source);
+    ok = all_heard;
+    if (ok && blockIdx.x == 0 && warp == last) {  // the first have packets to take
+        const u32 source = threadIdx.x % 32;
+        write_outputs(args, row_from(args, int(source) < team.size ? received[source] : 0));
+    }
     channel.leave(ok && exchange.receive());
 }

@@ -100,15 +100,17 @@ __device__ i64 find_stream(const SegmentsArgs& args, Way way, int rank, i64& fit
     return going;
 }
 
-// Where the rows of `rank` belong; of `received` rows from each.
-__device__ Row range_of(const SegmentsArgs& args, const i64* received, const i64* fitting_rows, int rank) {
-    if (args.rows.placement != kSender) return row_from(args.rows, received, rank);
-    return Row{received[rank], rank * args.rows.slot_rows, fitting_rows[rank]};
+// Where the rows of the lane's rank belong; of `received` rows from each. All lanes of a warp.
+__device__ Row range_of(const SegmentsArgs& args, const i64* received, const i64* fitting_rows) {
+    const int rank = int(threadIdx.x % 32);
+    const bool exists = rank < args.rows.team.size;
+    if (args.rows.placement != kSender) return row_from(args.rows, exists ? received[rank] : 0);
+    return exists ? Row{received[rank], rank * args.rows.slot_rows, fitting_rows[rank]} : Row{};
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_constant__ SegmentsArgs args) {
     __shared__ Spans spans;
-    __shared__ i64 received[kMaxRanks], fitting_rows[kMaxRanks], kept[kMaxRanks];
+    __shared__ i64 received[kMaxRanks], fitting_rows[kMaxRanks];
     const Team& team = args.rows.team;
     const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32), rank = int(threadIdx.x);
     SpanWays ways(team);
@@ -136,16 +138,15 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
         fitting_rows[job % team.size] = room;
     }
     __syncthreads();
-    Row row{};
-    if (ok && rank < team.size) {
-        row = range_of(args, received, fitting_rows, rank);
+    if (ok && warp == 0) {
+        const Row row = range_of(args, received, fitting_rows);
         const bool in_slots = args.rows.placement == kSlots || args.rows.placement == kSender;
-        kept[rank] = row.kept;
-        args.ranges[rank] = row.displ;
-        args.ranges[team.size + rank] = in_slots ? row.displ + args.rows.capacity : row.displ + row.kept;
+        if (rank < team.size) {
+            args.ranges[rank] = row.displ;
+            args.ranges[team.size + rank] = in_slots ? row.displ + args.rows.capacity : row.displ + row.kept;
+        }
+        write_outputs(args.rows, row);
     }
-    __syncthreads();
-    if (ok && rank < team.size) write_outputs(args.rows, row, kept, rank);
     channel.leave(ok && nbytes > 0);
 }
 

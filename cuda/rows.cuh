@@ -12,33 +12,46 @@ __device__ i64 fitting(i64 count, i64 displ, i64 end) {
     return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
 }
 
-// Where the rows belong that `rank` has announced by `received[rank]`.
-__device__ Row row_from(const AlltoallvArgs& args, const i64* received, int rank) {
+// What the lanes before this one have together. All lanes of a warp, of which those of ranks have something.
+__device__ __forceinline__ i64 sum_before(i64 mine) {
+    const int lane = int(threadIdx.x % 32);
+    u64 sum = u64(mine);
+#pragma unroll
+    for (int delta = 1; delta < kMaxRanks; delta *= 2) {
+        const u64 before = __shfl_up_sync(0xffffffffu, sum, delta);
+        if (lane >= delta) sum += before;
+    }
+    return i64(sum - u64(mine));
+}
+
+// Where the rows belong that a rank has announced, which is the lane's: all lanes of a warp, and 0 of those without a rank.
+__device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
+    const int rank = int(threadIdx.x % 32);
+    const i64 before = sum_before(args.placement == kPacked ? announced : 0);
+    if (rank >= args.team.size) return Row{};
     if (args.placement == kSender) {
-        const i64 count = received[rank] & 0xffffffff, displ = received[rank] >> 32 & 0xffffffff;
+        const i64 count = announced & 0xffffffff, displ = announced >> 32 & 0xffffffff;
         return Row{count, rank * args.slot_rows + displ, fitting(count, displ, args.capacity)};
     }
-    const i64 count = received[rank];
+    const i64 count = announced;
     if (args.placement == kPlaced)
         return Row{count, args.recv_displs[rank], fitting(count, args.recv_displs[rank], args.capacity)};
     if (args.placement == kFixed)
         return Row{count, args.fixed[3][rank], i64(smaller(count, args.fixed[2][rank]))};
     if (args.placement == kSlots) return Row{count, rank * args.slot_rows, i64(smaller(count, args.capacity))};
-    i64 displ = 0;
-    for (int before = 0; before < rank; ++before) displ += smaller(received[before], args.capacity - displ);
+    const i64 displ = i64(smaller(before, args.capacity));
     return Row{count, displ, i64(smaller(count, args.capacity - displ))};
 }
 
-// What the caller is told of `source`, whose rows are `row`. `kept`: rows stored, of each source.
-__device__ void write_outputs(const AlltoallvArgs& args, const Row& row, const i64* kept, int source) {
+// What the caller is told of each source, whose rows are the lane's. All lanes of a warp.
+__device__ void write_outputs(const AlltoallvArgs& args, const Row& row) {
+    const int source = int(threadIdx.x % 32);
+    const i64 total = sum_before(row.kept) + row.kept;  // up to here
+    if (source >= args.team.size) return;
     if (args.recv_counts) args.recv_counts[source] = row.kept;
     if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;
     if (args.status) args.status[source] = row.count - row.kept;
     if (row.kept < row.count && !args.drop)
         record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
-    if (args.total && source == 0) {
-        i64 total = 0;
-        for (int rank = 0; rank < args.team.size; ++rank) total += kept[rank];
-        *args.total = total;
-    }
+    if (args.total && source == args.team.size - 1) *args.total = total;
 }
