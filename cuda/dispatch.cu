@@ -23,11 +23,11 @@ struct DispatchPrepared {
     __device__ explicit DispatchPrepared(const DispatchArgs& args)
         : steps{args.shuffle, u32(packs_of<To>(args.shuffle.hidden)), kStepPacks<To>}, is_few(steps.are_few(args.token_count)) {
         slots.find(args.shuffle);
-        if (!args.reuse && args.phases & kSend) near.load(args.shuffle);
         if (!is_few) return;
         turn = steps.first_turn();
         listener = Listener(args.shuffle);
         early.step = steps.step(threadIdx.x / 32);
+        if (!args.reuse) near.load(args.shuffle);
     }
 
     __device__ u64 known() const { return turn.known() ^ slots.known() ^ listener.known() ^ early.step.known() << 16; }
@@ -60,22 +60,28 @@ __device__ bool begin(
     return ok;
 }
 
-// Whatever else there is to do in this launch. False: leave.
+// What else there is to do of few tokens in this launch. True: this thread has heard whom it asked.
+template <class To>
+__device__ bool finish_few(
+    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, DispatchList* lists) {
+    const bool ok = !args.reuse || !is_whole(args.phases) || few.hear_counts();
+    if (args.phases & kReceive) receive_few<To>(args, few, turn, table, lists);
+    return ok;
+}
+
+// The same of many tokens. False: leave.
 template <class From, class To, class Transform>
-__device__ bool move(
-    const DispatchArgs& args, const FewTokens& few, const Channel& channel, const Steps::Turn& turn, Table& table, Queue& queue,
-    DispatchList* lists, bool all_few) {
+__device__ bool finish_many(
+    const DispatchArgs& args, const FewTokens& few, const Channel& channel, Counter& counter, Table& table, Queue& queue,
+    DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
-    if (all_few) {
-        const bool ok = !args.reuse || !is_whole(args.phases) || few.hear_counts();
-        if (args.phases & kReceive) receive_few<To>(args, few, turn, table, lists);
-        return ok;
-    }
-    const bool learnt = args.reuse || args.phases & kSend || few.are_few(args.token_count);
+    const bool sends = args.phases & kSend, counts = sends && !args.reuse, is_few = few.are_few(args.token_count);
+    if (counts && !find_rows(args, few, table, channel, counter, is_few)) return false;
+    const bool learnt = args.reuse || counts || is_few;
     if (!learnt && !Channel::everyone(few.hear_counts(table.tokens))) return false;
-    Gate gate(channel, !args.reuse || !(args.phases & kSend));  // who has counted has heard
-    if ((args.phases & kSend) && is_scribe() && !args.reuse)
+    if (counts && is_scribe())
         write_counts(args, table, [&](int source, int b) { return shuffle.matrix[source * shuffle.buckets + b]; });
+    Gate gate(channel, counts || !sends);  // who has counted has heard
     move_many<From, To, Transform>(args, few.epoch, table, queue, gate, lists);
     return gate.pass();
 }
@@ -95,7 +101,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     await_previous(prepared.known() ^ Channel::known(shuffle.team));
     if (sends && prepared.is_few) prepared.early.load(args, prepared.steps);
     Counter counter;
-    if (sends && !prepared.is_few && !args.reuse) counter = begin_counting(args, table);
+    if (sends && !prepared.is_few && !args.reuse) {
+        prepared.near.load(shuffle);
+        counter = begin_counting(args, table);
+    }
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     const bool hears = !args.reuse || is_whole(args.phases);
     Channel channel(shuffle.team, sends, !(prepared.is_few && hears));
@@ -103,7 +112,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     const FewTokens few{prepared.steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
     if (ok) ok = begin(args, few, table, channel, prepared, all_few);
-    if (ok && sends && !all_few) ok = args.reuse || find_rows(args, few, table, channel, counter, prepared.is_few);
-    if (ok) ok = move<From, To, Transform>(args, few, channel, prepared.turn, table, queue, lists, all_few);
+    if (ok && all_few) ok = finish_few<To>(args, few, prepared.turn, table, lists);
+    else if (ok) ok = finish_many<From, To, Transform>(args, few, channel, counter, table, queue, lists);
     channel.leave(ok && sends && (!all_few || (hears && hears_enough(channel))));
 }

@@ -75,6 +75,7 @@ __device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool
 // the first data is on its way.
 template <u32 kUnroll, class From, class To, class Transform, class List>
 __device__ void store_token(const DispatchArgs& args, Share share, i64 token, const Leader* leaders, List list) {
+    constexpr u32 kTogether = kUnroll < 2 ? kUnroll : 2;  // leave once they are made
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
@@ -89,16 +90,23 @@ __device__ void store_token(const DispatchArgs& args, Share share, i64 token, co
             if (!aligned && first + u * share.members + lane < packs) sources[u].load(from, first + u * share.members + lane, false);
         if (count < 0) count = list();
 #pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u) {  // each leaves once it is made
-            const u32 i = first + u * share.members + lane;
-            if (i < packs) sources[u].template transform<Transform>(args.transform, token, i);
-            float scale = 0;
-            const Pack moved = Cast<From, To>::round(sources[u], scale);
+        for (u32 begin = 0; begin < kUnroll; begin += kTogether) {
+            const auto number = [&](u32 u) { return first + (begin + u) * share.members + lane; };
+            Pack moved[kTogether];
+            float scales[kTogether] = {};
+#pragma unroll
+            for (u32 u = 0; u < kTogether; ++u) {
+                if (number(u) < packs) sources[begin + u].template transform<Transform>(args.transform, token, number(u));
+                moved[u] = Cast<From, To>::round(sources[begin + u], scales[u]);
+            }
 #pragma unroll 1
             for (int leader = 0; leader < count; ++leader) {
-                const Leader& to = leaders[leader];
-                if (i < packs) put_pack(to.row + i, moved);
-                if (i < packs && begins_group<To>(i)) to.scales[i / kGroupLanes] = scale;
+                const Leader to = leaders[leader];
+#pragma unroll
+                for (u32 u = 0; u < kTogether; ++u) {
+                    if (number(u) < packs) put_pack(to.row + number(u), moved[u]);
+                    if (number(u) < packs && begins_group<To>(number(u))) to.scales[number(u) / kGroupLanes] = scales[u];
+                }
             }
         }
     }

@@ -192,8 +192,8 @@ def without_signals(report: Report) -> Iterator[str]:
             yield f"no strong access {kind}"
 
 
-# ChannelControl::entered in a lease, ::tail, ring by ring, and ::taken, lane by lane. They say what has been read: nothing was
-# stored that they could overtake.
+# ChannelControl::entered in a lease, ::tail, ring by ring, and ::taken, lane by lane. They say what has been read:
+# nothing was stored that they could overtake.
 ENTERED = layout.HEADER_NBYTES + 8
 TAIL = layout.HEADER_NBYTES + 8 + (4 + 8 * layout.RINGS) * layout.MAX_RANKS
 TAKEN = TAIL + 8 * (layout.MAX_RANKS * layout.RINGS + layout.LANES)
