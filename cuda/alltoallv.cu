@@ -61,35 +61,32 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();
-    i64 word = 0;  // that says what comes from the thread's rank
+    u64 word = 0;  // that says what comes from the thread's rank
     if (warp == 0) {
         const Row row = row_to(args, wanted);
         const u64 told = announced(args, row);
         if (ok && channel.is_peer(rank)) packets.send_word(packets.outbox(rank), kCountPacket, told);
         if (rank < team.size) spans.out[rank] = span_of(args, args.send, row);
-        if (rank == team.rank) word = i64(told);
+        if (rank == team.rank) word = told;
     }
     __syncthreads();
     Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();
     if (warp == 0) {
-        u64 came = 0;
-        bool heard = ok;
-        if (ok && channel.is_peer(rank)) {
-            heard = packets.receive_word(rank, kCountPacket, came);
-            word = i64(came);
+        const bool heard = ok && (!channel.is_peer(rank) || packets.receive_word(rank, kCountPacket, word));
+        const bool all = __all_sync(kWholeWarp, heard);
+        const Row row = row_from(args, all ? i64(word) : 0);
+        if (rank < team.size) {
+            spans.in[rank] = span_of(args, args.recv, row);
+            received[rank] = i64(word);
         }
-        heard = __all_sync(0xffffffffu, heard);
-        const Row row = row_from(args, heard ? word : 0);
-        if (rank < team.size) spans.in[rank] = span_of(args, args.recv, row);
-        if (rank < team.size) received[rank] = word;
-        if (rank == 0) all_heard = heard;
+        if (rank == 0) all_heard = all;
     }
     ways.share(spans);
     ok = all_heard;
     if (ok && blockIdx.x == 0 && warp == last) {  // the first have packets to take
-        const u32 source = threadIdx.x % 32;
-        write_outputs(args, row_from(args, int(source) < team.size ? received[source] : 0));
+        const int source = int(threadIdx.x % 32);
+        write_outputs(args, row_from(args, source < team.size ? received[source] : 0));
     }
     channel.leave(ok && exchange.receive());
 }

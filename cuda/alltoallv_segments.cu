@@ -29,16 +29,6 @@ __device__ __forceinline__ u64 segment_word(i64 rows, bool goes) { return u64(ro
 __device__ __forceinline__ i64 segment_rows(u64 word) { return i64(word >> 1); }
 __device__ __forceinline__ bool segment_goes(u64 word) { return word & 1; }
 
-// Sum over the lanes of a warp up to this one.
-template <class T>
-__device__ __forceinline__ T sum_to_lane(T value) {
-    for (int delta = 1; delta < 32; delta *= 2) {
-        const T before = __shfl_up_sync(0xffffffffu, value, delta);
-        if (int(threadIdx.x % 32) >= delta) value += before;
-    }
-    return value;
-}
-
 __device__ void report(const SegmentsArgs& args, i64 index, i64 found, i64 most) {
     record_overflow(args.rows.team, kBadSegment, int(index), found, most);
 }

@@ -152,12 +152,7 @@ __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) 
         int rows = 0;
 #pragma unroll 4
         for (int b = begin; b < end; ++b) rows += min(table.count[b], room);
-        int up_to = rows;
-        for (int delta = 1; delta < 32; delta *= 2) {
-            const int before = __shfl_up_sync(0xffffffffu, up_to, delta);
-            if (lane >= delta) up_to += before;
-        }
-        int used = up_to - rows;
+        int used = sum_to_lane(rows) - rows;
 #pragma unroll 4
         for (int b = begin; b < end; ++b) {
             const int before = used;

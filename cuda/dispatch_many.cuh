@@ -114,7 +114,8 @@ __device__ void store_token(const DispatchArgs& args, Share share, i64 token, co
 
 // Sends this block's tokens.
 template <class From, class To, class Transform>
-__device__ void store_tokens(const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, Gate& gate, Leader* leaders) {
+__device__ void store_tokens(
+    const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, Gate& gate, Leader* leaders) {
     constexpr u32 kAtOnce = Source<From, To>::kPacks > 2 ? 2 : 4;
     const u64 packs = packs_of<To>(args.shuffle.hidden);
     const i64 first = Range(args.token_count).begin;

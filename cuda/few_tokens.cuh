@@ -147,8 +147,8 @@ struct FewTokens : Steps {
         if (blockIdx.x == 0 && int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), u32(shuffle.words_at), u64(tokens));
     }
 
-    // All threads: have the ranks told? The last warp asks, which often has no steps. After a barrier `tokens`, if given, says what they
-    // have.
+    // All threads: have the ranks told? The last warp asks, which often has no steps. After a barrier `tokens`, if
+    // given, says what they have.
     __device__ bool hear_counts(i64* tokens = nullptr) const {
         const int source = int(blockDim.x - 1 - threadIdx.x);
         if (source >= shuffle.team.size) return true;

@@ -1,5 +1,6 @@
 // Alltoallv with counts on the device: where the rows belong that each source has announced, and what the caller is told.
 #pragma once
+#include "lanes.cuh"
 #include "vector.cuh"
 #include "wait.cuh"
 
@@ -12,17 +13,8 @@ __device__ i64 fitting(i64 count, i64 displ, i64 end) {
     return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
 }
 
-// What the lanes before this one have together. All lanes of a warp, of which those of ranks have something.
-__device__ __forceinline__ i64 sum_before(i64 mine) {
-    const int lane = int(threadIdx.x % 32);
-    u64 sum = u64(mine);
-#pragma unroll
-    for (int delta = 1; delta < kMaxRanks; delta *= 2) {
-        const u64 before = __shfl_up_sync(0xffffffffu, sum, delta);
-        if (lane >= delta) sum += before;
-    }
-    return i64(sum - u64(mine));
-}
+// What ranks before the lane's have together. All lanes of a warp, of which those without a rank have nothing.
+__device__ __forceinline__ i64 sum_before(i64 mine) { return i64(sum_to_lane<kMaxRanks>(u64(mine)) - u64(mine)); }
 
 // Where the rows belong that a rank has announced, which is the lane's: all lanes of a warp, and 0 of those without a rank.
 __device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
@@ -46,7 +38,7 @@ __device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
 // What the caller is told of each source, whose rows are the lane's. All lanes of a warp.
 __device__ void write_outputs(const AlltoallvArgs& args, const Row& row) {
     const int source = int(threadIdx.x % 32);
-    const i64 total = sum_before(row.kept) + row.kept;  // up to here
+    const i64 total = sum_to_lane<kMaxRanks>(row.kept);
     if (source >= args.team.size) return;
     if (args.recv_counts) args.recv_counts[source] = row.kept;
     if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;

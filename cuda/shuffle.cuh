@@ -5,17 +5,17 @@
 // knows the rows that it has of a token as its *ways*: one word a choice.
 //
 // Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has. Its warps take
-// them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage. Ranks talk through a workspace of the shuffle's own,
-// which is laid out like a lease.
+// them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage. Ranks talk
+// through a workspace of the shuffle's own, which is laid out like a lease.
 #pragma once
 #include "channel.cuh"
+#include "lanes.cuh"
 #include "numbers.cuh"
 #include "vector.cuh"
 
 constexpr int kMaxBuckets = 1024;  // of all ranks together
 constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
-constexpr u32 kWholeWarp = 0xffffffffu;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 constexpr u32 kStageTokens = 16;   // of a block and a source, at least; then the receiver is told

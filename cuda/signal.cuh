@@ -62,8 +62,9 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
 }
 
 // A word that follows loads: this thread's, those of threads that it has met at a barrier since, and those of kernels that have
-// ended. What they have loaded has been used, so it has arrived: nothing is left that a store could overtake. PTX promises that of a release alone; but a
-// release waits for all stores of the multiprocessor to have reached their peers too, which takes microseconds.
+// ended. What they have loaded has been used, so it has arrived: nothing is left that a store could overtake. PTX promises
+// that of a release alone; but a release waits for all stores of the multiprocessor to have reached their peers too, which
+// takes microseconds.
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 

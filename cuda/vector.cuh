@@ -44,22 +44,24 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
     by_alignment(u64(to) | nbytes, CopyWords{to, reinterpret_cast<const char*>(&pack), nbytes});
 }
 
-// Of these, words of four bytes, of which numbers have one or two: not far from the code around it, for code that is far has to
-// be fetched first.
-__device__ __forceinline__ bool are_words(const char* address, u32 nbytes) { return (u32(u64(address)) | nbytes) % 4 == 0; }
+// A message's last words of four bytes, as numbers have them: not far from the code around it, for code that is far has to be
+// fetched first. Packs that are whole, at an address that is not aligned, keep the widest words.
+__device__ __forceinline__ bool are_last_words(const char* address, u32 nbytes) {
+    return nbytes < kPackNbytes && (u32(u64(address)) | nbytes) % 4 == 0;
+}
 
 __device__ __forceinline__ Pack load_part(const char* from, u32 nbytes) {
-    if (!are_words(from, nbytes)) return load_bytes(from, nbytes);
-    u32 words[4];
+    if (!are_last_words(from, nbytes)) return load_bytes(from, nbytes);
+    u32 words[3];
 #pragma unroll
-    for (u32 w = 0; w < 4; ++w) words[w] = w * 4 < nbytes ? reinterpret_cast<const u32*>(from)[w] : 0;
-    return Pack{u64(words[1]) << 32 | words[0], u64(words[3]) << 32 | words[2]};
+    for (u32 w = 0; w < 3; ++w) words[w] = w * 4 < nbytes ? reinterpret_cast<const u32*>(from)[w] : 0;
+    return Pack{u64(words[1]) << 32 | words[0], words[2]};
 }
 
 __device__ __forceinline__ void store_part(char* to, u32 nbytes, Pack pack) {
-    if (!are_words(to, nbytes)) return store_bytes(to, nbytes, pack);
+    if (!are_last_words(to, nbytes)) return store_bytes(to, nbytes, pack);
 #pragma unroll
-    for (u32 w = 0; w < 4; ++w)
+    for (u32 w = 0; w < 3; ++w)
         if (w * 4 < nbytes) reinterpret_cast<u32*>(to)[w] = u32((w < 2 ? pack.x : pack.y) >> w % 2 * 32);
 }
 
