@@ -27,7 +27,7 @@ struct Channel {
     __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
         : team(team),
           index(int(blockIdx.x)),
-          mine(arrive(channel_control(team, team.rank, index))),
+          mine(arrive(team, channel_control(team, team.rank, index))),
           epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
         if (!begins) return;
@@ -102,12 +102,12 @@ struct Channel {
     }
 
   private:
-    // A kernel of few blocks may have been launched early: nothing that another one leaves is looked at before that has
-    // ended. Then the next one may be launched, if this is one of few blocks itself, so that a communicator never has more
-    // of them on the GPU than one long operation has.
-    __device__ static ChannelControl* arrive(ChannelControl* control) {
+    // A kernel that takes few multiprocessors may have been launched early: nothing that another one leaves is looked at
+    // before that has ended. Then the next one may be launched, if this one takes few itself, so that a communicator never
+    // has more of the GPU than one long operation has.
+    __device__ static ChannelControl* arrive(const Team& team, ChannelControl* control) {
         await_previous(u64(control));
-        if (gridDim.x <= kMostEarlyBlocks) let_next_begin();
+        if (team.early) let_next_begin();
         return control;
     }
 

@@ -14,7 +14,6 @@
 constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink domain
 constexpr int kMaxThreads = 512;   // of a block
 constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds those of kAtOnce ranks
-constexpr u32 kMostEarlyBlocks = 32;  // of a kernel that is launched early, and of one that another may follow early
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
 constexpr u32 kDepth = 2;      // chunks of a ring
 constexpr u32 kLanes = 2;      // of a chain
@@ -67,6 +66,7 @@ struct Team {
     u32 slot_packets;  // packets of one slot
     u32 chunk_nbytes;  // multiple of 16
     u32 slot_rows;     // rows of lines of one slot; 0: no lines between these ranks
+    u32 early;         // not 0: this launch takes few multiprocessors, so that the next kernel may be launched early
     u64 lines_offset, packets_offset, rings_offset;  // bytes from the start of a lease
     u64 timeout_ns;
     Watch* watch;

@@ -50,7 +50,7 @@ class DeviceTeam:
         self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
         self._tables: list[Any] = []  # of the windows; a kernel may be looking at an earlier one
         state = [*self._window.bases, *[0] * (layout.MAX_RANKS - self.size)]
-        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)] + bytes(layout.PLACES.size)
+        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)][False] + bytes(layout.PLACES.size)
         self._write(0, packed + PARTS.pack(signals, blocks, counters, 0, *state))
         self.add_windows()
         team.device_teams.append(self)

@@ -22,7 +22,7 @@ ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at o
 MOST_CHUNK = 84 << 10  # divided by the peers: more memory is slower, for it does not stay in the cache
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
 
-TEAM = struct.Struct(f"=iiIIIII4xQQQQQQ{MAX_RANKS}Q")  # Team without its places
+TEAM = struct.Struct(f"=iiIIIIIIQQQQQQ{MAX_RANKS}Q")  # Team without its places
 PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
@@ -138,6 +138,7 @@ def pack_team(
     watch_address: int,
     windows_address: int,
     bases: list[int],
+    early: bool = False,
 ) -> bytes:
     """The bytes of a `Team`: what every kernel of a communicator is told."""
     padded = bases + [0] * (MAX_RANKS - len(bases))
@@ -149,6 +150,7 @@ def pack_team(
         layout.slot_packets,
         layout.chunk_nbytes,
         layout.slot_rows,
+        early,
         layout.lines_offset,
         layout.packets_offset,
         layout.rings_offset,

@@ -38,8 +38,9 @@ class Prepared:
         if self._team is None:
             return
         team, device = self._team, self._team.device
-        number, function, grid, threads, _ = self._plan = prepare(comm, team, call)
-        parameters = team.packed[number] + team.places(call.buffers) + call.arguments
+        self._plan = prepare(comm, team, call)
+        _, function, grid, threads, _ = self._plan
+        parameters = team.parameters(self._plan, call.buffers, call.arguments)
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         stream_for(device, call.buffers)  # producers on other streams are known now, not later

@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     function: Function
     grid: int
     threads: int  # of a block
-    early: bool = False  # launched early: the kernel waits for the one before it
+    early: bool = False  # takes few multiprocessors: launched early, it waits for the kernel before, and lets the next
 
 
 class Producer(NamedTuple):
@@ -133,8 +133,9 @@ class Team:
         """Pack what kernels are told of the team from now on."""
         timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
         table = self._tables[-1].address if self._tables else 0
-        self.packed = [  # for each operation
-            layout.pack_team(self.layout, self.rank, number, timeout_ns, self.watch.address, table, self.bases)
+        told = timeout_ns, self.watch.address, table, self.bases
+        self.packed = [  # for each operation, [not launched early, launched early]
+            [layout.pack_team(self.layout, self.rank, number, *told, early) for early in (False, True)]
             for number in range(len(OPERATIONS))
         ]
         self.known: dict[Hashable, Known] = {}  # calls that came before, by the keys of their arguments
@@ -231,7 +232,7 @@ class Team:
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
         """All of the kernel's parameter."""
         places = self.places(buffers) if self.windows else NO_PLACES
-        return self.packed[plan.number] + places + arguments
+        return self.packed[plan.number][plan.early] + places + arguments
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False

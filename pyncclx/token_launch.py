@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from . import kernels
 from .base import IntraBase
-from .collectives.launch import MOST_EARLY_BLOCKS, compare, stream_for
+from .collectives.launch import compare, stream_for
 from .state import state_of
 from .token_calls import Move
 from .token_layout import PHASES, RECEIVE, SEND
@@ -65,7 +65,7 @@ class Launching:
         function = kernels.get(comm, team, f"{name}.cu", name, *move.template)
         stream = stream_for(team.device, move.buffers)
         parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
-        team.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.blocks <= MOST_EARLY_BLOCKS)
+        team.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
         if state.blocking == "host":
             team.drain()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import layout, token_layout
+from .collectives.choice import MOST_EARLY
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
 from .token_layout import GROUP, SHUFFLE, plan, steps_of
@@ -104,6 +105,7 @@ class Memory:
         self.blocks = shuffle.blocks or default_blocks(shuffle.max_tokens, size, self.team.layout.channels)
         fewest = shuffle.max_tokens * size <= FEWEST_OF_ALL
         self.threads = min(self.team.threads, FEWEST_THREADS) if fewest else self.team.threads
+        self.early = self.blocks <= MOST_EARLY  # each has a multiprocessor of its own
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes
@@ -141,7 +143,7 @@ class Memory:
         timeout_ns = int(min(member.timeout_s for member in team.members) * 1e9)
         bases = list(self.window.bases)
         number, watch = OPERATIONS.index(operation), team.watch.address
-        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases)
+        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases, self.early)
         padding = [0] * (layout.MAX_RANKS - team.size)
         offsets = (parts.rows, parts.scales, parts.ways, parts.notes, parts.results, parts.values)
         constants = SHUFFLE.pack(

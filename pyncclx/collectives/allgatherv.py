@@ -10,7 +10,8 @@ from ..buffers import on_host, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
 from .blocks import pack, resolve_blocks
-from .launch import Call, Choice, as_spans, check_fits, is_in_place
+from .choice import Choice, as_spans
+from .launch import Call, check_fits, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

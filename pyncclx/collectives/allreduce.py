@@ -11,18 +11,8 @@ from .. import devices, ops
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .launch import (
-    BESIDE_WINDOWS_NBYTES,
-    Call,
-    Choice,
-    Rung,
-    check_equal,
-    climb,
-    half_of_lines,
-    in_lines,
-    is_in_place,
-    pipeline,
-)
+from .choice import BESIDE_WINDOWS_NBYTES, Choice, Rung, climb, half_of_lines, in_lines, pipeline
+from .launch import Call, check_equal, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -11,8 +11,9 @@ from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
 from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
+from .choice import Choice, as_spans
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
-from .launch import Call, Choice, as_spans, check_fits, is_in_place
+from .launch import Call, check_fits, is_in_place
 from .transformed import transformed
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from ..layout import ALLTOALLV, NO_ROWS, Layout, pack_rows
 from ..numba_kernels import calls as numba
 from .alltoallv_options import FIXED, IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
-from .launch import Call, Choice, as_announced, is_in_place, most_of
+from .choice import Choice, as_announced, most_of
+from .launch import Call, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

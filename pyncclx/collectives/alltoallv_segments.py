@@ -10,7 +10,8 @@ from ..buffers import Buffer, resolve
 from ..errors import NotSupported
 from ..layout import ALLTOALLV, NO_ROWS, Layout
 from ..team import OPERATIONS, Plan, Team
-from .launch import Call, Choice
+from .choice import Choice
+from .launch import Call
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -17,7 +17,8 @@ from ..derived.typed import Typed, aligned, resolve_each
 from ..layout import Layout
 from .alltoallv import choose as choose_exchange
 from .alltoallv import in_bytes
-from .launch import Call, Choice, is_in_place, most_of
+from .choice import Choice, most_of
+from .launch import Call, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

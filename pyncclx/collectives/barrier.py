@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..layout import Layout
 from ..numba_kernels import calls as numba
-from .launch import Call, Choice
+from .choice import Choice
+from .launch import Call
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -9,8 +9,9 @@ from .. import devices
 from ..buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
 from ..layout import REDUCE, Layout
+from .choice import EARLY_LINES, Choice, Rung, as_chunks, chain, climb, in_lines
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
-from .launch import Call, Choice, Rung, as_chunks, chain, check_root, climb, in_lines
+from .launch import Call, check_root
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm
@@ -24,11 +25,12 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Directly while short, or of two ranks; scattered and relayed by the peers when longer; a chain when long."""
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
-        return as_chunks(layout, "bcast_direct")
+        return as_chunks(layout, "bcast_direct", nbytes)
     limit = DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes
     direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
     # What the pieces are rounded up by is left free.
     two_shots = in_lines(layout, "bcast_two_shot_lines", (layout.line_nbytes - 32) * peers)
+    two_shots = two_shots._replace(early_most=EARLY_LINES // 2)  # what comes leaves again
     return climb(layout, nbytes, (direct, two_shots, chain("bcast_chain")), algorithm)
 
 

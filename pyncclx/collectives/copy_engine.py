@@ -16,7 +16,8 @@ from ..layout import Layout
 from ..numba_kernels.calls import NAME as NUMBA
 from ..team import Plan, Team
 from . import barrier
-from .launch import Call, Choice
+from .choice import Choice
+from .launch import Call
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -10,7 +10,8 @@ from ..buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..layout import REDUCE, Layout
 from .blocks import resolve_elsewhere, rooted_on_host
-from .launch import Call, Choice, as_spans, check_fits, check_root, is_in_place
+from .choice import Choice, as_spans
+from .launch import Call, check_fits, check_root, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

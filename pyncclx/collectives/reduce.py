@@ -12,19 +12,8 @@ from ..buffers import on_host, resolve, where
 from ..datatypes import Datatype
 from ..errors import MPIError
 from ..layout import PACK_NBYTES, REDUCE, Layout
-from .launch import (
-    BESIDE_WINDOWS_NBYTES,
-    Call,
-    Choice,
-    Rung,
-    chain,
-    check_equal,
-    check_root,
-    climb,
-    in_lines,
-    is_in_place,
-    pipeline,
-)
+from .choice import BESIDE_WINDOWS_NBYTES, Choice, Rung, chain, climb, in_lines, pipeline
+from .launch import Call, check_equal, check_root, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -14,7 +14,8 @@ from ..errors import MPIError
 from ..layout import Layout
 from ..team import Plan, Team
 from .blocks import Blocks, blocks_of, pack
-from .launch import ONE_SHOT_NBYTES, Call, Choice, by_length, is_in_place
+from .choice import ONE_SHOT_NBYTES, Choice, by_length
+from .launch import Call, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -11,7 +11,8 @@ from mpi4py import MPI
 from .. import devices, ops
 from ..buffers import on_host, resolve
 from ..layout import Layout
-from .launch import Call, Choice, by_length, check_equal, is_in_place
+from .choice import Choice, by_length
+from .launch import Call, check_equal, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

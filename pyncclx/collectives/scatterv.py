@@ -10,7 +10,8 @@ from ..buffers import Buffer, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..layout import Layout
 from .blocks import check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
-from .launch import Call, Choice, as_announced, check_root, is_in_place, most_of
+from .choice import Choice, as_announced, most_of
+from .launch import Call, check_root, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -12,7 +12,8 @@ from ..arrays import in_c_order
 from ..buffers import on_host, resolve
 from ..errors import NotSupported
 from ..layout import Layout
-from .launch import Call, Choice, as_spans, is_in_place
+from .choice import Choice, as_spans
+from .launch import Call, is_in_place
 
 if TYPE_CHECKING:
     from ..base import IntraBase as Intracomm

@@ -178,6 +178,9 @@ class Device(Protocol):
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of so many threads can be on the device at once."""
 
+    def blocks_each(self, function: Function, block: int) -> int:
+        """Return how many of them can be on one multiprocessor."""
+
     def current_stream(self) -> Any:
         """Return the stream that work goes to if the caller names none."""
 

@@ -199,6 +199,10 @@ class Device:
         """All blocks of a launch are alive at once, whatever their number."""
         return sys.maxsize
 
+    def blocks_each(self, function: Kernel, block: int) -> int:
+        """One: there are no multiprocessors to share."""
+        return 1
+
     def current_stream(self) -> None:
         """Return None: launches are synchronous."""
 

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..buffers import Buffer
-from ..collectives.launch import Call, Choice
+from ..collectives.choice import Choice
+from ..collectives.launch import Call
 from ..layout import Layout
 from .compiled import PREFIX, check_aligned, pack, template
 from .workspace import BLOCKS, packet_nbytes, workspace_of

@@ -10,7 +10,7 @@ import pytest
 
 from pyncclx import kernel_errors, layout, paths
 from pyncclx.collectives import alltoallv_options as options
-from pyncclx.collectives import launch
+from pyncclx.collectives import choice
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -19,9 +19,9 @@ PROGRAM = r"""
 #include "layout.cuh"
 
 static void print(const Team& t) {
-    printf("team %d %d %u %u %u %u %u %llu %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels,
-           t.slot_packets, t.chunk_nbytes, t.slot_rows, t.lines_offset, t.packets_offset, t.rings_offset, t.timeout_ns,
-           u64(t.watch));
+    printf("team %d %d %u %u %u %u %u %u %llu %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels,
+           t.slot_packets, t.chunk_nbytes, t.slot_rows, t.early, t.lines_offset, t.packets_offset, t.rings_offset,
+           t.timeout_ns, u64(t.watch));
     printf(" %llu", u64(t.windows));
     for (char* base : t.base) printf(" %llu", u64(base));
     for (const Place& place : {t.send, t.recv}) printf(" %llu %llu", place.window, u64(place.begin));
@@ -44,9 +44,9 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %u %zu %zu %zu %u %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
-           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyBlocks,
-           kPacketsNbytes, kStraightNbytes, kLinesNbytes);
+    printf("constants %d %d %u %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
+           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kPacketsNbytes,
+           kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -112,7 +112,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     chosen = layout.plan(1 << 20, 7, 4)
     bases = [next(number) for _ in range(7)]
     places = [next(number) for _ in range(4)]
-    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases)
+    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases, True)
     packed += layout.PLACES.pack(*places)
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
@@ -121,7 +121,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
     said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*single) + layout.pack_rows(*numbers_of))
 
-    numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows)
+    numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows, 1)
     numbers += (chosen.lines_offset, chosen.packets_offset, chosen.rings_offset)
     numbers += (places[-1] + 1, places[-1] + 2, places[-1] + 3)
     numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places)
@@ -138,10 +138,9 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
-        launch.MOST_EARLY_BLOCKS,
-        launch.PACKETS_NBYTES,
-        launch.STRAIGHT_NBYTES,
-        launch.LINES_NBYTES,
+        choice.PACKETS_NBYTES,
+        choice.STRAIGHT_NBYTES,
+        choice.LINES_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]

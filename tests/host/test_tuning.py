@@ -109,3 +109,21 @@ def test_threads_are_what_the_own_buffers_can_fill_and_channels_are_all(operatio
     choices = [MODULES[operation].choose(layout, nbytes) for nbytes in (1, 32 << 10, 64 << 10)]
     assert [choice.threads for choice in choices] == [5 * 32, 8 * 32, None]
     assert {choice.grid for choice in choices} == {32}
+
+
+def threads_of(module, *sized, windows=False):
+    """Of an operation on 2 ranks with 64 channels."""
+    layout = dataclasses.replace(plan(96 << 20, 2, 64), windows=windows)
+    return module.choose(layout, *sized).threads
+
+
+def test_kernels_of_all_channels_have_few_threads_while_early_launches_are_worth_more():
+    """Two blocks of 256 threads share a multiprocessor: then the kernel takes no more of them than one of 32 blocks."""
+    moves, folds = MODULES["Alltoall"], MODULES["Allreduce"]
+    assert threads_of(moves, 64 << 10) is None  # on 32 channels, which are launched early anyway
+    assert [threads_of(moves, nbytes) for nbytes in (128 << 10, 1 << 20, 3 << 20)] == [256, 256, None]
+    assert [threads_of(moves, 4 << 20, windows=windows) for windows in (False, True)] == [None, 256]
+    assert [threads_of(folds, nbytes) for nbytes in (1200 << 10, 2 << 20)] == [None, None]
+    assert threads_of(folds, 512 << 10, "two_shot_lines") == 256
+    assert [threads_of(MODULES["Alltoallv"], 1 << 20, windows=each) for each in (False, True)] == [256, 256]
+    assert [threads_of(MODULES["Alltoallv"], 4 << 20, windows=each) for each in (False, True)] == [None, 256]

@@ -9,7 +9,7 @@ from arrays import HOST, Output, put, xp
 from everywhere import raises_everywhere
 from lease import set_epochs
 from pyncclx import ops
-from pyncclx.collectives.launch import half_of_lines
+from pyncclx.collectives.choice import half_of_lines
 from pyncclx.datatypes import TABLE
 from reference import comparing, contributions, counts, dtype_of, fold
 

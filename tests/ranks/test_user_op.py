@@ -13,7 +13,7 @@ import pyncclx
 from arrays import Output, get, put, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import NotSupported, ops
-from pyncclx.collectives.launch import half_of_lines
+from pyncclx.collectives.choice import half_of_lines
 from pyncclx.datatypes import TABLE
 from reference import comparing, contributions, fold
 
