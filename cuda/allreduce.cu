@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __gr
 }
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads, 1) allreduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 2) allreduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
     const VectorTiling tiling(args, ~0ull);
     const Crew crew(u32(args.team.size - 1));
     await_previous(tiling.shard_nbytes ^ crew.members ^ Channel::known(args.team));

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
 // A warp has the same rows of all blocks, and sends a row before it folds the last one: both are on their way at the same
 // time, and in place a row is replaced after it has been sent.
 template <class T, class Op>
-__global__ void __launch_bounds__(kMaxThreads, 1) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 2) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;

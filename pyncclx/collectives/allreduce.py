@@ -11,7 +11,7 @@ from .. import devices, ops
 from ..buffers import on_host, resolve
 from ..layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .choice import BESIDE_WINDOWS_NBYTES, Choice, Rung, climb, half_of_lines, in_lines, pipeline
+from .choice import BESIDE_WINDOWS_NBYTES, FEW_FOLD, Choice, Rung, climb, half_of_lines, in_lines, pipeline
 from .launch import Call, check_equal, is_in_place
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     # Two shots need room for a contribution and a result in each slot; what the parts are rounded up by is left free.
     channel_most = (half_of_lines(layout) - 32) * layout.size
     two_shots = in_lines(layout, "allreduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
+    two_shots = two_shots._replace(few_most=2 * FEW_FOLD)  # a vector is divided among the ranks
     one_shot = Rung("allreduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
     return climb(layout, nbytes, (one_shot, two_shots, pipeline("allreduce_two_shot")), algorithm)
 

@@ -9,7 +9,7 @@ from .. import devices
 from ..buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
 from ..layout import REDUCE, Layout
-from .choice import EARLY_LINES, Choice, Rung, as_chunks, chain, climb, in_lines
+from .choice import Choice, Rung, as_chunks, chain, climb, in_lines
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
 from .launch import Call, check_root
 
@@ -30,7 +30,6 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
     # What the pieces are rounded up by is left free.
     two_shots = in_lines(layout, "bcast_two_shot_lines", (layout.line_nbytes - 32) * peers)
-    two_shots = two_shots._replace(early_most=EARLY_LINES // 2)  # what comes leaves again
     return climb(layout, nbytes, (direct, two_shots, chain("bcast_chain")), algorithm)
 
 

@@ -22,12 +22,12 @@ WORTH_A_CHANNEL_OF_LINES = 2048  # of a longer one: more than kPacketsNbytes of 
 LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes
 STRAIGHT_NBYTES = 24 << 10  # or, where there are windows, straight; kStraightNbytes
 MOST_EARLY = 32  # multiprocessors that a kernel takes which is launched early, and one that another may follow early
-# Two blocks of so many threads fit on a multiprocessor, so that kernels of all channels may be launched early. That is
-# worth more than twice the warps for so many bytes of a channel:
+# Two blocks of so many threads fit on a multiprocessor, whatever the kernel, so that it may be launched early on all
+# channels. That is worth more than twice the warps for so many bytes of a channel:
 EARLY_THREADS = 256
-EARLY_FOLD = 8 << 10  # that are reduced for one rank
 EARLY_LINES = 64 << 10  # that leave as lines, and come
 EARLY_STRAIGHT = 256 << 10  # or, where there are windows, go straight; as chunks they need the other warps
+FEW_FOLD = 2 << 10  # that are reduced for one rank: those kernels are early with all threads, but begin later
 
 
 class Choice(NamedTuple):
@@ -50,7 +50,7 @@ class Rung(NamedTuple):
     lines: bool = False  # goes as lines, not as packets
     chain: bool = False  # goes from rank to rank, not as chunks between all
     beside_windows: int = sys.maxsize  # the longest where there are windows, between which longer ones are not copied
-    early_most: int = EARLY_FOLD  # of lines: the longest part of one for which it should be launched early
+    few_most: int = FEW_FOLD  # of lines: the longest part of one for which EARLY_THREADS are enough
 
 
 def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_most: int | None = None) -> Choice:
@@ -75,12 +75,12 @@ def as_lines(
     kernel: str,
     nbytes: int,
     channel_most: int,
-    early_most: int,
+    few_most: int,
     worth_a_channel: int = WORTH_A_CHANNEL,
 ) -> Choice:
     """Of medium length: as many channels as have something to do."""
     grid = max(1, min(layout.channels, -(-nbytes // min(worth_a_channel, channel_most))))
-    threads = _early_threads(grid, nbytes, early_most)
+    threads = _early_threads(grid, nbytes, few_most)
     return Choice(kernel, grid, threads, "lines of 128 bytes with a flag in each")
 
 
@@ -182,7 +182,7 @@ def climb(layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str |
             f"not {nbytes}; leave the choice to the size"
         )
     if rung.lines:
-        choice = as_lines(layout, rung.kernel, nbytes, rung.channel_most, rung.early_most)
+        choice = as_lines(layout, rung.kernel, nbytes, rung.channel_most, rung.few_most)
     elif rung.chain:
         choice = Choice(rung.kernel, layout.channels, None, "pieces from rank to rank, through the heap")
     elif rung.channel_most:

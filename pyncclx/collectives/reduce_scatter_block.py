@@ -10,7 +10,7 @@ from mpi4py import MPI
 from .. import devices, ops
 from ..buffers import Buffer, on_host, resolve
 from ..layout import PACK_NBYTES, REDUCE, Layout
-from .choice import EARLY_FOLD, ONE_SHOT_NBYTES, Choice, Rung, climb, in_lines, pipeline
+from .choice import FEW_FOLD, ONE_SHOT_NBYTES, Choice, Rung, climb, in_lines, pipeline
 from .launch import Call, is_in_place
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     limit = MOST_OF_PACKETS if layout.slot_rows else ONE_SHOT_NBYTES
     small = Rung("reduce_scatter_block_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes, layout.peers)
     medium = in_lines(layout, "reduce_scatter_block_one_shot_lines", layout.line_nbytes - PACK_NBYTES)
-    medium = medium._replace(chosen=MOST_OF_LINES, early_most=EARLY_FOLD // layout.peers)
+    medium = medium._replace(chosen=MOST_OF_LINES, few_most=FEW_FOLD // layout.peers)
     return climb(layout, nbytes, (small, medium, pipeline("reduce_scatter_block_two_shot")), algorithm)
 
 

@@ -124,6 +124,6 @@ def test_kernels_of_all_channels_have_few_threads_while_early_launches_are_worth
     assert [threads_of(moves, nbytes) for nbytes in (128 << 10, 1 << 20, 3 << 20)] == [256, 256, None]
     assert [threads_of(moves, 4 << 20, windows=windows) for windows in (False, True)] == [None, 256]
     assert [threads_of(folds, nbytes) for nbytes in (1200 << 10, 2 << 20)] == [None, None]
-    assert threads_of(folds, 512 << 10, "two_shot_lines") == 256
+    assert [threads_of(folds, nbytes, "two_shot_lines") for nbytes in (256 << 10, 512 << 10)] == [256, None]
     assert [threads_of(MODULES["Alltoallv"], 1 << 20, windows=each) for each in (False, True)] == [256, 256]
     assert [threads_of(MODULES["Alltoallv"], 4 << 20, windows=each) for each in (False, True)] == [None, 256]
