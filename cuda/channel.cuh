@@ -22,12 +22,14 @@ struct Channel {
     const u32 epoch;
     const u32 heard;
 
-    // Every thread of the block calls it, and `leave` at the end. An operation in two launches is begun by the first.
-    // One that does not announce at once calls `announce` later.
-    __device__ explicit Channel(const Team& team, bool begins = true, bool announces = true)
+    // Every thread of the block calls it, and `leave` at the end.
+    __device__ explicit Channel(const Team& team) : Channel(team, team.early != 0) {}
+
+    // An operation in two launches is begun by the first. One that does not announce at once calls `announce` later.
+    __device__ Channel(const Team& team, bool early, bool begins = true, bool announces = true)
         : team(team),
           index(int(blockIdx.x)),
-          mine(arrive(team, channel_control(team, team.rank, index))),
+          mine(arrive(early, channel_control(team, team.rank, index))),
           epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
         if (!begins) return;
@@ -105,9 +107,9 @@ struct Channel {
     // A kernel that takes few multiprocessors may have been launched early: nothing that another one leaves is looked at
     // before that has ended. Then the next one may be launched, if this one takes few itself, so that a communicator never
     // has more of the GPU than one long operation has.
-    __device__ static ChannelControl* arrive(const Team& team, ChannelControl* control) {
+    __device__ static ChannelControl* arrive(bool early, ChannelControl* control) {
         await_previous(u64(control));
-        if (team.early) let_next_begin();
+        if (early) let_next_begin();
         return control;
     }
 

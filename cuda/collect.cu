@@ -36,7 +36,7 @@ __device__ void receive(const CollectArgs& args, u32 epoch) {
 
 __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant__ CollectArgs args) {
     const bool sends = args.phases & kSend;
-    Channel channel(args.shuffle.team, sends);
+    Channel channel(args.shuffle.team, takes_few(), sends);
     if (sends) scrub_own_slots(args.shuffle, channel);
     const bool ok = !sends || channel.await_entered(0);  // who is still reading what came last time has not
     if (ok && sends) send(args, channel.epoch);

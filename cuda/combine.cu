@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     if (hurries) prepared.early.load(args);
     if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     const bool tells = hurries && is_whole(args.phases);
-    Channel channel(shuffle.team, sends, !tells);
+    Channel channel(shuffle.team, takes_few(), sends, !tells);
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{prepared.steps, channel.epoch, slots};
     few.keep(prepared.slots);

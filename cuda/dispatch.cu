@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     }
     if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     const bool hears = !args.reuse || is_whole(args.phases);
-    Channel channel(shuffle.team, sends, !(prepared.is_few && hears));
+    Channel channel(shuffle.team, takes_few(), sends, !(prepared.is_few && hears));
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{prepared.steps, channel.epoch, slots};
     bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free

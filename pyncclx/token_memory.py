@@ -143,7 +143,7 @@ class Memory:
         timeout_ns = int(min(member.timeout_s for member in team.members) * 1e9)
         bases = list(self.window.bases)
         number, watch = OPERATIONS.index(operation), team.watch.address
-        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases, self.early)
+        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases)
         padding = [0] * (layout.MAX_RANKS - team.size)
         offsets = (parts.rows, parts.scales, parts.ways, parts.notes, parts.results, parts.values)
         constants = SHUFFLE.pack(
