@@ -80,7 +80,7 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
     });
 }
 
-__global__ void __launch_bounds__(kMaxThreads, 2) bcast_chain(const __grid_constant__ MoveArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_constant__ MoveArgs args) {
     Channel channel(args.team);
     const int me = args.team.rank, size = args.team.size, root = args.root, next = (me + 1) % size;
     const Hop hop{me == root ? kNobody : (me + size - 1) % size, next == root ? kNobody : next};
