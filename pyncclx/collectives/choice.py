@@ -22,8 +22,8 @@ WORTH_A_CHANNEL_OF_LINES = 2048  # of a longer one: more than kPacketsNbytes of 
 LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes
 STRAIGHT_NBYTES = 24 << 10  # or, where there are windows, straight; kStraightNbytes
 MOST_EARLY = 32  # multiprocessors that a kernel takes which is launched early, and one that another may follow early
-# Two blocks of so many threads fit on a multiprocessor, whatever the kernel, so that it may be launched early on all
-# channels. That is worth more than twice the warps for so many bytes of a channel:
+# Two blocks of so many threads fit on a multiprocessor, of all kernels but those that fold packets, so that they may be
+# launched early on all channels. That is worth more than twice the warps for so many bytes of a channel:
 EARLY_THREADS = 256
 EARLY_LINES = 64 << 10  # that leave as lines, and come
 EARLY_STRAIGHT = 256 << 10  # or, where there are windows, go straight; as chunks they need the other warps
