@@ -102,8 +102,9 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     Of a rank whose buffers hold `nbytes` at most, which is its own affair, as many threads as have something to do:
     each warp of a block takes its time for what all of them ask first.
     """
-    grid, most = layout.channels, EARLY_STRAIGHT if layout.windows else EARLY_LINES // 4
-    threads = _early_threads(grid, nbytes, most)
+    grid = layout.channels
+    straight = layout.windows and nbytes > 2 * STRAIGHT_NBYTES * grid * layout.peers  # twice as much as there may be
+    threads = _early_threads(grid, nbytes, EARLY_STRAIGHT if straight else EARLY_LINES // 4)
     if threads or nbytes <= WORTH_A_CHANNEL * grid:
         few = 32 * (_warps(nbytes, grid, layout.peers) + 2)  # one warp copies what stays, the last announces
         threads = min(few, threads or few)

@@ -1,5 +1,7 @@
 """Streams: work is ordered after those who make its data, on the current stream, and the host does not wait."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,39 @@ def test_several_communicators_at_once(slow_copy, streams):
     with comparing() as compare:
         for call, (vectors, recv) in enumerate(zip(calls, recvs, strict=True)):
             compare(recv, fold(ops.SUM, vectors), f"communicator {call}")
+    for each in comms:
+        each.Free()
+
+
+def test_two_communicators_in_another_order_on_each_rank(streams):
+    """Of each one kernel may run while the next one waits on the GPU: they leave room for those of the other."""
+    comms = [pyncclx.Communicator().Dup() for _ in range(2)]
+    # few blocks; all, of 3, 8 and 16 warps; a long one
+    counts = tuple(comms[0].size * each for each in (1 << 7, 1 << 13, 1 << 15, 1 << 16, 1 << 20))
+    sends = {count: xp.full(count, 1 + comms[0].rank, "f4") for count in counts}
+    recvs = [[xp.full(count, -1, "f4") for count in counts * 6] for _ in comms]
+
+    def enqueue(index, recvs):
+        for call, recv in enumerate(recvs):
+            method = (comms[index].Allreduce, comms[index].Alltoall)[call // len(counts) % 2]
+            method(sends[recv.size], recv)
+
+    for index in range(2):  # kernels are loaded by all ranks together
+        enqueue(index, recvs[index][: 2 * len(counts)])
+        comms[index].synchronize()
+    for first in range(4):
+        for recv in (recv for each in recvs for recv in each):
+            recv[...] = -1
+        xp.cuda.Device().synchronize()
+        for index in (0, 1) if (comms[0].rank + first) % 2 else (1, 0):
+            with streams[index]:
+                enqueue(index, recvs[index])
+        with comparing() as compare:
+            ranks = np.arange(comms[0].size)
+            for index, call in itertools.product(range(2), range(6 * len(counts))):
+                recv = recvs[index][call]
+                block = np.repeat(1 + ranks, recv.size // ranks.size) if call // len(counts) % 2 else np.sum(1 + ranks)
+                compare(recv, np.broadcast_to(block, recv.shape).astype("f4"), f"communicator {index}, call {call}")
     for each in comms:
         each.Free()
 
