@@ -103,7 +103,8 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     each warp of a block takes its time for what all of them ask first.
     """
     grid = layout.channels
-    straight = layout.windows and nbytes > 2 * STRAIGHT_NBYTES * grid * layout.peers  # twice as much as there may be
+    half = nbytes // 2  # `most_of` has doubled it, at most
+    straight = layout.windows and half > STRAIGHT_NBYTES * grid * layout.peers
     threads = _early_threads(grid, nbytes, EARLY_STRAIGHT if straight else EARLY_LINES // 4)
     if threads or nbytes <= WORTH_A_CHANNEL * grid:
         few = 32 * (_warps(nbytes, grid, layout.peers) + 2)  # one warp copies what stays, the last announces
