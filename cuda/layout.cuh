@@ -13,6 +13,7 @@
 
 constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink domain
 constexpr int kMaxThreads = 512;   // of a block; a kernel bounded to 2 of them a multiprocessor is early on all channels
+constexpr u32 kMostEarlyThreads = 32 * kMaxThreads;  // of a shuffle's kernel that is launched early
 constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds those of kAtOnce ranks
 constexpr int kRings = 2;      // chunk rings of a channel: 0 takes what peers send, 1 what they reduced or relay
 constexpr u32 kDepth = 2;      // chunks of a ring

@@ -20,7 +20,6 @@ constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was 
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 constexpr u32 kStageTokens = 16;   // of a block and a source, at least; then the receiver is told
 constexpr u32 kMostStages = 32;    // of a block
-constexpr u32 kMostEarly = 32 * kMaxThreads;  // threads of a shuffle's kernel that is launched early
 constexpr u32 kMostParts = 8;      // of a token
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
@@ -28,7 +27,7 @@ __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend |
 
 // Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. It reckons that itself, for with a
 // word of the arguments to look at the loop of combine that adds rows had a load less on its way (1024 tokens 93 µs, not 79).
-__device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarly; }
+__device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
 // What never changes of a shuffle. Rows of a rank are grouped in *buckets*: one for each of its experts, or one
 // for each source (by_source).

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import layout, token_layout
-from .collectives.choice import EARLY_THREADS, MOST_EARLY
+from .collectives.choice import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from .symmetric import Window, allocate_window
 from .team import NO_PLACES, OPERATIONS
 from .token_layout import GROUP, SHUFFLE, plan, steps_of
@@ -27,10 +27,10 @@ ROW_TYPES = {
     "bfloat16": ("bfloat16", FLOAT8),
 }
 CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "Float8"}
-# Up to so many tokens all blocks can be launched early, with half of the threads, which are enough;
+# Up to so many tokens half of the threads are enough, with which all blocks can be launched early;
 SOME_TOKENS = 4
 SOME_OF_ALL = 32  # or if all ranks together have so many.
-FEWEST_OF_ALL = 8  # Up to here half of the blocks are enough, too.
+FEWEST_OF_ALL = 8  # Up to here they are enough for half of the blocks.
 
 
 class Part(NamedTuple):
@@ -103,9 +103,9 @@ class Memory:
         device, size = self.team.device, self.team.size
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
-        blocks, threads = grid_of(shuffle.max_tokens, size, self.team.layout.channels)
-        self.blocks, self.threads = shuffle.blocks or blocks, min(threads or self.team.threads, self.team.threads)
-        self.early = self.blocks * self.threads <= MOST_EARLY * 2 * EARLY_THREADS
+        self.blocks, threads = grid_of(shuffle.max_tokens, size, self.team.layout.channels, shuffle.blocks)
+        self.threads = min(threads or self.team.threads, self.team.threads)
+        self.early = self.blocks * self.threads <= MOST_EARLY_THREADS
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes
@@ -191,12 +191,12 @@ class Memory:
         del self.data, self.scales
 
 
-def grid_of(max_tokens: int, size: int, most: int) -> tuple[int, int | None]:
-    """Blocks, and threads of one: None for as many as the device offers."""
-    if max_tokens * size <= FEWEST_OF_ALL:
-        return max(1, most // 2), EARLY_THREADS
+def grid_of(max_tokens: int, size: int, most: int, wanted: int | None) -> tuple[int, int | None]:
+    """Blocks, as many as are wanted, if anybody says so, and threads of one: None for as many as the device offers."""
+    fewest = max_tokens * size <= FEWEST_OF_ALL
     some = max_tokens <= SOME_TOKENS or max_tokens * size <= SOME_OF_ALL
-    return most, EARLY_THREADS if some else None
+    blocks = wanted or (max(1, most // 2) if fewest else most)
+    return blocks, EARLY_THREADS if fewest or (some and blocks > MOST_EARLY) else None
 
 
 def array_type(name: str) -> Any:

@@ -25,6 +25,7 @@ MOST_EARLY = 32  # multiprocessors that a kernel takes which is launched early, 
 # Two blocks of so many threads fit on a multiprocessor, of all kernels but those that fold packets, so that they may be
 # launched early on all channels. That is worth more than twice the warps for so many bytes of a channel:
 EARLY_THREADS = 256
+MOST_EARLY_THREADS = MOST_EARLY * 2 * EARLY_THREADS  # of all blocks together; kMostEarlyThreads of cuda/layout.cuh
 EARLY_LINES = 64 << 10  # that leave as lines, and come
 EARLY_STRAIGHT = 256 << 10  # or, where there are windows, go straight; as chunks they need the other warps
 FEW_FOLD = 2 << 10  # that are reduced for one rank: those kernels are early with all threads, but begin later

@@ -43,7 +43,8 @@ SPILLS = {  # more than that, where it was measured to be no loss
     "reduce_scatter_block_two_shot": 192,  # the same: 339, before 362
     # two blocks of 512 threads a multiprocessor, to be launched early: 512 KB of float32 take 5.3 µs on 2 H200, before
     # 5.7, Reduce 4.3, before 4.8, and Reduce_scatter_block 3.4, before 4.2. Bytes spill most (there 208 and 104, of
-    # float32 76 and none; most of all on sm_100, which was not measured)
+    # float32 76 and none), and lose by it: MAX of 2 MB to one rank takes 12.6, before 11.6. Not measured: Bcast's, of 3
+    # or more ranks, and sm_100, where most is spilled
     "allreduce_two_shot_lines": 320,
     "reduce_two_shot_lines": 320,
     "reduce_scatter_block_one_shot_lines": 544,

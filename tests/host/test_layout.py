@@ -44,9 +44,9 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %u %zu %zu %zu %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
-           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kPacketsNbytes,
-           kStraightNbytes, kLinesNbytes);
+    printf("constants %d %d %u %u %u %zu %zu %zu %u %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
+           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyThreads,
+           kPacketsNbytes, kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
@@ -138,6 +138,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
+        choice.MOST_EARLY_THREADS,
         choice.PACKETS_NBYTES,
         choice.STRAIGHT_NBYTES,
         choice.LINES_NBYTES,

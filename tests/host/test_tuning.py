@@ -10,6 +10,7 @@ import pytest
 from pyncclx import tuning
 from pyncclx.collectives import MODULES
 from pyncclx.layout import plan
+from pyncclx.token_memory import grid_of
 from pyncclx.tuning import measure
 
 SHIPPED = sorted(Path(tuning.__file__).parent.glob("tuned-*.json"))
@@ -130,3 +131,11 @@ def test_kernels_of_all_channels_have_few_threads_while_early_launches_are_worth
         for windows in (False, True)
     ]
     assert announced == [[256, None, None], [256, None, 256]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wanted", "expected"),
+    [(4, None, (32, 256)), (5, None, (64, 256)), (16, 33, (33, 256)), (16, 32, (32, None)), (17, None, (64, None))],
+)
+def test_shuffles_of_some_tokens_have_few_threads_where_all_blocks_are_launched_early(tokens, wanted, expected):
+    assert grid_of(tokens, 2, 64, wanted) == expected

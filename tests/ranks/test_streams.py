@@ -145,8 +145,8 @@ def test_two_communicators_in_another_order_on_each_rank(streams):
     sends = {count: xp.full(count, 1 + comms[0].rank, "f4") for count in counts}
     recvs = [[xp.full(count, -1, "f4") for count in counts * 6] for _ in comms]
 
-    def enqueue(index, recvs):
-        for call, recv in enumerate(recvs):
+    def enqueue(index, outputs):
+        for call, recv in enumerate(outputs):
             method = (comms[index].Allreduce, comms[index].Alltoall)[call // len(counts) % 2]
             method(sends[recv.size], recv)
 
