@@ -112,7 +112,7 @@ class Kernel:
         return struct.pack("=Q", buffers[-1].address)
 
     def _check_grid(self, grid: int, block: int, team: DeviceTeam) -> None:
-        most = self._device.most_blocks(self._function, block)
+        most = self._device.most_blocks(self._function, block) // team.sharing
         if grid > team.blocks:
             raise ValueError(
                 f"{self.name}: a grid of {grid} blocks, the team was made for {team.blocks}; make it with "
@@ -120,8 +120,8 @@ class Kernel:
             )
         if grid > most:
             raise ValueError(
-                f"{self.name}: a grid of {grid} blocks of {block} threads, the GPU can run {most} at once, and "
-                "one that waits may wait for one that has not begun; launch fewer"
+                f"{self.name}: a grid of {grid} blocks of {block} threads, the GPU can run {most} at once for "
+                "a rank, and one that waits may wait for one that has not begun; launch fewer"
             )
 
 

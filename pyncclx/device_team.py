@@ -42,6 +42,7 @@ class DeviceTeam:
         own: tuple[Window, ...] = (),  # windows that no other kernels know of
     ) -> None:
         self.rank, self.size = team.rank, team.size
+        self.sharing = team.layout.sharing  # ranks whose kernels are on one GPU
         self.signals, self.blocks, self.counters = signals, blocks, counters
         self._team: Team | None = team
         self._own = own

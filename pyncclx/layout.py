@@ -47,6 +47,7 @@ class Layout:
     limits: Limits = ()  # which kernels are chosen for which messages
     slot_rows: int = 0  # rows of lines of one slot; 0: no lines between these ranks
     windows: bool = False  # the communicator has some
+    sharing: int = 1  # ranks of one GPU: their blocks wait for each other, so all of them must be on it at once
 
     @property
     def peers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -25,6 +26,7 @@ class Member:
 
     hostname: str
     device: str  # Device.identity
+    at_once: bool  # Device.at_once
     architecture: str
     max_channels: int
     threads: int
@@ -46,6 +48,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
         Member(
             MPI.Get_processor_name(),
             device.identity,
+            device.at_once,
             device.architecture,
             max_channels,
             device.threads,
@@ -81,6 +84,11 @@ def channels(device: Device) -> int:
     return int(text)
 
 
+def sharing(members: list[Member]) -> int:
+    """How many ranks have kernels on one GPU at the same time, at most."""
+    return max(Counter(member.device for member in members if member.at_once).values(), default=1)
+
+
 def _check(members: list[Member], device: Device, *, warn: bool) -> None:
     """Can these ranks form a team? Every rank comes to the same answer."""
     if len(members) > layout.MAX_RANKS:
@@ -98,11 +106,13 @@ def _check(members: list[Member], device: Device, *, warn: bool) -> None:
             f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
             "alike on all ranks"
         )
-    shared = {m.device for m in members if sum(other.device == m.device for other in members) > 1}
-    if shared and warn:
+    ranks = Counter(member.device for member in members if not member.at_once)
+    in_turns = ", ".join(sorted(name for name, count in ranks.items() if count > 1))
+    if in_turns and warn:
         warnings.warn(
-            f"several ranks share a GPU ({', '.join(sorted(shared))}): correct, but slow. Call comm.select_device() "
-            "before the first array is made, or make GPU `local rank` current",
+            f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow. With a "
+            "GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "
+            "once by CUDA's Multi-Process Service: start `nvidia-cuda-mps-control -d` before the program",
             RuntimeWarning,
             stacklevel=2,
         )

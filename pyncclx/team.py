@@ -120,11 +120,13 @@ class Team:
 
     def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
         nbytes = min(member.offer for member in self.members)
-        channels = min(member.max_channels for member in self.members)
+        sharing = members.sharing(self.members)
+        channels = max(1, min(member.max_channels for member in self.members) // sharing)
         lines = all(member.lines for member in self.members)
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
-            return replace(layout.plan(nbytes, self.size, channels, lines), limits=self.members[0].limits), lease
+            planned = layout.plan(nbytes, self.size, channels, lines)
+            return replace(planned, limits=self.members[0].limits, sharing=sharing), lease
         except ValueError as error:  # on all ranks
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error

@@ -121,7 +121,8 @@ def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     else:
         function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
     threads = min(choice.threads or team.threads, team.threads)
-    early = not in_python and choice.grid <= MOST_EARLY * team.device.blocks_each(function, threads)
+    most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_each(function, threads)
+    early = not in_python and choice.grid <= most_early
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads, early)
     if len(team.plans) >= MOST_PLANS:
         team.plans.clear()

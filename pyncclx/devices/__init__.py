@@ -93,6 +93,8 @@ class Device(Protocol):
         What it is called, such as ``"NVIDIA H200"``.
     identity
         The same on two processes exactly if they use the same physical device.
+    at_once
+        Whether kernels of processes that share it run at the same time, not in turns.
     architecture
         What kernels are compiled for, such as ``"sm_90"``.
     max_channels, threads
@@ -109,6 +111,7 @@ class Device(Protocol):
     ordinal: int
     kind: str
     identity: str
+    at_once: bool
     architecture: str
     max_channels: int
     most_channels: int

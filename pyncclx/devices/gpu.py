@@ -62,6 +62,7 @@ class Device:
         properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
         self.kind: str = properties["name"].decode()
         self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
+        self.at_once = self._has_service()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.most_channels: int = properties["multiProcessorCount"]
         self.lines = all(map(self._is_linked, range(cupy.cuda.runtime.getDeviceCount())))
@@ -83,6 +84,12 @@ class Device:
             return True
         attribute = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
         return bool(checked(driver.cuDeviceGetP2PAttribute(attribute, self.ordinal, ordinal)))
+
+    def _has_service(self) -> bool:
+        """Whether this process reaches the GPU through the Multi-Process Service."""
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        error, enabled = driver.cuDeviceGetAttribute(attribute, self.ordinal)
+        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not know the attribute
 
     # Memory
 

@@ -43,6 +43,7 @@ class Device:
     name = "host"
     kind = "host device"
     ordinal = 0
+    at_once = True
     architecture = "host"
     max_channels = 2
     most_channels = 64

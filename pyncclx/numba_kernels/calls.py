@@ -29,33 +29,42 @@ def wanted(algorithm: str | None) -> bool:
     return algorithm == NAME
 
 
+def _most_blocks(layout: Layout) -> int:
+    return max(1, BLOCKS // layout.sharing)
+
+
+def _most_packets(layout: Layout) -> int:
+    """The longest message that the packet slots of all blocks hold."""
+    return _most_blocks(layout) * packet_nbytes(layout.size)
+
+
 def _as_packets(layout: Layout, kernel: str, nbytes: int) -> Choice:
     """As few blocks as there is work for; a warp for each peer, and some to fold."""
-    grid = max(1, min(BLOCKS, -(-nbytes // WORTH_A_BLOCK)))
+    grid = max(1, min(_most_blocks(layout), -(-nbytes // WORTH_A_BLOCK)))
     return Choice(PREFIX + kernel, grid, max(128, 32 * layout.peers), "written in Python; packets")
 
 
-def _as_chunks(kernel: str, nbytes: int) -> Choice:
-    grid = max(1, min(BLOCKS, -(-nbytes // WORTH_A_BLOCK_OF_CHUNKS)))
+def _as_chunks(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    grid = max(1, min(_most_blocks(layout), -(-nbytes // WORTH_A_BLOCK_OF_CHUNKS)))
     return Choice(PREFIX + kernel, grid, THREADS, "written in Python; chunks")
 
 
 @lru_cache  # the same few sizes come again and again
 def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
     """One shot while short, then two shots of packets, of chunks when long."""
-    limit = min(ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY), BLOCKS * packet_nbytes(layout.size))
+    limit = min(ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY), _most_packets(layout))
     if nbytes <= limit:
         return _as_packets(layout, "allreduce_one_shot", nbytes)
     if nbytes <= TWO_SHOT_PACKETS_NBYTES:
         return _as_packets(layout, "allreduce_two_shot_packets", nbytes)
-    return _as_chunks("allreduce_two_shot", nbytes)
+    return _as_chunks(layout, "allreduce_two_shot", nbytes)
 
 
 @lru_cache
 def choose_move(layout: Layout, kernel: str, nbytes: int) -> Choice:
     """As many blocks as pay; each decides whether its part goes as packets."""
-    fits = nbytes <= BLOCKS * packet_nbytes(layout.size)
-    return _as_packets(layout, kernel, nbytes) if fits else _as_chunks(kernel, nbytes)
+    as_fits = _as_packets if nbytes <= _most_packets(layout) else _as_chunks
+    return as_fits(layout, kernel, nbytes)
 
 
 def choose_barrier(layout: Layout, name: str) -> Choice:
@@ -65,7 +74,8 @@ def choose_barrier(layout: Layout, name: str) -> Choice:
 
 def choose_alltoallv(layout: Layout, nbytes: int, name: str) -> Choice:
     """All blocks: how much a pair of ranks moves is known on the device only."""
-    return Choice(f"{PREFIX}alltoallv", BLOCKS, THREADS, "written in Python; packets or chunks, decided on the device")
+    why = "written in Python; packets or chunks, decided on the device"
+    return Choice(f"{PREFIX}alltoallv", _most_blocks(layout), THREADS, why)
 
 
 def barrier(comm: Intracomm) -> Call:

@@ -1,4 +1,6 @@
-"""How many channels a process wants."""
+"""How many channels a process wants, and ranks that share a GPU."""
+
+import warnings
 
 import pytest
 
@@ -20,3 +22,24 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
     monkeypatch.setenv(members.CHANNELS, text)
     with pytest.raises(ValueError, match=f"PYNCCLX_CHANNELS='{text}': .* from 1 to 64"):
         members.channels(Device())
+
+
+def member(device, at_once):
+    """A rank on a GPU."""
+    return members.Member("node", device, at_once, "sm_90", 64, 512, True, b"", b"", 0, 0, 1.0, ())
+
+
+def test_how_many_ranks_share_a_gpu():
+    assert members.sharing([member(device, True) for device in "abcd"]) == 1
+    assert members.sharing([member(device, True) for device in "abcbb"]) == 3
+    assert members.sharing([member(device, False) for device in "abcbb"]) == 1  # one at a time
+
+
+def test_who_shares_a_gpu_in_turns_is_warned():
+    with pytest.warns(RuntimeWarning, match=r"share a GPU \(b\) .*nvidia-cuda-mps-control"):
+        members._check([member(device, False) for device in "abb"], Device(), warn=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        members._check([member(device, True) for device in "abb"], Device(), warn=True)
+        members._check([member(device, False) for device in "abc"], Device(), warn=True)
+        members._check([member(device, False) for device in "abb"], Device(), warn=False)
