@@ -135,7 +135,7 @@ def advice() -> Iterator[str]:
         major = (driver.version() or "13").partition(".")[0]
         yield f"Install what drives the GPU: pip install 'pyncclx[cuda{'13' if major == '13' else '12'}]'"
     elif driver.count() == 1:
-        yield "One GPU: all ranks would share it, which is slow"
+        yield "One GPU: ranks share it, and take turns unless `nvidia-cuda-mps-control -d` runs before the program"
     else:
         yield f"Ready: mpiexec -n {driver.count()} python -m pyncclx run program.py"
     if driver.count() and not mpi_library.is_cuda_aware():

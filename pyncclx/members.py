@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -84,9 +85,14 @@ def channels(device: Device) -> int:
     return int(text)
 
 
-def sharing(members: list[Member]) -> int:
+def most_of_a_device(members: Iterable[Member]) -> int:
+    """How many of some ranks have the same GPU, at most; 1 if none has any."""
+    return max(Counter(member.device for member in members).values(), default=1)
+
+
+def sharing(members: Iterable[Member]) -> int:
     """How many ranks have kernels on one GPU at the same time, at most."""
-    return max(Counter(member.device for member in members if member.at_once).values(), default=1)
+    return most_of_a_device(member for member in members if member.at_once)
 
 
 def _check(members: list[Member], device: Device, *, warn: bool) -> None:

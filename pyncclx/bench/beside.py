@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     memory = Windows(comm, parse_size(arguments.bytes) + 1024)
     about = environment.describe(comm, arguments, {})
     if comm.rank == 0:
-        print(f"# {comm.size} ranks, {about['device']}, product of {arguments.matrix} x {arguments.matrix} float16")
+        print(f"# {environment.ranks(about)}, product of {arguments.matrix} x {arguments.matrix} float16")
         print(COLUMNS, flush=True)
     rows = [
         measure(comm, product, name, way, parse_size(arguments.bytes), memory)
@@ -134,7 +134,7 @@ def draw(path: Path, about: dict[str, Any], rows: list[Row]) -> None:
     panel.margins(x=0.15)
     panel.set_xlabel("the matrix product takes longer by (%)")
     size = f"{rows[0]['nbytes'] >> 20} MB"
-    panel.set_title(f"{size} beside a product, {about['ranks']} ranks, {about['device']}, {about['date']}", fontsize=10)
+    panel.set_title(f"{size} beside a product, {environment.ranks(about)}, {about['date']}", fontsize=10)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..members import most_of_a_device
 from .peers import Peer, nvls_setting
 
 _PACKAGES: tuple[str, ...] = ("pyncclx", "mpi4py", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch")
@@ -34,6 +35,7 @@ def of(comm: Any) -> dict[str, Any]:
     """What goes with all figures that are taken on a communicator."""
     return {
         "ranks": comm.size,
+        "ranks_of_a_device": most_of_a_device(comm.team.members),
         "device": comm.team.device.kind,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
@@ -41,10 +43,21 @@ def of(comm: Any) -> dict[str, Any]:
     }
 
 
+def ranks(about: dict[str, Any]) -> str:
+    """How many ranks there were, on what."""
+    shared = f"{about['ranks_of_a_device']} on each " if _share(about) else ""
+    return f"{about['ranks']} ranks, {shared}{about['device']}"
+
+
+def _share(about: dict[str, Any]) -> bool:
+    return bool(about.get("ranks_of_a_device", 1) > 1)
+
+
 def wire(about: dict[str, Any]) -> float | None:
-    """GB/s that the links of a device carry in one direction, if it is known."""
+    """GB/s that the links of a rank's device carry in one direction, if it is known."""
     device = about["device"]
-    return _NVLINK4_GBS if any(name in device for name in _NVLINK4) and "PCIe" not in device else None
+    linked = any(name in device for name in _NVLINK4) and "PCIe" not in device
+    return _NVLINK4_GBS if linked and not _share(about) else None
 
 
 def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def is_ours(comm: Any, name: str) -> bool:
 
 def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
     """What is timed, then the titles of the columns."""
-    lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {about['ranks']} ranks, {about['device']}"]
+    lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"]
     return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
 
 

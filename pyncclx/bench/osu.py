@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import report
+from . import environment, report
 from .cases import Case, Options
 from .peers import Peer
 
 
 def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
     """What is timed, then the titles of the columns."""
-    lines = [f"\n# pyncclx {kind.method} Latency Test, {about['ranks']} ranks, {about['device']}, {about['mode']}"]
+    lines = [f"\n# pyncclx {kind.method} Latency Test, {environment.ranks(about)}, {about['mode']}"]
     lines += report.notes(about, peers)
     lines.append(f"# Datatype: {options.datatype}." + (f" Operator: {options.op}." if kind.reduces else ""))
     return "\n".join([*lines, f"{'# Size':<10}{'Avg Latency(us)':>18}" + "".join(f"{name:>18}" for name in peers)])

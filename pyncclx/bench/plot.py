@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .environment import wire
+from .environment import ranks, wire
 
 SIZES = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
 STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # ours, then the peers in their order
@@ -32,7 +32,7 @@ def write(path: Path, environment: dict[str, Any], results: list[Row]) -> None:
             column[0].set_title(operation)
         for panel in panels[:, len(here) :].flat:
             panel.remove()
-    where = f"{environment['ranks']} ranks, {environment['device']}, {environment['mode']}, {environment['date']}"
+    where = f"{ranks(environment)}, {environment['mode']}, {environment['date']}"
     figure.suptitle(f"pyncclx: {where}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .cases import Case, Options
-from .environment import HOST
+from .environment import HOST, ranks
 from .peers import Peer
 
 _WHAT = f"#{'size':>11} {'count':>12} {'type':>9} {'redop':>6} {'root':>5}"
@@ -18,7 +18,7 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
     """What is timed, then the titles of the columns."""
     captured = about["mode"] == "graph" and kind.capturable
     mode = "in a replayed CUDA graph" if captured else "eager"
-    lines = [f"\n# {kind.method}, {about['ranks']} ranks, {about['device']}, {mode}; time of the slowest rank"]
+    lines = [f"\n# {kind.method}, {ranks(about)}, {mode}; time of the slowest rank"]
     lines += notes(about, peers)
     if peers:
         lines.append("# ratio: the peer's time over ours")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from . import shuffle_peers
-from .environment import wire
+from .environment import ranks, wire
 
 WAYS = {"dispatch": ("dispatch", "again"), "combine": ("combine",)}
 VARIED = ("hidden", "k", "experts", "routing", "mode")
@@ -29,7 +29,7 @@ def write(path: Path, about: dict[str, Any], results: list[dict[str, Any]]) -> N
     for column, draw in enumerate(columns):
         for line, way in enumerate(WAYS):
             draw(panels[line][column], way, of_tokens if draw is over_tokens else of_blocks, limit)
-    where = f"{about['ranks']} ranks, {about['device']}, {about['mode']}, {about['date']}"
+    where = f"{ranks(about)}, {about['mode']}, {about['date']}"
     routing = f"hidden {first['hidden']}, top {first['k']} of {first['experts']}, {first['routing']}"
     figure.suptitle(f"pyncclx token shuffle: {where}\n{routing}, rows {first['rows_dtype']}", fontsize=9)
     figure.tight_layout()

@@ -53,7 +53,6 @@ class Device:
 
     name = "gpu"
     compiles_whole_files = False
-    max_channels = MAX_CHANNELS
     threads = THREADS
 
     def __init__(self) -> None:
@@ -65,6 +64,7 @@ class Device:
         self.at_once = self._has_service()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.most_channels: int = properties["multiProcessorCount"]
+        self.max_channels = min(MAX_CHANNELS, self.most_channels)
         self.lines = all(map(self._is_linked, range(cupy.cuda.runtime.getDeviceCount())))
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive

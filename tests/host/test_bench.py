@@ -177,6 +177,12 @@ def test_beside(tmp_path, monkeypatch):
 )
 def test_the_wire(device, expected):
     assert environment.wire({"device": device}) == expected
+    assert environment.wire({"device": device, "ranks_of_a_device": 2}) is None
+
+
+def test_ranks_that_share_a_gpu_are_said_to():
+    assert environment.ranks(ABOUT) == environment.ranks({**ABOUT, "ranks_of_a_device": 1}) == "4 ranks, NVIDIA H200"
+    assert environment.ranks({**ABOUT, "ranks_of_a_device": 2}) == "4 ranks, 2 on each NVIDIA H200"
 
 
 # ---- NCCL's errors -------------------------------------------------------------------------------------
