@@ -103,9 +103,11 @@ class Memory:
         device, size = self.team.device, self.team.size
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         buckets, self.results_of_token = shuffle.first_buckets[-1], min(shuffle.k, size)
-        self.blocks, threads = grid_of(shuffle.max_tokens, size, self.team.layout.channels, shuffle.blocks)
+        sharing = self.team.layout.sharing
+        wanted = shuffle.blocks and max(1, shuffle.blocks // sharing)
+        self.blocks, threads = grid_of(shuffle.max_tokens, size, self.team.layout.channels, wanted)
         self.threads = min(threads or self.team.threads, self.team.threads)
-        self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // self.team.layout.sharing
+        self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // sharing
         groups = -(-shuffle.hidden // GROUP) if shuffle.rows_dtype == FLOAT8 else 0
         row_nbytes, result_nbytes = (shuffle.hidden * ITEMSIZE[name] for name in (shuffle.rows_dtype, shuffle.dtype))
         results = shuffle.max_tokens * self.results_of_token * result_nbytes

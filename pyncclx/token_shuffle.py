@@ -50,7 +50,7 @@ class TokenShuffle(Launching):
         The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
         on rank ``e * size // num_experts``.
     blocks : int from 1 to 64, optional
-        Blocks of the kernels: how much of the GPU they take.
+        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them.
 
     All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end
     of a ``with``, or with the communicator.

@@ -13,7 +13,8 @@ pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
 nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
 
 from pyncclx.devices import nvrtc  # noqa: E402
-from pyncclx.numba_kernels import compiled, workspace  # noqa: E402
+from pyncclx.layout import Layout  # noqa: E402
+from pyncclx.numba_kernels import calls, compiled, workspace  # noqa: E402
 
 PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"
 GPU_SCOPE = {"ATOMG.E.CAS.STRONG.GPU"}  # claims a record of failures among the blocks of this GPU
@@ -63,6 +64,19 @@ def test_machine_code(cubins: dict[tuple[str, ...], bytes], kernel: tuple[str, .
     assert {word for word in found if ".STRONG." in word and not word.endswith(".STRONG.SYS")} <= GPU_SCOPE
     assert not [line for line in re.findall(r"CALL\S+ [^;]+", text) if not re.search(RARE, line)]
     assert not {word for word in found if word.startswith(("FFMA", "DFMA", "DADD", "DMUL"))}
+
+
+@pytest.mark.parametrize("sharing", [1, 2, 4, 8, 16])
+def test_blocks_of_ranks_that_share_a_gpu(sharing: int) -> None:
+    """All of them together are no more than one rank's alone, and packets go only where they fit the slots of these."""
+    layout = Layout(1 << 20, 16, 4, 64, 1024, sharing=sharing)
+    assert calls.choose_alltoallv(layout, 0, calls.NAME).grid == workspace.BLOCKS // sharing
+    for nbytes in (1, 1 << 10, 1 << 15, 1 << 17, 1 << 18, 1 << 30):
+        chosen = calls.choose_move(layout, "allgather", nbytes), calls.choose_allreduce(layout, nbytes)
+        assert all(1 <= choice.grid <= workspace.BLOCKS // sharing for choice in chosen)
+        for choice in chosen:
+            if "two_shot" not in choice.kernel and choice.why.endswith("packets"):
+                assert nbytes <= choice.grid * workspace.packet_nbytes(16)
 
 
 @pytest.mark.parametrize("size", range(1, 17))

@@ -1,6 +1,7 @@
 """Communicators: every way to make one gives ours, leases come and go, and many work side by side."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, get, put, synchronize, xp
-from pyncclx import devices, ops
+from pyncclx import devices, members, ops
 from pyncclx import heap as heaps
 from pyncclx.heap import DEFAULT_NBYTES, Heap
 from reference import comparing, contributions, counts, fold
@@ -294,6 +295,26 @@ def test_explain(comm):
         assert comm.explain(operation, 8).startswith(f"native: {operation} of 8 bytes: MPI matches, the sender's")
         assert "receiver's kernel fetches" in comm.explain(operation, 1 << 20)
     assert comm.explain("Split").startswith("host: Split is mpi4py's")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, at_once):
+    """They divide the channels and the blocks of shuffles, if their kernels run at the same time."""
+    device = devices.select()
+    monkeypatch.setattr(device, "identity", f"shared by two, {comm.rank // 2}")
+    monkeypatch.setattr(device, "at_once", at_once)
+    sharing = 2 if at_once and comm.size > 1 else 1
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        together = comm.Dup()
+        with comparing() as compare:
+            allreduce(together, compare)
+    assert len(said) == (comm.rank == 0 and comm.size > 1 and not at_once)
+    assert together.team.layout.sharing == sharing
+    assert together.team.layout.channels == members.channels(device) // sharing
+    with together.Create_token_shuffle(4 * comm.size, 64, 64, k=2, max_tokens=8, blocks=6) as shuffle:
+        assert f"on {6 // sharing} blocks" in shuffle.explain()
+    together.Free()
 
 
 def test_select_device():
