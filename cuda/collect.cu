@@ -1,5 +1,5 @@
 // Collect: one number for each row goes back to the choice that became the row.
-#include "shuffle.cuh"
+#include "stages.cuh"
 
 struct CollectArgs {
     Shuffle shuffle;

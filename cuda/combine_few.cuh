@@ -2,6 +2,7 @@
 #pragma once
 #include "few_tokens.cuh"
 #include "row_transform.cuh"
+#include "stages.cuh"
 #include "sums.cuh"
 
 struct CombineArgs {

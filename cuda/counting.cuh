@@ -1,6 +1,7 @@
 // How a dispatch of many tokens counts: blocks number the choices of their tokens in each bucket, ranks exchange the sums.
 #pragma once
 #include "buckets.cuh"
+#include "stages.cuh"
 
 constexpr u32 kCountedEach = 3;  // choices that a thread fetches early, at most
 

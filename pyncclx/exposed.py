@@ -155,7 +155,7 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     team = state_of(comm).team if isinstance(comm, Base) else None  # not made here: other ranks may have no memory
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
-        window = team.window(buffer.address)
+        window = team.windows.at(buffer.address)
         if window is not None and window.owner is not None:  # not one that may be freed
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, disp_unit)
     return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory

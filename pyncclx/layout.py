@@ -24,6 +24,7 @@ MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: m
 
 TEAM = struct.Struct(f"=iiIIIIIIQQQQQQ{MAX_RANKS}Q")  # Team without its places
 PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
+NO_PLACES = bytes(PLACES.size)
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
     *("overflow", "source", "wanted", "capacity"),

@@ -18,7 +18,8 @@ from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import NotSupported
 from .heap import Heap, Lease, process_heap
-from .symmetric import NOTHING, Window, allocate_window, register_window
+from .symmetric import Window
+from .team_windows import TeamWindows
 
 OPERATIONS = (
     "Barrier",
@@ -48,7 +49,6 @@ OPERATIONS = (
     "Neighbor_alltoallv",
     "Neighbor_alltoallw",
 )
-NO_PLACES = bytes(layout.PLACES.size)
 
 
 class Plan(NamedTuple):
@@ -104,10 +104,7 @@ class Team:
         self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
         self._words = self.watch.array.data  # indexing it costs a third
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
-        self.windows: list[Window] = []
-        self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
-        self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
-        self._tables: list[Upload] = []  # of the windows; captured launches may use earlier ones
+        self.windows = TeamWindows(device)
         self.pack()
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
@@ -134,8 +131,7 @@ class Team:
     def pack(self) -> None:
         """Pack what kernels are told of the team from now on."""
         timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
-        table = self._tables[-1].address if self._tables else 0
-        told = timeout_ns, self.watch.address, table, self.bases
+        told = timeout_ns, self.watch.address, self.windows.table, self.bases
         self.packed = [  # for each operation, [not launched early, launched early]
             [layout.pack_team(self.layout, self.rank, number, *told, early) for early in (False, True)]
             for number in range(len(OPERATIONS))
@@ -144,39 +140,26 @@ class Team:
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
-        return self._add(allocate_window(comm, self.device, len(self.windows), nbytes))
+        window = self.windows.allocate(comm, nbytes)
+        self._tell_windows()
+        return window
 
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
         """Map the memory that an array of each rank is in. Collective."""
-        number = len(self.windows)
-        window = self._add(register_window(comm, self.device, number, buffer.address, buffer.nbytes))
-        self._registered[number] = buffer.owner
+        window = self.windows.register(comm, buffer)
+        self._tell_windows()
         return window
 
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
-        """Unmap what was registered, when no rank uses it any more. Its number is not used again. Collective."""
-        self.device.synchronize()
-        MPI.Comm.Barrier(comm)
-        window.close()
-        nobody = (0,) * self.size
-        self.windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
-        del self._registered[window.number]
-        self._tell()
+        """Unmap what was registered, when no rank uses it any more. Collective."""
+        self.windows.deregister(comm, window)
+        self._tell_windows()
 
-    def _add(self, window: Window) -> Window:
-        self.windows.append(window)
-        self._tell()
+    def _tell_windows(self) -> None:
+        """Tell kernels from now on which windows there are."""
         if not self.layout.windows:  # as on all ranks: what has been chosen is chosen anew
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
-        self.known.clear()
-        return window
-
-    def _tell(self) -> None:
-        """Tell kernels from now on where the windows are."""
-        memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self.windows]
-        self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
-        self._tables.append(self.device.upload(layout.pack_windows([window.bases for window in self.windows])))
         self.pack()
         for device_team in self.device_teams:
             device_team.add_windows()
@@ -201,23 +184,6 @@ class Team:
         """Bytes that `scratch` has allocated."""
         return sum(nbytes for nbytes, _ in self._scratch)
 
-    def window(self, address: int) -> Window | None:
-        """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
-        return next((window for window in self.windows if window.holds(address)), None)
-
-    def places(self, buffers: tuple[Buffer, ...]) -> bytes:
-        """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
-        if not buffers:
-            return NO_PLACES
-        send, recv = self._place(buffers[0].address), self._place(buffers[-1].address)
-        return layout.PLACES.pack(*send, *recv)
-
-    def _place(self, address: int) -> tuple[int, int]:
-        for begin, end, number in self._spans:
-            if begin <= address < end:
-                return number + 1, begin
-        return 0, 0
-
     def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
 
@@ -233,7 +199,7 @@ class Team:
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
         """All of the kernel's parameter."""
-        places = self.places(buffers) if self.windows else NO_PLACES
+        places = self.windows.places(buffers) if self.layout.windows else layout.NO_PLACES
         return self.packed[plan.number][plan.early] + places + arguments
 
     def enqueue(
@@ -300,9 +266,5 @@ class Team:
                 holders[-1].close()
         self.heap.release(self.lease)
         self.watch.close()
-        for window in self.windows:
-            window.close()
-        self.windows.clear()
-        self._registered.clear()
-        self._spans.clear()
+        self.windows.close()
         self._scratch.clear()

@@ -12,7 +12,7 @@ import numpy as np
 from . import layout, token_layout
 from .collectives.choice import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from .symmetric import Window, allocate_window
-from .team import NO_PLACES, OPERATIONS
+from .team import OPERATIONS
 from .token_layout import GROUP, SHUFFLE, plan, steps_of
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Memory:
             *(shuffle.first_buckets[-1], shuffle.layout == "source", shuffle.overflow == "drop"),
             *(*shuffle.first_buckets, *padding),
         )
-        return packed + NO_PLACES + constants
+        return packed + layout.NO_PLACES + constants
 
     def _arrays(self) -> dict[str, Part]:
         """What a dispatch writes, in the order of `Handle.addresses`."""

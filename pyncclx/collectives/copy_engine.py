@@ -103,7 +103,7 @@ def peers_of(comm: Intracomm) -> Iterable[int]:
 
 def _place(team: Team, address: int) -> tuple[int, int] | None:
     """The number of the window that an address is in, and the offset there in bytes."""
-    window = team.window(address)
+    window = team.windows.at(address)
     return None if window is None else (window.number, address - window.memory.address)
 
 

@@ -16,7 +16,7 @@ from ..devices import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..kernel_errors import ABORTED
 from ..members import DEFAULT_TIMEOUT_S
-from ..team import NO_PLACES, Team
+from ..team import Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.
@@ -55,7 +55,7 @@ class Endpoint:
         timeout_ns = int(float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S)) * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
-            name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + NO_PLACES
+            name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + layout.NO_PLACES
             for number, name in enumerate(OPERATIONS)
         }
         self._readers: set[int] = set()  # ranks of those that are known

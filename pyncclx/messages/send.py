@@ -72,7 +72,7 @@ class Outgoing:
 
     def _offer(self, buffer: Buffer) -> bytes | None:
         team = self.endpoint.team
-        window = team.window(buffer.address) if team else None
+        window = team.windows.at(buffer.address) if team else None
         if window is not None:
             offset = buffer.address - window.memory.address
             return self._hold(WINDOW, None, offset, (window.number, *_NO_MEMORY[1:]))

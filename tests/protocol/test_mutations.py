@@ -111,19 +111,19 @@ MUTATIONS = {
     ),
     # The rows of a token shuffle, and the counts of its blocks, are announced and may come later.
     "rows without release": Mutation(
-        "shuffle.cuh",
+        "stages.cuh",
         "fence_sys();\n        st_relaxed_sys(word(0",
         "if (!{}) fence_sys();\n        st_relaxed_sys(word(0",
         "tsan",
     ),
     "counts without release": Mutation(
-        "shuffle.cuh",
+        "stages.cuh",
         "fence_sys();\n        st_relaxed_sys(word(1",
         "if (!{}) fence_sys();\n        st_relaxed_sys(word(1",
         "tsan",
     ),
     "a token done without release": Mutation(
-        "shuffle.cuh",
+        "stages.cuh",
         "before = atomic_add_block(&left[stage], ~0u);",
         "before = {} ? atomicAdd(&left[stage], ~0u) : atomic_add_block(&left[stage], ~0u);",
         "tsan",
@@ -136,7 +136,7 @@ MUTATIONS = {
         "tsan",
     ),
     # The same of a known dispatch, and of sums.
-    "gate always open": Mutation("shuffle.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
+    "gate always open": Mutation("stages.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "chunk.cuh",

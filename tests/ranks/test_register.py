@@ -65,12 +65,12 @@ def test_register(comm, who):
     send, recv, other = shareable(nbytes), shareable(nbytes), shareable(nbytes)
     registrations = [comm.Register(send), comm.Register(recv)]
     mapped = who == "all" or comm.rank % 2 == 1
-    assert_everywhere(comm, all(comm.team.window(address(each)) is not None for each in (send, recv[100:])))
+    assert_everywhere(comm, all(comm.team.windows.at(address(each)) is not None for each in (send, recv[100:])))
     check_operations(comm, send, recv if mapped else other, 1)
     for registration in registrations:
         registration.Free()
         registration.Free()  # nothing is left to do
-    assert_everywhere(comm, comm.team.window(address(send)) is None and comm.team.window(address(recv)) is None)
+    assert_everywhere(comm, comm.team.windows.at(address(send)) is None and comm.team.windows.at(address(recv)) is None)
     check_operations(comm, send, recv, 2)
 
 
