@@ -91,7 +91,9 @@ struct Channel {
     __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
 
     // Which of the places that `holder` keeps for its peers belongs to `source`. It keeps none for itself.
-    __device__ u32 place_of(int holder, int source) const {
+    __device__ u32 place_of(int holder, int source) const { return place_of(team, holder, source); }
+
+    __device__ static u32 place_of(const Team& team, int holder, int source) {
         return u32(source > holder ? source - holder : source - holder + team.size) - 1;
     }
 

@@ -41,7 +41,6 @@ struct FoundSlots {
     __device__ static Pack* at(const Shuffle& shuffle, int holder, int source, u64 offset, Pack* own, u64 packs) {
         if (holder == source) return own;
         const Team& team = shuffle.team;
-        const u32 place = u32(source > holder ? source - holder : source - holder + team.size) - 1;
-        return reinterpret_cast<Pack*>(team.base[holder] + offset) + place * packs;
+        return reinterpret_cast<Pack*>(team.base[holder] + offset) + Channel::place_of(team, holder, source) * packs;
     }
 };
