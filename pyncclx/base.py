@@ -132,7 +132,8 @@ class Base(_Comm):
 
         On the host device there is nothing to choose; it returns 0. Collective.
         """
-        return devices.make_current(mpi_bootstrap.topology(cast(MPI.Intracomm, self)).local_rank)
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self))
+        return devices.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:
         """Wait on the host until every operation on device arrays so far is over, and raise what went wrong in them."""

@@ -28,6 +28,7 @@ class Member:
     hostname: str
     device: str  # Device.identity
     at_once: bool  # Device.at_once
+    dealt: int  # Device.dealt
     architecture: str
     max_channels: int
     threads: int
@@ -50,6 +51,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
             MPI.Get_processor_name(),
             device.identity,
             device.at_once,
+            device.dealt,
             device.architecture,
             max_channels,
             device.threads,
@@ -91,8 +93,12 @@ def most_of_a_device(members: Iterable[Member]) -> int:
 
 
 def sharing(members: Iterable[Member]) -> int:
-    """How many ranks have kernels on one GPU at the same time, at most."""
-    return most_of_a_device(member for member in members if member.at_once)
+    """How many ranks have kernels on one GPU at the same time, at most: these, or all that were dealt GPUs with them.
+
+    Blocks of other communicators' ranks take their place on a GPU, too.
+    """
+    at_once = [member for member in members if member.at_once]
+    return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
 
 
 def _check(members: list[Member], device: Device, *, warn: bool) -> None:

@@ -95,6 +95,8 @@ class Device(Protocol):
         The same on two processes exactly if they use the same physical device.
     at_once
         Whether kernels of processes that share it run at the same time, not in turns.
+    dealt
+        How many processes `make_current` has given such a device, at most; 1 as long as it has not.
     architecture
         What kernels are compiled for, such as ``"sm_90"``.
     max_channels, threads
@@ -112,6 +114,7 @@ class Device(Protocol):
     kind: str
     identity: str
     at_once: bool
+    dealt: int
     architecture: str
     max_channels: int
     most_channels: int
@@ -258,8 +261,8 @@ def select() -> Device:
     return gpu.Device()
 
 
-def make_current(local_rank: int) -> int:
-    """Make the GPU of this local rank current, before this process has used any; return its number.
+def make_current(local_rank: int, local_size: int) -> int:
+    """Make the GPU of this local rank, one of so many, current, before this process has used any; return its number.
 
     Raises
     ------
@@ -270,7 +273,7 @@ def make_current(local_rank: int) -> int:
         return 0
     from . import gpu  # noqa: PLC0415
 
-    ordinal = gpu.make_current(local_rank)
+    ordinal = gpu.make_current(local_rank, local_size)
     if select.cache_info().currsize and select().ordinal != ordinal:
         raise RuntimeError(
             f"communicators of this process already use GPU {select().ordinal}, not {ordinal}: "

@@ -39,9 +39,11 @@ THREADS = 512
 MOST_PARAMETERS = 4096  # bytes of a kernel's
 
 
-def make_current(local_rank: int) -> int:
-    """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its number."""
-    ordinal: int = local_rank % cupy.cuda.runtime.getDeviceCount()
+def make_current(local_rank: int, local_size: int) -> int:
+    """Make the GPU of a local rank, one of so many, current for CuPy, and PyTorch if loaded; return its number."""
+    count: int = cupy.cuda.runtime.getDeviceCount()
+    ordinal = local_rank % count
+    Device.dealt = max(Device.dealt, -(-local_size // count))
     cupy.cuda.Device(ordinal).use()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.set_device(ordinal)
@@ -53,6 +55,7 @@ class Device:
 
     name = "gpu"
     compiles_whole_files = False
+    dealt = 1
     threads = THREADS
 
     def __init__(self) -> None:

@@ -44,6 +44,7 @@ class Device:
     kind = "host device"
     ordinal = 0
     at_once = True
+    dealt = 1
     architecture = "host"
     max_channels = 2
     most_channels = 64

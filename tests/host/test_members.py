@@ -24,15 +24,17 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
         members.channels(Device())
 
 
-def member(device, at_once):
+def member(device, at_once, dealt=1):
     """A rank on a GPU."""
-    return members.Member("node", device, at_once, "sm_90", 64, 512, True, b"", b"", 0, 0, 1.0, ())
+    return members.Member("node", device, at_once, dealt, "sm_90", 64, 512, True, b"", b"", 0, 0, 1.0, ())
 
 
 def test_how_many_ranks_share_a_gpu():
     assert members.sharing([member(device, True) for device in "abcd"]) == 1
     assert members.sharing([member(device, True) for device in "abcbb"]) == 3
     assert members.sharing([member(device, False) for device in "abcbb"]) == 1  # one at a time
+    assert members.sharing([member("a", True, 4), member("b", True, 3)]) == 4  # with ranks of other communicators
+    assert members.sharing([member("a", False, 4), member("b", False, 3)]) == 1
 
 
 def test_who_shares_a_gpu_in_turns_is_warned():
