@@ -318,7 +318,10 @@ def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, at_once):
 
 
 def test_select_device():
-    assert pyncclx.Communicator().select_device() == devices.select().ordinal
+    device = devices.select()
+    assert pyncclx.Communicator().select_device() == device.ordinal
+    gpus = xp.cuda.runtime.getDeviceCount() if device.name == "gpu" else WORLD.size
+    assert device.dealt == -(-WORLD.size // gpus)
 
 
 def test_mpi_still_works_beside_it(comm):
