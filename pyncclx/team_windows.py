@@ -49,14 +49,14 @@ class TeamWindows:
         nobody = (0,) * comm.size
         self._windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
         del self._registered[window.number]
-        self._look_up()
+        self._tell()
 
     def _add(self, window: Window) -> Window:
         self._windows.append(window)
-        self._look_up()
+        self._tell()
         return window
 
-    def _look_up(self) -> None:
+    def _tell(self) -> None:
         memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self]
         self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
         self._tables.append(self._device.upload(layout.pack_windows([window.bases for window in self])))

@@ -9,7 +9,6 @@ of all, the rest is the price of telling. PYNCCLX_DEVICE=host runs it on the CPU
 
 import argparse
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from mpi4py import MPI
 
 import pyncclx
 import pyncclx.device as d
+from pyncclx.bench import environment
 
 WAYS = ("straight", "stores", "flags", "lines")  # as in rings.cu
 ROWS = (4, 8)  # of 512 bytes, in a place of a ring
@@ -147,9 +147,9 @@ def main() -> None:
             print("  ".join(f"{name} {value}" for name, value in results[-1].items()), flush=True)
         if results[-1]["wrong"] or results[-1]["failed"]:
             raise SystemExit(1)
-    if world.rank == 0 and options.json:
-        about = {"device": world.comm.team.device.kind, "ranks": world.size, "memory": MEMORY}
-        options.json.write_text(json.dumps({"environment": about, "results": results}, indent=1) + "\n")
+    if world.rank == 0:
+        about = environment.of(world.comm) | {"memory": MEMORY}
+        environment.write_json(options.json, about, {"results": results})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Times are microseconds of one operation on the slowest rank. Without GPUs it sho
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.bench import shuffle, timing
+from pyncclx.bench import environment, shuffle, timing
 from pyncclx.bench.memory import array_module
 
 TOKENS = (1, 16, 128)
@@ -100,9 +99,9 @@ def main() -> None:
         results.append(bench.measure(tokens, options.hidden))
         if bench.comm.rank == 0:
             print("  ".join(f"{name} {value}" for name, value in results[-1].items()), flush=True)
-    if bench.comm.rank == 0 and options.json:
-        about = {"device": bench.comm.team.device.kind, "ranks": bench.comm.size, "hidden": options.hidden}
-        options.json.write_text(json.dumps({"environment": about, "results": results}, indent=1) + "\n")
+    if bench.comm.rank == 0:
+        about = environment.of(bench.comm) | {"hidden": options.hidden}
+        environment.write_json(options.json, about, {"results": results})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ all combinations are timed, or, with --one-at-a-time, what differs from the firs
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
 import itertools
 from dataclasses import asdict, dataclass
@@ -86,9 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dtype == "bfloat16":
         importlib.import_module("ml_dtypes")  # which tells NumPy of it
     peers = shuffle_peers.Peers(comm) if arguments.against else None
-    mode = "graph" if arguments.graph else "eager"
-    about = {"ranks": comm.size, "device": comm.team.device.kind, "mode": mode}
-    about["date"] = datetime.date.today().isoformat()
+    about = environment.of(comm) | {"mode": "graph" if arguments.graph else "eager"}
+    if comm.rank == 0:
+        print(f"# {environment.ranks(about)}")
     first, *others = settings(arguments)
     few = arguments.one_at_a_time
     results = sweep(comm, first, arguments.tokens, arguments, peers)
@@ -120,7 +119,7 @@ def sweep(
     """Time one setting, and print a table."""
     if comm.rank == 0:
         mode = "in a replayed graph" if setting.mode == "graph" else "eager"
-        print(f"# {comm.size} ranks, hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
+        print(f"# hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
         print(f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us")
         print(COLUMNS + (shuffle_peers.COLUMNS if peers else ""), flush=True)
     return [row for number in tokens for row in measure(comm, number, setting, arguments, peers)]

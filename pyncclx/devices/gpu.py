@@ -215,8 +215,7 @@ class Device:
 
     def most_blocks(self, function: Any, block: int) -> int:
         """How many blocks of so many threads this GPU runs at once, if it does nothing else."""
-        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        return int(checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))) * self.blocks_each(function, block)
+        return self.most_channels * self.blocks_each(function, block)
 
     def blocks_each(self, function: Any, block: int) -> int:
         """How many of them one multiprocessor runs."""

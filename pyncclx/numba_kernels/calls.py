@@ -63,8 +63,9 @@ def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
 @lru_cache
 def choose_move(layout: Layout, kernel: str, nbytes: int) -> Choice:
     """As many blocks as pay; each decides whether its part goes as packets."""
-    as_fits = _as_packets if nbytes <= _most_packets(layout) else _as_chunks
-    return as_fits(layout, kernel, nbytes)
+    if nbytes <= _most_packets(layout):
+        return _as_packets(layout, kernel, nbytes)
+    return _as_chunks(layout, kernel, nbytes)
 
 
 def choose_barrier(layout: Layout, name: str) -> Choice:
