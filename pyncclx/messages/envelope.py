@@ -17,11 +17,13 @@ WINDOW = 3  # it lies in the sender's buffer, in a window (`comm.Alloc`) that th
 INLINE = 4  # it follows the envelope in the same message of MPI
 
 HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
-_OWN = struct.Struct("=16s16s64sQ16s16s5x")
+_OWN = struct.Struct("=16s16s64sQ16s16s")
 _MESSAGE = struct.Struct("=16s9Q64s")  # MAGIC, and an `Envelope`
 _OWN_OFFSET = _MESSAGE.size
+# A multiple of 32, as the lengths of all messages are: received as elements of any type, they are whole ones. MPICH
+# ends the program where a message to the same process has a part of one.
 ENVELOPE_NBYTES = _OWN_OFFSET + _OWN.size
-_GRAIN = 64  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
+_GRAIN = 256  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
 
 
 class Sender(NamedTuple):
@@ -60,7 +62,7 @@ def inline_nbytes(nbytes: int) -> int:
 
 
 def may_be_one(nbytes: int) -> bool:
-    """Whether a message of MPI's of this length may begin with an envelope. Arrays' lengths are seldom odd."""
+    """Whether a message of MPI's of this length may begin with an envelope."""
     return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _GRAIN == 0
 
 

@@ -200,6 +200,27 @@ def test_free_by_an_mpi4py_object():
         comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
 
 
+def test_attributes_of_others():
+    """Deleting another attribute of a communicator before ours does no harm, however many attributes there are.
+
+    MPICH: a callback that asks for the topology, as mpi4py does before one of Python's, then reads freed memory.
+    """
+    world = pyncclx.Communicator()
+    world.Create_cart([world.size]).Free()  # from now on MPICH looks for topologies among the attributes
+    other = MPI.Comm.Create_keyval()
+    kept = []
+    for number in range(100):  # memory for attributes comes in blocks
+        kept.append(world.Dup())
+        kept[-1].blocking = "host"
+        with world.Dup() as comm:
+            comm.blocking = "stream"
+            comm.Set_attr(other, number)
+    assert {comm.blocking for comm in kept} == {"host"}
+    for comm in kept:
+        comm.Free()
+    MPI.Comm.Free_keyval(other)
+
+
 def test_interleaved_calls(comm):
     """Large and small messages on several communicators by turns; none is waited for."""
     others = [comm.Dup(), comm.Split(0, -comm.rank), comm.Split(comm.rank % 2)]

@@ -69,7 +69,7 @@ def test_matched_probe(comm, nonblocking):
 def test_partitions(comm):
     """Each partition is sent as it is when it is declared ready, and is there when it has arrived."""
     x, y = Array(np.zeros((4, 3))), Array(np.full((4, 3), -1.0))
-    send, receive = comm.Psend_init(x, 4, comm.rank), comm.Precv_init(y, 4, comm.rank)
+    send, receive = comm.Psend_init(x, 4, comm.rank, 6), comm.Precv_init(y, 4, comm.rank, 6)
     for turn in range(2):
         Prequest.Startall([send, receive])
         for partition in (2, 0):
