@@ -10,7 +10,7 @@ from mpi4py import MPI
 _LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "MV2_COMM_WORLD_SIZE": "MVAPICH's mpiexec",
-    "PMI_SIZE": "an mpiexec of the MPICH family (or srun --mpi=pmi2)",
+    "PMI_SIZE": "an mpiexec of the MPICH family",
 }
 
 
@@ -96,12 +96,14 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
     """
     if max(comm.size, MPI.COMM_WORLD.size) > 1:
         return
+    tasks = _slurm_tasks(environ)
+    if tasks > 1 and _number(environ, "PMI_SIZE") == tasks:  # srun --mpi=pmi2, and a library that does not speak it
+        raise LaunchError(_unwired_step(tasks))
     for name, launcher in _LAUNCHERS.items():
         if _number(environ, name) > 1:
             raise LaunchError(_wrong_launcher(name, environ[name], launcher))
     if any(name in environ for name in _LAUNCHERS):
         return  # a launcher started this one process, perhaps inside a larger Slurm job
-    tasks = _slurm_tasks(environ)
     if tasks > 1:
         raise LaunchError(_unwired_step(tasks))
     if _number(environ, "PMIX_RANK") > 0:

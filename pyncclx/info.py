@@ -23,7 +23,8 @@ import mpi_bootstrap
 
 from . import driver, mpi_library, paths
 
-_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec", "PMI_SIZE": "an mpiexec of the MPICH family"}
+_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec"}
+_LAUNCHERS |= {"PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2"}
 _LAUNCHERS |= {"SLURM_STEP_NUM_TASKS": "srun", "PMIX_RANK": "a PMIx launcher"}
 
 

@@ -116,8 +116,8 @@ class Device:
         except (RuntimeError, cupy.cuda.runtime.CUDARuntimeError) as error:
             raise NotSupported(
                 f"a peer's memory cannot be mapped ({error}). Every process must see all GPUs of its peers (choose by "
-                "comm.select_device(), not by CUDA_VISIBLE_DEVICES), and the GPUs must have peer access; where file "
-                "descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
+                "comm.select_device(), not by CUDA_VISIBLE_DEVICES or Slurm's --gpus-per-task), and the GPUs must have "
+                "peer access; where file descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
             ) from error
 
     def owner(self, memory: Any) -> Owner:

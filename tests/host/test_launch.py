@@ -25,6 +25,8 @@ def check(environ: dict[str, str]) -> None:
         ({"PMI_SIZE": "8", "PMI_RANK": "0"}, "PMI_SIZE=8"),
         ({"PMIX_RANK": "3", "PMIX_NAMESPACE": "job"}, "PMIX_RANK=3"),
         ({**STEP, "OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4"),
+        ({**STEP, "PMI_SIZE": "4"}, "Slurm step of 4 tasks"),  # srun --mpi=pmi2
+        ({**STEP, "PMI_SIZE": "8"}, "PMI_SIZE=8"),  # mpiexec, which Slurm has started
     ],
 )
 def test_one_of_several_alone_is_refused(environ: dict[str, str], finding: str) -> None:
