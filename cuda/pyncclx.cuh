@@ -63,7 +63,7 @@ PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// A thread adds to a signal of `peer`, which several ranks may do. Releases, as signal_set.
+// A thread adds to a signal of `peer`, which several ranks may do, where NVLink leads there. Releases, as signal_set.
 PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalAdd, peer) || !is_signal(v, pyncclx::kSignalAdd, signal)) return 0;
@@ -105,7 +105,7 @@ PYNCCLX_API void pyncclx_quiet() { fence_sys(); }
 
 // ---- atomics on a peer's 32- and 64-bit words ----------------------------------------------------------
 //
-// Each returns the word as it was. Releases as signal_set and acquires as signal_read.
+// Each returns the word as it was. Releases as signal_set and acquires as signal_read. Over PCIe nothing of this is atomic.
 
 PYNCCLX_API u32 pyncclx_atomic_add_u32(pyncclx_team team, pyncclx_address address, u32 value, int peer) {
     u32* word = pyncclx::word_at_peer<u32>(pyncclx::view(team, peer), pyncclx::kAtomicAdd, address, peer);

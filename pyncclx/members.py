@@ -32,7 +32,7 @@ class Member:
     architecture: str
     max_channels: int
     threads: int
-    lines: bool  # Device.lines
+    linked: frozenset[str] | None  # Device.linked
     uid: bytes  # of the heap
     ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
     heap_nbytes: int
@@ -55,7 +55,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
             device.architecture,
             max_channels,
             device.threads,
-            device.lines,
+            device.linked,
             heap.uid,
             heap.memory.ipc_handle,
             heap.memory.nbytes,
@@ -99,6 +99,15 @@ def sharing(members: Iterable[Member]) -> int:
     """
     at_once = [member for member in members if member.at_once]
     return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
+
+
+def linked(members: Iterable[Member]) -> bool:
+    """Whether NVLink is known to lead from the GPU of each of some ranks to those of all others.
+
+    A process knows nothing of GPUs that it does not see. Over PCIe no change of a peer's memory is atomic.
+    """
+    members = list(members)
+    return all(a.linked is None or b.device in a.linked for a in members for b in members)
 
 
 def _check(members: list[Member], device: Device, *, warn: bool) -> None:

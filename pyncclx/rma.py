@@ -121,6 +121,7 @@ class Reach:
         if target.datatype.itemsize != origin.datatype.itemsize:
             raise ValueError(f"{operation}: origin and target differ in datatype; make them equal")
         template = _template(operation, op, origin)
+        self.team.require_links(operation)
         if target.address % target.datatype.itemsize:
             raise NotSupported(f"{operation}: the target's address is no multiple of the element's length; move it")
         stream = stream_for(self.device, buffers)

@@ -98,6 +98,7 @@ class Team:
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, lambda: process_heap(device))
         self.members = members.meet(comm, device, self.heap)
+        self.linked = members.linked(self.members)  # else no lines, and nothing atomic in a peer's memory
         self.threads = min(member.threads for member in self.members)
         self.layout, self.lease = self._take_lease(comm)
         offsets = comm.allgather(self.lease.offset)
@@ -119,14 +120,21 @@ class Team:
         nbytes = min(member.offer for member in self.members)
         sharing = members.sharing(self.members)
         channels = max(1, min(member.max_channels for member in self.members) // sharing)
-        lines = all(member.lines for member in self.members)
         lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
-            planned = layout.plan(nbytes, self.size, channels, lines)
+            planned = layout.plan(nbytes, self.size, channels, self.linked)
             return replace(planned, limits=self.members[0].limits, sharing=sharing), lease
         except ValueError as error:  # on all ranks
             self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
+
+    def require_links(self, operation: str) -> None:
+        """Refuse what has to be atomic in a peer's memory, where it would not be."""
+        if not self.linked:
+            raise NotSupported(
+                f"{operation}: it changes words of a peer's memory atomically: that takes NVLink between all GPUs, and "
+                "that every rank sees those of the others; use Put and Get, under MPI's locks"
+            )
 
     def pack(self) -> None:
         """Pack what kernels are told of the team from now on."""

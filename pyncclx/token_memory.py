@@ -119,8 +119,8 @@ class Memory:
         ways = size * shuffle.max_tokens * shuffle.k * 4
         lengths = (rows, scales, ways, 2 * ways, results, values)
         steps = max(steps_of(row_nbytes, scaled=groups > 0), steps_of(result_nbytes, scaled=False))
-        lines = all(member.lines for member in self.team.members)
-        self.parts = plan(size, self.blocks, buckets, (shuffle.max_tokens, shuffle.k), lines * steps, lengths)
+        steps *= self.team.linked  # else there are no lines
+        self.parts = plan(size, self.blocks, buckets, (shuffle.max_tokens, shuffle.k), steps, lengths)
         self.window: Window = allocate_window(shuffle.comm, device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
         whole = device.array(self.window.owner, (self.nbytes,), np.uint8)

@@ -103,8 +103,9 @@ class Device(Protocol):
         The most blocks of an operation, unless somebody wants others, and the threads of each.
     most_channels
         The most such blocks that run at once.
-    lines
-        Whether 128 bytes that a warp stores at once in a peer's memory are seen whole there (cuda/line.cuh).
+    linked
+        The identities of devices, its own among them, in whose memory it changes words atomically, and 128 bytes that a
+        warp stores at once are seen whole (cuda/line.cuh). None: all.
     compiles_whole_files
         Whether all kernels of a file are compiled at once, or each when it is needed.
     """
@@ -119,7 +120,7 @@ class Device(Protocol):
     max_channels: int
     most_channels: int
     threads: int
-    lines: bool
+    linked: frozenset[str] | None
     compiles_whole_files: bool
 
     def allocate_shared(self, nbytes: int) -> Shared:

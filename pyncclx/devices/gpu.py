@@ -39,6 +39,12 @@ THREADS = 512
 MOST_PARAMETERS = 4096  # bytes of a kernel's
 
 
+def _identity(ordinal: int) -> str:
+    """What a GPU is called by all processes."""
+    name = cupy.cuda.runtime.getDeviceProperties(ordinal)["name"].decode()
+    return f"{name} {cupy.cuda.Device(ordinal).pci_bus_id}"
+
+
 def make_current(local_rank: int, local_size: int) -> int:
     """Make the GPU of a local rank, one of so many, current for CuPy, and PyTorch if loaded; return its number."""
     count: int = cupy.cuda.runtime.getDeviceCount()
@@ -63,12 +69,13 @@ class Device:
         self.ordinal: int = self._gpu.id
         properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
         self.kind: str = properties["name"].decode()
-        self.identity = f"{self.kind} {self._gpu.pci_bus_id}"
+        self.identity = _identity(self.ordinal)
         self.at_once = self._has_service()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.most_channels: int = properties["multiProcessorCount"]
         self.max_channels = min(MAX_CHANNELS, self.most_channels)
-        self.lines = all(map(self._is_linked, range(cupy.cuda.runtime.getDeviceCount())))
+        linked = filter(self._is_linked, range(cupy.cuda.runtime.getDeviceCount()))
+        self.linked: frozenset[str] | None = frozenset(map(_identity, linked))
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._allocations = Allocations()

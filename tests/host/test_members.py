@@ -24,9 +24,10 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
         members.channels(Device())
 
 
-def member(device, at_once, dealt=1):
+def member(device, at_once, dealt=1, linked=None):
     """A rank on a GPU."""
-    return members.Member("node", device, at_once, dealt, "sm_90", 64, 512, True, b"", b"", 0, 0, 1.0, ())
+    linked = None if linked is None else frozenset(linked)
+    return members.Member("node", device, at_once, dealt, "sm_90", 64, 512, linked, b"", b"", 0, 0, 1.0, ())
 
 
 def test_how_many_ranks_share_a_gpu():
@@ -35,6 +36,23 @@ def test_how_many_ranks_share_a_gpu():
     assert members.sharing([member(device, False) for device in "abcbb"]) == 1  # one at a time
     assert members.sharing([member("a", True, 4), member("b", True, 3)]) == 4  # with ranks of other communicators
     assert members.sharing([member("a", False, 4), member("b", False, 3)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "linked", "expected"),
+    [
+        ("abc", ["abc"] * 3, True),
+        ("ab", ["ab", "ab"], True),  # and GPUs of others, to which nothing leads
+        ("abc", ["abc", "abc", "bc"], False),
+        ("ab", ["a", "b"], False),  # each sees its own
+        ("aa", ["a", "a"], True),
+        ("a", ["a"], True),
+        ("ab", [None, None], True),  # the host device
+    ],
+)
+def test_whether_links_lead_to_all(devices, linked, expected):
+    ranks = [member(device, True, linked=known) for device, known in zip(devices, linked, strict=True)]
+    assert members.linked(ranks) is expected
 
 
 def test_who_shares_a_gpu_in_turns_is_warned():
