@@ -94,7 +94,8 @@ def main() -> int:
     outcomes = {}
     for step in options.steps:
         arguments = command(step, options.ranks, values, options.folder / f"{device()}-x{options.ranks}-{step}")
-        print(f"\n==== {step}: {shlex.join(arguments)}", flush=True)
+        settings = " ".join(f"{name}={os.environ.get(name, value)}" for name, value in ENVIRONMENT.items())
+        print(f"\n==== {step}: {settings} {shlex.join(arguments)}", flush=True)
         left = end - time.monotonic() - CLEANUP
         outcomes[step] = run(arguments, left) if left > 0 else "no time left"
     print("\n" + "\n".join(f"{step:20}{outcome}" for step, outcome in outcomes.items()), flush=True)
