@@ -127,11 +127,12 @@ class Accesses:
         ValueError
             There is no such signal.
         NotSupported
-            The window is of host memory.
+            The window is of host memory, or nothing is atomic in a peer's.
         MPI.Exception
             As for `Put`.
         """
         exposed = self._device_only("Put_signal")
+        exposed.team.require_links("Put_signal")
         buffer = exposed.origin(origin, "Put_signal: origin", writable=False)
         if target_rank != MPI.PROC_NULL:
             found = exposed.target("Put_signal", target_rank, target, buffer)

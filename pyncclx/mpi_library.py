@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,9 @@ def is_cuda_aware() -> bool | None:
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())
     return None
+
+
+def mpiexec() -> str | None:
+    """The path of an mpiexec; None if there is none."""
+    beside = Path(sys.executable).with_name("mpiexec")  # where the wheels of MPI libraries put it
+    return str(beside) if beside.exists() else shutil.which("mpiexec")

@@ -27,7 +27,7 @@ class Signals:
     """The signals of one window. Collective to make: all ranks load the kernels before one of them waits."""
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
-        self.device, self._require_links = team.device, team.require_links
+        self.device = team.device
         functions = (kernels.get(comm, team, _FILE, kernel) for kernel in kernels.FILES[_FILE])
         self._put, self._signal, self._wait = functions
         self.team = DeviceTeam(comm, team, COUNT, 0, 0)
@@ -35,7 +35,6 @@ class Signals:
 
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> Any:
         """Enqueue a copy to an address in a rank's memory, then the signal; returns the stream."""
-        self._require_links("Put_signal")
         number, stream = _number("Put_signal", signal), stream_for(self.device, (origin,))
         nbytes, data = origin.nbytes, _PUT.pack(origin.address, address, origin.nbytes)
         if nbytes > _BLOCK:

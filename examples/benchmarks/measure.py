@@ -5,19 +5,20 @@
 Every step is a command, which is printed and which anybody may give alone; it writes DEVICE-xRANKS-STEP.json into the
 folder, and pictures. They come in the order in which one wants them if the time is short: one that has no time left
 is ended, and what it had measured by then stays. Where there is no GPU, the host device shows that it works.
+
+As in the figures here NCCL goes without NVLink multicast; NCCL_NVLS_ENABLE=1 before the command lets it have that.
 """
 
 import argparse
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyncclx import driver
+from pyncclx import driver, mpi_library
 
 HERE = Path(__file__).parent
 OPERATIONS = "allreduce allgather alltoall reduce_scatter_block bcast reduce gather scatter alltoallv"
@@ -48,7 +49,6 @@ ON_GPUS = {
 ON_HOST = dict.fromkeys(ON_GPUS, "") | {"most": "4K", "tokens": "--tokens 1 8", "hidden": "--hidden 64"}
 ON_HOST["bytes"] = "--bytes 4096"
 GPUS = 0 if os.environ.get("PYNCCLX_DEVICE") == "host" else driver.count()
-# Figures are taken without NVLink multicast, which NCCL would use and pyncclx does not.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0"} if GPUS else {"PYNCCLX_DEVICE": "host"}
 CLEANUP = 20.0  # seconds that are left for mpiexec to end its ranks
 
@@ -61,8 +61,8 @@ def device() -> str:
 def command(step: str, ranks: int, values: Mapping[str, str], name: Path) -> list[str]:
     """The command of a step, whose files begin with `name`."""
     files = {"json": f"--json {shlex.quote(f'{name}.json')}", "plot": f"--plot {shlex.quote(f'{name}.png')}"}
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "mpiexec"
-    return [mpiexec, "-n", str(ranks), sys.executable, *shlex.split(STEPS[step].format_map({**values, **files}))]
+    program = shlex.split(STEPS[step].format_map({**values, **files}))
+    return [mpi_library.mpiexec() or "mpiexec", "-n", str(ranks), sys.executable, *program]
 
 
 def run(arguments: list[str], seconds: float) -> str:

@@ -14,6 +14,7 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
+from ..driver import name as name_of_gpu
 from ..errors import NotSupported
 from . import numba_code, nvrtc
 from .exported import Exported
@@ -41,8 +42,7 @@ MOST_PARAMETERS = 4096  # bytes of a kernel's
 
 def _identity(ordinal: int) -> str:
     """What a GPU is called by all processes."""
-    name = cupy.cuda.runtime.getDeviceProperties(ordinal)["name"].decode()
-    return f"{name} {cupy.cuda.Device(ordinal).pci_bus_id}"
+    return f"{name_of_gpu(ordinal)} {cupy.cuda.Device(ordinal).pci_bus_id}"
 
 
 def make_current(local_rank: int, local_size: int) -> int:

@@ -81,8 +81,9 @@ def test_refusals(comm):
     nine, column = put(np.zeros(9, "u1")), Datatype(MPI.INT.Create_resized(0, 2).Commit())
     with pytest.raises(MPI.Exception, match="outbuf has 9 bytes, those from 2 to 10 are needed"):
         INT.Pack(nine, nine, 2, comm)
-    with pytest.raises(MPI.Exception, match="those from -1 to 7 are needed"):
+    with pytest.raises(MPI.Exception, match="those from -1 to 7 are needed") as raised:
         INT.Unpack(nine, -1, nine, comm)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     with pytest.raises(ValueError, match="pass a larger array"):
         column.Pack(nine, put(np.zeros(99, "u1")), 0, comm)
     column.Free()

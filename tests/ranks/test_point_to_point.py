@@ -1,5 +1,6 @@
 """Messages between two ranks: whole, whatever way their data travels; and what is refused."""
 
+import itertools
 import time
 
 import numpy as np
@@ -317,8 +318,9 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 2, count)
     Request.Waitall(requests)
     assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
-    for wait in (lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])):
-        received = np.zeros(inline_nbytes(nbytes) // 16, "c16")
+    waits = lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])
+    for wait, dtype in itertools.product(waits, ("u1", "c16")):
+        received = np.zeros(inline_nbytes(nbytes) // np.dtype(dtype).itemsize, dtype)
         request = own.Irecv(received, left, 3)
         sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
         wait(request)
