@@ -166,11 +166,13 @@ class Accesses:
         self, operation: str, op: Any, rank: int, spec: Any, origin: Any, result: Any = None, compare: Any = None
     ) -> _Enqueued:
         exposed = self._of()
+        if op == MPI.NO_OP and result is not None and origin is not None:
+            origin = result  # nobody looks at what was given
         named = {"origin": origin, "result": result, "compare": compare}
         buffers: dict[str, Buffer] = {
             name: exposed.origin(each, f"{operation}: {name}", writable=name == "result")
             for name, each in named.items()
-            if each is not None
+            if each is not None or name == "origin"
         }
         if rank == MPI.PROC_NULL:
             stream = stream_for(exposed.device, tuple(buffers.values()))

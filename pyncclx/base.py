@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,11 +19,8 @@ from .heap import memory_held
 from .messages import postbox
 from .messages.endpoint import Endpoint
 from .registration import Registration
-from .state import State, stages_by_default, state_of
+from .state import BLOCKING, State, stages_by_default, state_of
 from .team import Team
-
-_BLOCKING = ("stream", "host")
-
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
 # Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
@@ -48,6 +47,8 @@ class Base(_Comm):
         team = state.team
         if team is None:
             team = state.team = self._make_team(state)
+            if state.endpoint is not None:  # messages may come out of windows from now on
+                state.endpoint.team = team
         else:
             team.check()
         return team
@@ -71,7 +72,7 @@ class Base(_Comm):
         if state.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
             state.endpoint = Endpoint(self, devices.select())
-        state.endpoint.team = state.team
+            state.endpoint.team = state.team
         return state.endpoint
 
     @property
@@ -84,7 +85,7 @@ class Base(_Comm):
 
     @blocking.setter
     def blocking(self, value: str) -> None:
-        if value not in _BLOCKING:
+        if value not in BLOCKING:
             raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
         state_of(self).blocking = value
 
@@ -183,7 +184,7 @@ class Base(_Comm):
             CuPy's, zeroed; NumPy's on the host device. Its memory is given back when the communicator has been freed
             and the last view of it has gone; between the two it is an ordinary array.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         team = self.team
         return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)

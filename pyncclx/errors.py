@@ -90,7 +90,7 @@ class PeerTimeout(RuntimeError):
         return (
             f"{self.operation}: rank {self.rank} waited in vain for {peer} ({epoch}"
             f"expected signal {self.expected}, saw {self.seen}); see whether {peer} died, is slow, "
-            "or called another operation"
+            "or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
         )
 
 
@@ -102,7 +102,7 @@ class CapacityExceeded(RuntimeError):
     rank, source : int
         The receiver, and the sender whose block did not fit.
     wanted, capacity : int
-        Elements that `source` sent, and elements that the receiver has room for.
+        Rows that `source` sent, and rows that the receiver has room for.
     """
 
     def __init__(self, rank: int, source: int, wanted: int, capacity: int) -> None:
@@ -114,6 +114,6 @@ class CapacityExceeded(RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} has room for {self.capacity} elements from rank {self.source}, which sent "
-            f"{self.wanted}; enlarge recvbuf or send less"
+            f"rank {self.rank} has room for {self.capacity} rows from rank {self.source}, which sent {self.wanted} in "
+            "an earlier call; enlarge recvbuf, or the shuffle's capacity, or send less"
         )

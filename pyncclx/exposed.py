@@ -77,13 +77,13 @@ class Attached(Reach):
     """
 
     def __init__(self, comm: Base) -> None:
-        self._comm = comm
+        self._state = state_of(comm)  # which outlasts it
         self._arrays: dict[int, Any] = {}  # by address; they live as long as they are attached
 
     @property
     def team(self) -> Team:  # type: ignore[override]
         """Of the communicator, once it has arrays."""
-        team = state_of(self._comm).team
+        team = self._state.team
         if team is None:
             raise MPIError(MPI.ERR_WIN, "the window has no device memory yet: attach an array from comm.Alloc")
         return team
@@ -91,7 +91,7 @@ class Attached(Reach):
     @property
     def windows(self) -> list[Window]:
         """What `comm.Alloc` has given by now."""
-        team = state_of(self._comm).team
+        team = self._state.team
         return [] if team is None else [window for window in team.windows if window.owner is not None]
 
     @property
@@ -117,7 +117,7 @@ class Attached(Reach):
 
     def holds(self, rank: int, spec: Any) -> bool:
         """Whether a displacement is an address in a rank's arrays."""
-        return rank >= 0 and self._window_of(rank, parts("Win", spec)[0]) is not None
+        return self._window_of(rank, parts("Win", spec)[0]) is not None
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
         """The address here of bytes at `disp`, their address there.
@@ -135,7 +135,7 @@ class Attached(Reach):
 
     def _window_of(self, rank: int, address: int) -> Window | None:
         for window in self.windows:
-            if 0 <= address - window.addresses[rank] < window.sizes[rank]:
+            if 0 <= rank < len(window.sizes) and 0 <= address - window.addresses[rank] < window.sizes[rank]:
                 return window
         return None
 

@@ -3,13 +3,18 @@
 There is one heap a process, made at the first operation on device arrays. Two processes map each other's
 heap once, whatever the number of communicators they share. A communicator leases a region of each
 member's heap, of one size everywhere, and the members tell each other where theirs begins.
+
+Two threads may make two communicators' leases at once. So a member reserves what it offers, and gives back what the
+others have no room for when it knows their offers; no lock is held while it waits for them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 import uuid
+from bisect import insort
 from dataclasses import dataclass, field
 
 from .devices import Device, Peer, Shared
@@ -53,6 +58,7 @@ class Heap:
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
     memory: Shared = field(init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)  # of leases and peers
 
     def __post_init__(self) -> None:
         self.memory = self.device.allocate_shared(self.nbytes)
@@ -74,13 +80,28 @@ class Heap:
         """Offset of the first gap between the leases that holds `nbytes`."""
         begin = 0
         for lease in self.leases:  # kept in order of offset
-            if lease.offset - begin >= nbytes:
+            if lease.offset - begin >= nbytes > 0:
                 return begin
             begin = lease.offset + lease.nbytes
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
-    def take(self, nbytes: int) -> Lease:
-        """Lease `nbytes`, zeroed."""
+    def reserve(self) -> Lease:
+        """Lease what `offer` says, until the members' smallest offer is known."""
+        with self._lock:
+            return self._lease(self.offer())
+
+    def trim(self, lease: Lease, nbytes: int) -> Lease:
+        """A lease of `nbytes` instead of one that was reserved, which is as long or longer."""
+        with self._lock:
+            self.leases.remove(lease)
+            return self._lease(nbytes)
+
+    def clear(self, lease: Lease) -> None:
+        """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer."""
+        self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
+        self.device.synchronize()
+
+    def _lease(self, nbytes: int) -> Lease:
         offset = self.find(nbytes)
         if offset is None:
             raise NotSupported(
@@ -88,20 +109,22 @@ class Heap:
                 f"Free one, or set {ENVIRONMENT} higher (now {len(self.leases)} communicators hold leases)"
             )
         lease = Lease(offset, nbytes)
-        self.leases.append(lease)
-        self.leases.sort(key=lambda other: other.offset)
-        self.device.fill_zero(self.memory.address + offset, nbytes)
-        self.device.synchronize()
+        insort(self.leases, lease, key=lambda other: other.offset)
         return lease
 
     def release(self, lease: Lease) -> None:
         """Give a lease back. No kernel of this process or a peer may use it any more."""
-        self.leases.remove(lease)
+        with self._lock:
+            self.leases.remove(lease)
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
         """Map other processes' heaps: uid -> (handle as it was sent, its size)."""
         for uid, (handle, nbytes) in handles.items():
-            self.peers[uid] = self.device.map_peer(handle, nbytes)
+            peer = self.device.map_peer(handle, nbytes)
+            with self._lock:
+                first = self.peers.setdefault(uid, peer)
+            if first is not peer:  # that of another thread, which may be in use
+                peer.close()
 
     def base(self, uid: bytes) -> int:
         """Address in this process of the heap named `uid`."""
@@ -109,6 +132,7 @@ class Heap:
 
 
 _heap: Heap | None = None
+_making = threading.Lock()
 
 
 def memory_held() -> dict[str, int]:
@@ -121,6 +145,7 @@ def memory_held() -> dict[str, int]:
 def process_heap(device: Device) -> Heap:
     """The heap of this process, made at the first call."""
     global _heap
-    if _heap is None:
-        _heap = Heap(device)
-    return _heap
+    with _making:
+        if _heap is None:
+            _heap = Heap(device)
+        return _heap

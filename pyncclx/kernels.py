@@ -7,6 +7,7 @@ loads it before anybody launches. Loading lazily beside a kernel that waits for 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from functools import cache
 
@@ -16,6 +17,7 @@ import mpi_bootstrap
 
 from . import datatypes, ops, row_transform, user_op
 from .devices import Device, Function
+from .errors import CollectiveMismatch
 from .team import Team
 
 # The kernels of each file of cuda/; a reduction's are templates over <type, operator>.
@@ -133,9 +135,22 @@ def share(
     compile_names: Callable[[], bytes],
     load: Callable[[bytes], dict[str, Function]],
 ) -> dict[str, Function]:
-    """Kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective."""
+    """Kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective.
+
+    Raises
+    ------
+    CollectiveMismatch
+        On all ranks, if they want different kernels.
+    """
     ready = all(name in _loaded for name in names)
-    if not MPI.Comm.allreduce(comm, ready, MPI.LAND):
+    # Not mpi4py's own, for objects: at its first call it duplicates the communicator and holds the interpreter
+    # meanwhile, while the peer may do so for another thread's communicator.
+    told = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))
+    wanted: list[tuple[list[str], bool]] = list(map(pickle.loads, told))
+    if any(theirs != names for theirs, _ in wanted):
+        said = "; ".join(f"rank {rank}: {theirs[0]}" for rank, (theirs, _) in enumerate(wanted))
+        raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {said}")
+    if not all(is_ready for _, is_ready in wanted):
         image = mpi_bootstrap.agree(comm, lambda: compile_names() if comm.rank == 0 else b"")
         image = MPI.Comm.bcast(comm, image)
         _loaded.update(mpi_bootstrap.agree(comm, lambda: {} if ready else load(image)))

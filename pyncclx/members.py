@@ -41,9 +41,18 @@ class Member:
     limits: tuning.Limits  # rank 0's count
 
 
-def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
+def timeout() -> float:
+    """Seconds that a kernel waits for a peer."""
+    text = os.environ.get("PYNCCLX_TIMEOUT", "")
+    try:
+        return float(text) if text else DEFAULT_TIMEOUT_S
+    except ValueError:
+        raise ValueError(f"PYNCCLX_TIMEOUT is {text!r}; it is a number of seconds") from None
+
+
+def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Member]:
     """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
-    timeout_s = float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S))
+    timeout_s = mpi_bootstrap.agree(comm, timeout)
     mine = tuning.limits if comm.rank == 0 else lambda *_: ()
     limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
     members: list[Member] = comm.allgather(
@@ -59,7 +68,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap) -> list[Member]:
             heap.uid,
             heap.memory.ipc_handle,
             heap.memory.nbytes,
-            heap.offer(),
+            offer,
             timeout_s,
             limits,
         )

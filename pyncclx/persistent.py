@@ -40,7 +40,7 @@ class Prequest(MPI.Prequest, Request):
     @property
     def is_active(self) -> bool:
         """Whether it was started and not yet waited for."""
-        return self._work.active
+        return bool(self) and self._work.active
 
     def Start(self) -> None:
         """Launch the kernel.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import struct
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -164,9 +166,11 @@ def parts(operation: str, spec: Any) -> tuple[int, int | None, Any]:
     """Displacement, count and datatype of a target; None where left out."""
     if spec is None:
         return 0, None, None
-    if isinstance(spec, (list, tuple)) and 1 <= len(spec) <= 3:
-        disp, count, key = (*spec, None, None)[:3]
-        return int(disp), None if count is None else int(count), key
-    if isinstance(spec, int):
-        return spec, None, None
+    with suppress(TypeError):  # of what is no integer
+        if not isinstance(spec, (list, tuple)):
+            return operator.index(spec), None, None
+        if len(spec) <= 3:
+            given: list[Any] = [*spec]
+            disp, count, key = given + [0, None, None][len(given) :]
+            return operator.index(disp), None if count is None else operator.index(count), key
     raise TypeError(f"{operation}: target is {spec!r}; expecting None, disp, or (disp, count, datatype)")

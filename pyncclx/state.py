@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, cast
 
 from mpi4py import MPI
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from .base import Base
 
 
+BLOCKING = ("stream", "host")
+
+
 class State:
     """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
 
     def __init__(self, parent: State | None = None) -> None:
-        self.blocking: str = parent.blocking if parent else os.environ.get("PYNCCLX_BLOCKING", "stream")
+        self.blocking: str = parent.blocking if parent else _blocking()
         self.staging: bool | None = parent.staging if parent else None
         self.sm_free: bool = parent.sm_free if parent else False
         self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
@@ -41,6 +45,13 @@ class State:
         if self.endpoint is not None:
             postbox, self.endpoint = self.endpoint.postbox, None  # messages that are on their way keep it
             postbox.reclaim()
+
+
+def _blocking() -> str:
+    value = os.environ.get("PYNCCLX_BLOCKING") or BLOCKING[0]
+    if value not in BLOCKING:
+        raise ValueError(f"PYNCCLX_BLOCKING is {value!r}; it can be 'stream' or 'host'")
+    return value
 
 
 class _Attribute:
@@ -64,6 +75,15 @@ def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
 _keyval = MPI.KEYVAL_INVALID
+_making = threading.Lock()
+
+
+def _key() -> int:
+    global _keyval
+    with _making:
+        if _keyval == MPI.KEYVAL_INVALID:
+            _keyval = MPI.Comm.Create_keyval(_copy)
+        return _keyval
 
 
 def state_of(comm: Base, parent: Base | None = None) -> State:
@@ -71,18 +91,16 @@ def state_of(comm: Base, parent: Base | None = None) -> State:
 
     MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
     """
-    global _keyval
     known = comm._state
     if known is not None:
         if not known.current:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
         return known
-    if _keyval == MPI.KEYVAL_INVALID:
-        _keyval = MPI.Comm.Create_keyval(_copy)
-    attribute = cast("_Attribute | None", comm.Get_attr(_keyval))
+    keyval = _key()
+    attribute = cast("_Attribute | None", comm.Get_attr(keyval))
     if attribute is None:
         attribute = _Attribute(State(None if parent is None else state_of(parent)))
-        comm.Set_attr(_keyval, attribute)
+        comm.Set_attr(keyval, attribute)
     comm._state = attribute.state
     return comm._state
 

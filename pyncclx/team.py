@@ -17,7 +17,7 @@ from . import device_errors, kernel_errors, layout, members
 from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import NotSupported
-from .heap import Heap, Lease, process_heap
+from .heap import Heap, process_heap
 from .symmetric import Window
 from .team_windows import TeamWindows
 
@@ -97,10 +97,17 @@ class Team:
         self.device = device
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, lambda: process_heap(device))
-        self.members = members.meet(comm, device, self.heap)
-        self.linked = members.linked(self.members)  # else no lines, and nothing atomic in a peer's memory
-        self.threads = min(member.threads for member in self.members)
-        self.layout, self.lease = self._take_lease(comm)
+        self.lease = mpi_bootstrap.agree(comm, self.heap.reserve, undo=self.heap.release)
+        try:
+            self.members = members.meet(comm, device, self.heap, self.lease.nbytes)
+            self.linked = members.linked(self.members)  # else no lines, and nothing atomic in a peer's memory
+            self.threads = min(member.threads for member in self.members)
+            self.layout = self._plan()
+            self.lease = self.heap.trim(self.lease, self.layout.nbytes)
+            mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
+        except BaseException:
+            self.heap.release(self.lease)
+            raise
         offsets = comm.allgather(self.lease.offset)
         self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
         self._words = self.watch.array.data  # indexing it costs a third
@@ -116,16 +123,14 @@ class Team:
         self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None
 
-    def _take_lease(self, comm: MPI.Intracomm) -> tuple[layout.Layout, Lease]:
+    def _plan(self) -> layout.Layout:
         nbytes = min(member.offer for member in self.members)
         sharing = members.sharing(self.members)
         channels = max(1, min(member.max_channels for member in self.members) // sharing)
-        lease = mpi_bootstrap.agree(comm, lambda: self.heap.take(nbytes), undo=self.heap.release)
         try:
             planned = layout.plan(nbytes, self.size, channels, self.linked)
-            return replace(planned, limits=self.members[0].limits, sharing=sharing), lease
+            return replace(planned, limits=self.members[0].limits, sharing=sharing)
         except ValueError as error:  # on all ranks
-            self.heap.release(lease)
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
     def require_links(self, operation: str) -> None:
@@ -249,7 +254,7 @@ class Team:
         PeerTimeout, Aborted
             From then on at every call: ranks no longer agree where they are. Free the communicator.
         CapacityExceeded, ValueError, MPI.Exception
-            Once; the communicator goes on.
+            Once; the communicator goes on. A call that was about to be launched has not been made then.
         """
         if self._words[layout.FAILURE]:
             raise kernel_errors.failure(self._record("u8"), OPERATIONS, self.rank)

@@ -41,8 +41,10 @@ def dispatch_move(
     count = sent.shape[0]
     if count > shuffle.max_tokens:
         raise ValueError(f"dispatch: {count} tokens, but max_tokens is {shuffle.max_tokens}; send them in parts")
-    if handle is not None and handle.tokens != count:
-        raise ValueError(f"dispatch: {count} tokens, but the handle is of {handle.tokens}; pass its tokens")
+    if handle is not None:
+        _check_handle(shuffle, "dispatch", handle)
+        if handle.tokens != count:
+            raise ValueError(f"dispatch: {count} tokens, but the handle is of {handle.tokens}; pass its tokens")
     ids = weights = None
     if topk_ids is not None:
         ids = _read(topk_ids, "dispatch: topk_ids", (count, shuffle.k), ("int32", "int64"))
@@ -69,6 +71,7 @@ def combine_move(
     ------
     TypeError, ValueError
     """
+    _check_handle(shuffle, "combine", handle)
     count = handle.tokens
     if out is None:
         out = shuffle.held().xp.empty((count, shuffle.hidden), array_type(shuffle.dtype))
@@ -91,6 +94,7 @@ def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -
     ------
     TypeError, ValueError
     """
+    _check_handle(shuffle, "collect", handle)
     count = handle.tokens
     if out is None:
         out = shuffle.held().xp.empty((count, shuffle.k), "f4")
@@ -99,6 +103,15 @@ def collect_move(shuffle: TokenShuffle, values: Any, handle: Handle, out: Any) -
     routes, ways, token_counts, *_ = handle.addresses
     arguments = COLLECT.pack(sent.address, ways, token_counts, routes, collected.address, count)
     return Move("Collect", (), arguments, (sent, collected), out)
+
+
+def _check_handle(shuffle: TokenShuffle, operation: str, handle: Handle) -> None:
+    """Its places may be outside of the memory of a shuffle with other settings."""
+    if handle.routing != shuffle.held().routing:
+        raise ValueError(
+            f"{operation}: the handle is of a shuffle with another capacity, k, max_tokens, layout or placement; pass "
+            "one that a dispatch of this shuffle has returned"
+        )
 
 
 def _applied(shuffle: TokenShuffle, transform: Any, operation: str, result: str) -> row_transform.Applied:

@@ -43,20 +43,18 @@ class Launching:
 
     def _begin(self, move: Move) -> None:
         self._launch(move, SEND)
-        self._begun = move
 
     def _end(self, operation: str) -> Any:
         move = self._begun
         if move is None or move.operation != operation:
             raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
-        self._begun = None
         self._launch(move, RECEIVE)
         return move.result
 
     def _launch(self, move: Move, phases: int) -> None:
         comm, operation = self.comm, move.operation
         name, state = operation.lower(), state_of(comm)
-        if self._begun is not None:
+        if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
         if state.checking:
@@ -66,6 +64,7 @@ class Launching:
         stream = stream_for(team.device, move.buffers)
         parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
         team.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        self._begun = move if phases == SEND else None
         if state.blocking == "host":
             team.drain()
 

@@ -93,6 +93,7 @@ class Handle:
     rows: Rows
     tokens: int
     addresses: tuple[int, ...]  # of routes, ways, token_counts, and of the rows' counts to weights, in that order
+    routing: tuple[Any, ...]  # what the places in there depend on, `Memory.routing`
 
 
 class Memory:
@@ -127,7 +128,9 @@ class Memory:
         self.data = whole[self.parts.rows :][:rows].view(array_type(shuffle.rows_dtype))
         self.data = self.data.reshape(shuffle.capacity, shuffle.hidden)
         self.scales = whole[self.parts.scales :][:scales].view(np.float32).reshape(shuffle.capacity, groups)
-        self.places = device.upload(shuffle.placement.table())
+        table = shuffle.placement.table()
+        self.places = device.upload(table)
+        self.routing = (size, shuffle.capacity, shuffle.k, shuffle.max_tokens, shuffle.layout, table)
         self.histograms = self.xp.zeros((self.blocks, buckets), np.int32)
         self.matrix = self.xp.zeros((size, buckets), np.int32)
         self.own_slots = self.xp.zeros((self.blocks, 2, self.parts.lease.slot_packets, 2), np.uint64)
@@ -183,7 +186,8 @@ class Memory:
         memory = self.xp.empty(self.routes_offset + tokens * self.shuffle.k * 8, np.uint8)
         rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.arrays)
         base = address_of(memory)
-        return Handle(rows, tokens, (base + self.routes_offset, *[base + part.offset for part in self.arrays.values()]))
+        addresses = base + self.routes_offset, *[base + part.offset for part in self.arrays.values()]
+        return Handle(rows, tokens, addresses, self.routing)
 
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""

@@ -14,8 +14,8 @@ __all__ = ["check", "divide", "integers", "packed"]
 
 
 def divide(count: int, size: int) -> list[int]:
-    """Divide `count` elements into `size` blocks; the first ones take the remainder."""
-    each, rest = divmod(count, size)
+    """Divide `count` elements into `size` blocks, if any; the first ones take the remainder."""
+    each, rest = divmod(count, max(size, 1))
     return [each + (rank < rest) for rank in range(size)]
 
 

@@ -77,13 +77,8 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
         send, send_counts, send_displs = resolve_vector(
             sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
         )
-    itemsize = recv.datatype.itemsize
-    if send.datatype.itemsize != itemsize:
-        raise MPIError(
-            MPI.ERR_TRUNCATE,
-            f"Alltoallv: elements of sendbuf have {send.datatype.itemsize} bytes, of recvbuf {itemsize}; use one size",
-        )
-    rows = [_in_bytes(values, itemsize) for values in (send_counts, send_displs, counts, displs)]
+    rows = [_in_bytes(values, send.datatype.itemsize) for values in (send_counts, send_displs)]
+    rows += [_in_bytes(values, recv.datatype.itemsize) for values in (counts, displs)]
     return _call(in_bytes(send, recv, *rows), (send, recv), ("static",))
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from .. import devices
 from ..buffers import on_host
 from ..derived.packing import Part
@@ -36,9 +38,10 @@ def _whole(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any)
 
 def _equal(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
     """A block for each neighbour, all of the same length."""
-    typed = resolve_typed(spec, name, writable=writable, device=device, blocks=neighbors)
+    blocks = max(neighbors, 1)  # a rank without any may pass any buffer
+    typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)
     typemap, count, offset, _ = typed.parts[0]
-    each = count // neighbors
+    each = count // blocks
     parts = tuple(Part(typemap, each, offset + n * each * typemap.extent, 0) for n in range(neighbors))
     return replace(typed, parts=parts)
 
@@ -73,7 +76,8 @@ def _edges_of(comm: Any) -> Edges | None:
     if state.edges is None:
         edges = _cartesian(comm) if isinstance(comm, MPI.Cartcomm) else _graph(comm)
         alone = not (edges.sources or edges.destinations)
-        state.edges = (None if MPI.Comm.allreduce(comm, alone, MPI.LOR) else edges,)
+        anybody = any(mpi_bootstrap.allgather_bytes(comm, b"alone" if alone else b""))  # see `kernels.share`
+        state.edges = (None if anybody else edges,)
     return cast("Edges | None", state.edges[0])
 
 

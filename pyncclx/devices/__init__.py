@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -251,15 +252,26 @@ def select() -> Device:
     ------
     ValueError
         If ``PYNCCLX_DEVICE`` is neither ``host``, ``gpu`` nor empty.
+    ImportError
+        Without what a GPU needs.
     """
     wanted = os.environ.get("PYNCCLX_DEVICE", "")
     if wanted == "host":
         return host.Device()
     if wanted not in {"", "gpu"}:
         raise ValueError(f"PYNCCLX_DEVICE is {wanted!r}; it can be 'gpu' (the default) or 'host' (emulated)")
-    from . import gpu  # noqa: PLC0415  needs the CUDA packages, which emulated runs can do without
+    device: Device = _gpu().Device()
+    return device
 
-    return gpu.Device()
+
+def _gpu() -> Any:
+    try:
+        return importlib.import_module("pyncclx.devices.gpu")
+    except (ImportError, OSError) as error:  # packages, or the driver's library
+        raise ImportError(
+            f"GPUs need a driver, CuPy and CUDA's packages ({error}): pip install 'pyncclx[cuda13]', or cuda12 with "
+            "a driver older than 580; without a GPU, PYNCCLX_DEVICE=host emulates the kernels on the CPU"
+        ) from error
 
 
 def make_current(local_rank: int, local_size: int) -> int:
@@ -272,9 +284,7 @@ def make_current(local_rank: int, local_size: int) -> int:
     """
     if os.environ.get("PYNCCLX_DEVICE") == "host":
         return 0
-    from . import gpu  # noqa: PLC0415
-
-    ordinal = gpu.make_current(local_rank, local_size)
+    ordinal: int = _gpu().make_current(local_rank, local_size)
     if select.cache_info().currsize and select().ordinal != ordinal:
         raise RuntimeError(
             f"communicators of this process already use GPU {select().ordinal}, not {ordinal}: "

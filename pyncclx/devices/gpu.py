@@ -104,13 +104,17 @@ class Device:
     # Memory
 
     def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
-        """Memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
+        """Zeroed memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
         self._unmap_idle()
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         virtual = checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
+        memory: SharedMemory | LegacySharedMemory
         if virtual and os.environ.get("PYNCCLX_IPC") != "legacy":
-            return SharedMemory(nbytes, self.ordinal)
-        return LegacySharedMemory(nbytes)
+            memory = SharedMemory(nbytes, self.ordinal)
+        else:
+            memory = LegacySharedMemory(nbytes)
+        self.fill_zero(memory.address, memory.nbytes)  # what was freed may come again as it was
+        return memory
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> MappedMemory | LegacyPeerMemory:
         """Map a peer's memory from what it sent: a file descriptor, which is closed, or a CUDA IPC handle."""

@@ -175,11 +175,15 @@ def _device_library() -> Any:
     return _cuda().LTOIR(code, name="pyncclx")
 
 
+@functools.cache
 def _cuda() -> Any:
+    """Numba's CUDA target, with all that its first compilation loads."""
     try:
-        return importlib.import_module("numba.cuda")
-    except ImportError as error:
+        cuda = importlib.import_module("numba.cuda")
+        importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
+    except (ImportError, AttributeError) as error:  # the latter where NumPy is newer than it knows
         raise _missing("numba-cuda", error) from error
+    return cuda
 
 
 def _operands(dtype: Types, types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -249,8 +253,8 @@ def _explained(fn: Callable[..., Any], dtype: Types) -> Iterator[None]:
         raise TypeError(f"{what}: Numba cannot compile {fn.__name__}{arguments} for {types}:\n{error}") from error
 
 
-def _missing(package: str, error: ImportError) -> NotSupported:
+def _missing(package: str, error: Exception) -> NotSupported:
     return NotSupported(
         f"operators and kernels written in Python are compiled by Numba, and {package} cannot be imported ({error}): "
-        "pip install 'pyncclx[numba13]', or numba12 for CUDA 12"
+        "pip install 'pyncclx[numba13]', or numba12 for CUDA 12, which has the versions that work together"
     )

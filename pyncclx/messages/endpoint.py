@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import struct
 import weakref
 from collections.abc import Hashable
@@ -15,7 +15,7 @@ from .. import layout
 from ..devices import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..kernel_errors import ABORTED
-from ..members import DEFAULT_TIMEOUT_S
+from ..members import timeout
 from ..team import Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
@@ -27,7 +27,7 @@ OPERATIONS = (
 PUT = struct.Struct("=QQQQQ")  # PutArgs after its Team: from, slot, ready, nbytes, clock
 OFFER = struct.Struct("=QQQii")  # OfferArgs: ready, done, clock, peer, tag
 PULL = struct.Struct("=QQQQQQQii")  # PullArgs: ready, done, arrived, from, to, nbytes, clock, peer, tag
-_serial = 0
+_serials = itertools.count(1)
 
 
 class Endpoint:
@@ -38,21 +38,21 @@ class Endpoint:
     """
 
     def __init__(self, comm: MPI.Comm, device: Device) -> None:
-        global _serial
-        _serial += 1
-        self.serial = _serial
+        self.serial = next(_serials)
         self.device, self.postbox = device, process_postbox(device)
         self._world = _world_ranks(comm)
         self.rank, self.size = comm.rank, len(self._world)  # those that can be addressed
         self.team: Team | None = None  # of the communicator, once it has one
         self.watch = device.allocate_watch(8 * len(layout.WATCH))
         self.postbox.reclaim()
-        if not self.postbox.headers:
-            raise NotSupported(f"{HEADERS} communicators have sent or received device arrays: Free some")
-        self._header = self.postbox.headers.popleft()
+        try:
+            self._header = self.postbox.headers.popleft()
+        except IndexError:
+            text = f"{HEADERS} communicators have sent or received device arrays: Free some"
+            raise NotSupported(text) from None
         header = self.postbox.memory.address + self._header * HEADER_NBYTES
         device.fill_zero(header, HEADER_NBYTES)
-        timeout_ns = int(float(os.environ.get("PYNCCLX_TIMEOUT", DEFAULT_TIMEOUT_S)) * 1e9)
+        timeout_ns = int(timeout() * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
             name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + layout.NO_PLACES

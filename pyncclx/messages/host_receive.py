@@ -74,9 +74,14 @@ def _host_memory(spec: Any) -> Any:
     array, count, displ, key = spec_parts(spec)
     try:
         view = memoryview(array)
-        itemsize = key.Get_extent()[1] if isinstance(key, MPI.Datatype) else np.dtype(key or view.format).itemsize
+        itemsize = key.Get_extent()[1] if isinstance(key, MPI.Datatype) else _itemsize(view, key)
         whole = np.frombuffer(array.T if view.f_contiguous and not view.c_contiguous else array, np.uint8)
     except (TypeError, ValueError, BufferError):
         return None
     begin = (displ or 0) * itemsize
     return whole[begin : begin + count * itemsize] if count is not None else whole[begin:]
+
+
+def _itemsize(view: memoryview, key: Any) -> int:
+    """Of the elements that a key names; without one, of the buffer's, whose format NumPy need not know."""
+    return np.dtype(key).itemsize if key else view.itemsize

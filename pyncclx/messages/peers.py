@@ -12,7 +12,8 @@ import contextlib
 import os
 import socket
 import struct
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 from ..devices import Device, Peer
@@ -20,6 +21,7 @@ from .envelope import Envelope, Sender
 
 _ANSWER = struct.Struct("=16sQ")  # token, Envelope.answer
 _TOKEN_NBYTES = 16
+_Key = tuple[bytes, int, int]  # sender, allocation, and of a copy for one message its clock
 MOST_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
 
 
@@ -69,15 +71,18 @@ class Opened:
         self._device, self._uid, self._node = device, uid, this_node()
         self._own_bounce = bounce
         self._bounces: dict[bytes, Peer | None] = {}
-        self._allocations: OrderedDict[tuple[bytes, int], tuple[int, Peer]] = OrderedDict()
+        self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()
+        self._wanted: Counter[_Key] = Counter()  # by kernels that have not been launched yet
+        self._lock = threading.Lock()
 
     def bounce(self, sender: Sender) -> int | None:
         """Address in this process of a sender's bounce memory; None if it cannot be opened, which is tried once."""
         if sender.uid == self._uid:
             return self._own_bounce
-        if sender.uid not in self._bounces:
-            self._bounces[sender.uid] = self._open_bounce(sender)
-        memory = self._bounces[sender.uid]
+        with self._lock:
+            if sender.uid not in self._bounces:
+                self._bounces[sender.uid] = self._open_bounce(sender)
+            memory = self._bounces[sender.uid]
         return None if memory is None else memory.address
 
     def _open_bounce(self, sender: Sender) -> Peer | None:
@@ -89,25 +94,45 @@ class Opened:
             return None
 
     def data(self, envelope: Envelope, sender: Sender) -> int:
-        """Address in this process of data that was offered."""
+        """Address in this process of data that was offered; it stays open until its kernel is `launched`."""
         if sender.uid == self._uid:
             return envelope.allocation + envelope.offset
-        key = (sender.uid, envelope.allocation)
-        if key in self._allocations and self._allocations[key][0] != envelope.identity:
-            self._close(key)  # the sender has freed it, and has something else there
+        key = self._key(envelope, sender)
         if key not in self._allocations:
-            if len(self._allocations) >= MOST_OPEN:
-                self._device.synchronize()
-                self._close(next(iter(self._allocations)))
-            memory = self._device.open_exported(envelope.handle.rstrip(b"\0"), envelope.allocation_nbytes)
-            self._allocations[key] = (envelope.identity, memory)
-        self._allocations.move_to_end(key)
-        return self._allocations[key][1].address + envelope.offset
+            self._make_room()
+        with self._lock:
+            if key in self._allocations and self._allocations[key][0] != envelope.identity:
+                self._allocations.pop(key)[1].close()  # the sender has freed it, and has something else there
+            if key not in self._allocations:
+                memory = self._device.open_exported(envelope.handle.rstrip(b"\0"), envelope.allocation_nbytes)
+                self._allocations[key] = (envelope.identity, memory)
+            self._allocations.move_to_end(key)
+            self._wanted[key] += 1
+            return self._allocations[key][1].address + envelope.offset
 
-    def was_read(self, envelope: Envelope, sender: Sender) -> None:
-        """What was offered has been read, on a device whose exports are copies for one message."""
-        if sender.uid != self._uid:
-            self._close((sender.uid, envelope.allocation))
+    def launched(self, envelope: Envelope, sender: Sender) -> None:
+        """The kernel that reads what was offered has been launched; where exports are copies it is over, too."""
+        if sender.uid == self._uid:
+            return
+        key = self._key(envelope, sender)
+        with self._lock:
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key]
+            if self._device.exports_are_copies:
+                self._allocations.pop(key)[1].close()
 
-    def _close(self, key: tuple[bytes, int]) -> None:
-        self._allocations.pop(key)[1].close()
+    def _key(self, envelope: Envelope, sender: Sender) -> _Key:
+        # The next copy may be at this address, and known to another thread, before this one is closed.
+        return sender.uid, envelope.allocation, envelope.clock if self._device.exports_are_copies else 0
+
+    def _make_room(self) -> None:
+        """Close what was used longest ago, if it is too much."""
+        with self._lock:
+            idle = [key for key in self._allocations if key not in self._wanted]
+            closing = idle[: max(0, len(self._allocations) + 1 - MOST_OPEN)]
+            memories = [self._allocations.pop(key)[1] for key in closing]
+        if memories:
+            self._device.synchronize()
+        for memory in memories:
+            memory.close()

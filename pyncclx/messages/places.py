@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -11,26 +12,29 @@ SWEEP = 32  # messages that are offered between two looks at which are over: the
 
 
 class Places:
-    """Some places, and the messages that hold them."""
+    """Some places, and the messages that hold them. All threads of the process take them here."""
 
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
         self._first, self._number, self._done_words = first, number, done_words
         self._free = deque(range(first, first + number))
         self._held: dict[int, tuple[int, Exported | None]] = {}  # place -> clock of its message, what was exported
+        self._lock = threading.Lock()
 
     def take(self) -> int | None:
         """A free place; None if there is none."""
-        if not self._free:
-            self.sweep()
-        return self._free.popleft() if self._free else None
+        with self._lock:
+            if not self._free:
+                self._sweep()
+            return self._free.popleft() if self._free else None
 
     def hold(self, place: int, clock: int, exported: Exported | None = None) -> None:
         """A message holds the place from now on."""
-        if len(self._held) % SWEEP == SWEEP - 1 and exported is not None:
-            self.sweep()
-        self._held[place] = clock, exported
+        with self._lock:
+            if len(self._held) % SWEEP == SWEEP - 1 and exported is not None:
+                self._sweep()
+            self._held[place] = clock, exported
 
-    def sweep(self) -> None:
+    def _sweep(self) -> None:
         """Free the places whose messages are over."""
         done = self._done_words(self._first, self._number)
         for place, (clock, exported) in list(self._held.items()):

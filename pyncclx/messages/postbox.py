@@ -56,6 +56,7 @@ class Awaited(Protocol):
     """A receive whose message has not come."""
 
     clock: int
+    launched: bool
 
     def arrived(self) -> bool:
         """Look whether its envelope is here; True once."""
@@ -132,12 +133,15 @@ class Postbox:
         """Address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
         key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
         word = self._words.get(key)
-        if word is None:
+        return self._new_word(key) if word is None else word
+
+    def _new_word(self, key: tuple[int, int]) -> int:
+        if len(self._words) == STREAMS:
+            self.device.synchronize()
+        with self._lock:  # no two keys have one word
             if len(self._words) == STREAMS:
-                self.device.synchronize()
                 self._words.clear()
-            word = self._words.setdefault(key, self.memory.address + _ARRIVED + 4 * len(self._words))
-        return word
+            return self._words.setdefault(key, self.memory.address + _ARRIVED + 4 * len(self._words))
 
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that nobody waits for until MPI has sent it."""
@@ -178,6 +182,8 @@ class Postbox:
     def alone(self, receive: Awaited) -> bool:
         """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
         with self._lock:
+            if receive.launched:  # by another thread, just now
+                return False
             if self._awaited and self._awaited != [receive]:
                 self.post(receive)
                 return False
@@ -213,14 +219,16 @@ class Postbox:
 
 
 _postbox: Postbox | None = None
+_making = threading.Lock()
 
 
 def process_postbox(device: Device) -> Postbox:
     """The postbox of this process, made at the first message."""
     global _postbox
-    if _postbox is None:
-        _postbox = Postbox(device)
-    return _postbox
+    with _making:
+        if _postbox is None:
+            _postbox = Postbox(device)
+        return _postbox
 
 
 def memory_held() -> int:

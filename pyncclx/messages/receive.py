@@ -126,13 +126,14 @@ class Incoming:
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
         """Enqueue what brings the data to the buffer, and by the same kernel what copies a short message to send."""
-        self.launched = True
         try:
             self._move(outgoing)
             if isinstance(self.buffer, TypedBuffer) and self._error is None:
                 self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
+        finally:
+            self.launched = True  # not before: another thread may wait for it
         self.postbox.give_back(self._message)
         del self._message
 
@@ -165,6 +166,13 @@ class Incoming:
             self.status.source,
             self.status.tag,
         )
+        try:
+            self._launch_pull(nbytes, arguments, outgoing)
+        finally:
+            if address and envelope.transport == OFFERED:
+                self.postbox.opened.launched(envelope, sender)
+
+    def _launch_pull(self, nbytes: int, arguments: bytes, outgoing: Outgoing | None) -> None:
         device = self.endpoint.device
         grid = max(1, min(-(-nbytes // WORTH_A_BLOCK), device.max_channels))
         if outgoing is None:
@@ -172,8 +180,6 @@ class Incoming:
         else:
             both, outgoing.put = outgoing.put + arguments, b""
             self.endpoint.launch(self.operation, "put_and_pull", grid, device.threads, both, self.stream)
-        if address and envelope.transport == OFFERED and device.exports_are_copies:
-            self.postbox.opened.was_read(envelope, sender)
 
     def _address(self, bounce: int, envelope: Envelope, sender: Sender) -> int:
         if envelope.transport == EAGER:

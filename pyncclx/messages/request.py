@@ -54,6 +54,8 @@ class Request(MPI.Request):
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Whether it is over, without freeing the request."""
+        if not self:
+            return super().Get_status(status)
         over = self._is_over()
         if over and status is not None:
             self._work.fill(status)

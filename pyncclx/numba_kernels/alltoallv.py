@@ -71,7 +71,7 @@ def row_from(args: Any, told: Any, rank: int) -> tuple[int, int, int]:
     placement, capacity = args[12], args[4]
     count = told[rank, 0]
     if placement == SENDER:
-        displ = count >> 32
+        displ = (count >> 32) & COUNT_BITS
         count &= COUNT_BITS
         return count, rank * args[5] + displ, max(min(count, capacity - displ), 0)
     if placement == SLOTS:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,10 @@ def test_select(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.select() is device
     assert (device.seed, device.hostile) == (12, True)
     devices.select.cache_clear()
+    monkeypatch.delenv("PYNCCLX_DEVICE")
+    monkeypatch.setitem(sys.modules, "pyncclx.devices.gpu", None)  # as without CuPy
+    with pytest.raises(ImportError, match=r"(?s)cuda13.*PYNCCLX_DEVICE=host"):
+        devices.select.__wrapped__()
     monkeypatch.setenv("PYNCCLX_DEVICE", "toaster")
     with pytest.raises(ValueError, match="PYNCCLX_DEVICE is 'toaster'"):
         devices.select()

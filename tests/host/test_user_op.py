@@ -1,5 +1,6 @@
 """Operators and row transforms in Python, compiled for GPUs without one: no call is left in the machine code."""
 
+import importlib
 import importlib.util
 import re
 import shutil
@@ -90,7 +91,7 @@ def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
         assert work(ours) == work(theirs), kernel
         if "two_shot<" not in kernel:  # which is so long that linking arranges it otherwise
             assert ours == theirs, kernel
-        assert abs(len(ours) - len(theirs)) <= (64 if "two_shot<" in kernel else 16), kernel
+        assert abs(len(ours) - len(theirs)) <= (len(theirs) / 100 if "two_shot<" in kernel else 16), kernel
 
 
 @needs_code
@@ -156,6 +157,19 @@ def test_the_line_of_a_row_transform_that_numba_refuses():
     types = numba_code.RowTypes(np.dtype("f4"), np.dtype("i1"), ())
     with pytest.raises(TypeError, match=r"(?s)Transform.*spelled\(x, row, column\) for float32, to int8.*# the line"):
         numba_code.for_gpu(spelled, types, ARCHITECTURE)
+
+
+def test_a_numpy_that_numba_does_not_know(monkeypatch):
+    """As numba-cuda 0.30 and NumPy 2.5: the remedy is named before a user's function is blamed."""
+
+    def refresh(context):
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    target = importlib.import_module("numba.cuda.descriptor").cuda_target
+    monkeypatch.setattr(type(target.typing_context), "refresh", refresh)
+    numba_code._cuda.cache_clear()
+    with pytest.raises(NotSupported, match=r"(?s)numba-cuda.*row_stack.*numba13"):
+        numba_code.for_gpu(lambda a, b: a, np.dtype("f4"), ARCHITECTURE)
 
 
 def test_templates_and_what_they_find():

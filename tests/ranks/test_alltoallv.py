@@ -104,6 +104,18 @@ def test_against_mpi(comm):
             compare(recv, wanted, f"{form(0)}")
 
 
+def test_elements_of_two_sizes(comm):
+    """What a rank sends and what it receives need not be of one type, if each pair agrees."""
+    types = [("f4", "f8")[rank % 2] for rank in range(comm.size)]  # of what a rank receives
+    following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    counts, recv_counts = np.zeros(comm.size, int), np.zeros(comm.size, int)
+    counts[following] = recv_counts[before] = 5
+    recv = Output(5, types[comm.rank])
+    with comparing() as compare:
+        comm.Alltoallv([put(np.arange(5, dtype=types[following]) + comm.rank), counts], [recv.array, recv_counts])
+        compare(recv, np.arange(5, dtype=types[comm.rank]) + before, "from the rank before")
+
+
 def test_receive_count_too_small(comm):
     """MPI calls it an error; here nothing is written past the count, and the next call raises."""
     size, me = comm.size, comm.rank

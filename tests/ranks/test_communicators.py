@@ -282,6 +282,35 @@ def test_heap_is_full(heap, monkeypatch):
         allreduce(comm, compare)
 
 
+def test_one_is_made_while_another_is_made(heap, monkeypatch):
+    """As by another thread: both have offered a part of the heap, and map the same peers, before either goes on."""
+    map_all = Heap.map_all
+    world = pyncclx.Communicator()
+    with world.Dup() as first, world.Dup() as second, comparing() as compare:
+
+        def meanwhile(self, handles):
+            monkeypatch.setattr(Heap, "map_all", map_all)
+            allreduce(second, compare)
+            map_all(self, handles)
+
+        monkeypatch.setattr(Heap, "map_all", meanwhile)
+        allreduce(first, compare, 1)
+        allreduce(second, compare, 2)
+        assert first.team.bases != second.team.bases
+        assert len(heap.leases) == 2
+    assert heap.leases == []
+
+
+def test_one_that_cannot_be_made_keeps_nothing(heap, monkeypatch):
+    def refuse(*_, **__):
+        raise pyncclx.NotSupported("several nodes")
+
+    monkeypatch.setattr(members, "_check", refuse)
+    with pyncclx.Communicator().Dup() as comm, pytest.raises(pyncclx.NotSupported, match="several nodes"):
+        comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+    assert heap.leases == []
+
+
 def test_lease_of_a_freed_communicator_is_clean():
     """The next holder of the lease finds no packets and no epochs of the last one."""
     with comparing() as compare:

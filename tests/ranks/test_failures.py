@@ -157,3 +157,21 @@ def test_checked_mismatch(what, monkeypatch):
         MISMATCHES[what](comm, array, int(comm.rank == 1))
     works(comm)
     comm.Free()
+
+
+@pytest.mark.ranks(2)
+def test_first_calls_that_differ():
+    """Where ranks prepare kernels they meet, and learn it without PYNCCLX_CHECK."""
+    comm = pyncclx.Communicator().Dup()
+    with raises_everywhere(comm, CollectiveMismatch, match="rank 0: bcast.* rank 1: allreduce"):
+        CALLS["Bcast" if comm.rank == 0 else "Allreduce"](comm, put(contributions(comm.size, 8)[comm.rank]))
+    comm.Free()
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PYNCCLX_TIMEOUT", "soon"), ("PYNCCLX_BLOCKING", "never")])
+def test_settings_that_are_none(variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    comm = pyncclx.Communicator(MPI.Comm.Split(WORLD, 0, WORLD.rank))  # nobody's child
+    with raises_everywhere(WORLD, ValueError, match=f"{variable} is '{value}'"):
+        comm.Barrier(device=True)
+    MPI.Comm.Free(comm)

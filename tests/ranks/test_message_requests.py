@@ -56,6 +56,21 @@ def test_mixed_requests(comm, way, count):
 
 
 @pytest.mark.ranks(2)
+def test_window_that_is_younger_than_the_receive(comm):
+    """What comes may lie in memory that ranks have mapped since the receive was posted."""
+    dup, recv, odd = comm.Dup(), Output(LARGE, "i8"), comm.rank % 2
+    acquaint(dup)
+    received = dup.Irecv(recv.array, comm.rank - 1, 1) if odd else MPI.REQUEST_NULL
+    window = dup.Alloc(LARGE, "i8")
+    window[...] = put(told(comm.rank, 1, 0, LARGE))
+    sent = dup.Isend(window, comm.rank + 1, 1) if not odd and comm.rank + 1 < comm.size else MPI.REQUEST_NULL
+    Request.Waitall([received, sent])
+    with comparing() as compare:
+        compare(recv, told(comm.rank - 1, 1, 0, LARGE) if odd else recv.read(), "out of the window")
+    dup.Free()
+
+
+@pytest.mark.ranks(2)
 def test_test_waits_for_nobody(comm):
     """Test is false while the receiver has not come, and blocks no stream."""
     acquaint(comm)

@@ -91,6 +91,25 @@ def test_graphs(name):
             graph.Free()
 
 
+@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank has no edges here")
+@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_edges_in_one_direction(name, length):
+    """The first rank has no source, the last no destination; whatever it passes there is not looked at."""
+    world = pyncclx.Communicator()
+    me, last = world.rank, world.size - 1
+    sources, destinations = [me - 1] if me else [], [me + 1] if me < last else []
+    send, recv = labels(me, 3 if destinations else length), Output(3 if sources else length, "i8")
+    block = INT64.Create_contiguous(3).Commit()
+    with world.Create_dist_graph_adjacent(sources, destinations, reorder=False) as graph, comparing() as compare:
+        arrays = put(send), recv.array
+        if name.endswith("w"):
+            arrays = zip(arrays, ([block] * len(destinations), [block] * len(sources)), strict=True)
+        getattr(graph, name)(*arrays)
+        compare(recv, labels(me - 1, 3) if sources else recv.read(), name)
+    block.Free()
+
+
 def test_rank_without_neighbours():
     """It need not bring arrays, so nobody runs a kernel."""
     world = pyncclx.Communicator()

@@ -319,8 +319,8 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     Request.Waitall(requests)
     assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
     waits = lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])
-    for wait, dtype in itertools.product(waits, ("u1", "c16")):
-        received = np.zeros(inline_nbytes(nbytes) // np.dtype(dtype).itemsize, dtype)
+    for wait, dtype in itertools.product(waits, ("u1", "c16")):  # in a view: on the host device arrays are the device's
+        received = memoryview(np.zeros(inline_nbytes(nbytes) // np.dtype(dtype).itemsize, dtype))
         request = own.Irecv(received, left, 3)
         sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
         wait(request)

@@ -6,11 +6,12 @@ There are few routings by default. For more, and for more replays of a graph on 
 """
 
 import os
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from arrays import get, gpu_only, put, xp
+from arrays import get, gpu_only, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
 from pyncclx import CapacityExceeded
 from reference import comparing
@@ -129,6 +130,45 @@ def test_begin_and_end(comm, regime):
             with raises_everywhere(comm, RuntimeError, "call combine_end before"):
                 shuffle.combine(case.expert_out(), handle)
             case.check_sums(compare, shuffle.combine_end(), f"routing {number}")
+
+
+def test_an_end_that_raises_can_be_made_again(comm, regime):
+    """What the first half has recorded is raised instead of the second, on the ranks that have it; nothing is lost."""
+    case = Case(comm, generator(comm), k=3, experts=comm.size, capacity=6)
+    with case.shuffle as shuffle, comparing() as compare:
+        case.draw([8] * comm.size, lambda shape: np.full(shape, comm.size - 1))  # for the last rank, which has no room
+        tokens, ids, weights = (
+            put(array) for array in (case.values[comm.rank], case.routing.ids[comm.rank], case.weights[comm.rank])
+        )
+        shuffle.dispatch_begin(tokens, ids, weights)
+        synchronize()
+        try:  # which half counts rows depends on the number of tokens
+            rows, handle = shuffle.dispatch_end()
+        except CapacityExceeded:
+            rows, handle = shuffle.dispatch_end()
+        case.check_rows(compare, rows, "what fits")
+        synchronize()
+        with suppress(CapacityExceeded):
+            comm.synchronize()
+        case.check_sums(compare, shuffle.combine(case.expert_out(), handle), "what fits")
+
+
+def test_handles_of_other_shuffles(comm):
+    """With other settings their places may be outside of the memory."""
+    case, smaller = Case(comm, generator(comm), k=3), Case(comm, generator(comm), k=3, capacity=5, overflow="drop")
+    like = Case(comm, generator(comm), k=3)
+    with case.shuffle, smaller.shuffle, like.shuffle, comparing() as compare:
+        _, handle = case.draw().dispatch()
+        tokens, results = put(case.values[comm.rank]), put(np.zeros((smaller.capacity, case.hidden), "f4"))
+        for wrong in (
+            lambda: smaller.shuffle.dispatch(tokens, handle=handle),
+            lambda: smaller.shuffle.combine(results, handle),
+            lambda: smaller.shuffle.collect(put(np.zeros(smaller.capacity, "f4")), handle),
+        ):
+            with raises_everywhere(comm, ValueError, "another capacity"):
+                wrong()
+        rows, handle = like.shuffle.dispatch(tokens, handle=handle)
+        case.check_rows(compare, rows, "by one of equal settings")
 
 
 @gpu_only

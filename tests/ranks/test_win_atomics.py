@@ -35,6 +35,21 @@ def test_accumulate_on_one_rank(comm, name):
     assert (found == expected).all(), f"elements {np.flatnonzero(found != expected)[:5]}"
 
 
+@on_one
+@pytest.mark.parametrize("origin", ["None", "BOTTOM", "empty"])
+def test_no_op_does_not_look_at_the_origin(comm, origin):
+    origin = {"None": [None, 0, MPI.INT], "BOTTOM": [MPI.BOTTOM, 2, MPI.INT], "empty": np.empty(0, "i4")}[origin]
+    memory, result = Memory(comm, "i4"), put(np.zeros(2, "i4"))
+    memory.array[...] = put(np.arange(memory.count, dtype="i4") + 100 * comm.rank)
+    target = (comm.rank + 1) % comm.size
+    memory.win.Fence()
+    memory.win.Get_accumulate(origin, result, target, 3, MPI.NO_OP)
+    memory.win.Fence()
+    found = get(result).tolist()
+    memory.win.Free()
+    assert found == [100 * target + 3, 100 * target + 4]
+
+
 OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP")
 
 

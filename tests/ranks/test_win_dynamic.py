@@ -111,6 +111,31 @@ def test_refusals(comm, attached):
         with raises_everywhere(comm, expected, match=text):
             call()
     win.Put(two, MPI.PROC_NULL, past)
+    with raises_everywhere(comm, MPI.Exception) as raised:
+        win.Put(np.zeros(2, "i8"), comm.size, past)
+    assert raised.value.Get_error_class() == MPI.ERR_RANK
+
+
+def test_addresses_are_integers_of_any_kind(comm, attached):
+    """Those of NumPy come out of arrays that were gathered; what is none is refused as mpi4py does."""
+    win, right = attached.win, (comm.rank + 1) % comm.size
+    places = np.array(attached.addresses[0])
+    win.Fence()
+    win.Put(put(labels(comm.rank, 1)), right, places[right])
+    win.Put(put(labels(comm.rank, 1)), right, [places[right] + 8, np.int32(1)])
+    win.Fence()
+    with raises_everywhere(comm, TypeError, match="target is"):
+        win.Put(put(labels(comm.rank, 1)), right, (float(places[right]),))
+    with comparing() as compare:
+        compare(attached.arrays[0][:2], labels((comm.rank - 1) % comm.size, 1).repeat(2), "from the left")
+
+
+def test_the_communicator_goes_first(comm):
+    dup = comm.Dup()
+    win = pyncclx.Win.Create_dynamic(comm=dup)
+    dup.Free()
+    win.Fence()
+    win.Free()
 
 
 @gpu_only

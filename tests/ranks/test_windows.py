@@ -235,6 +235,7 @@ def test_shapes_may_differ(comm):
     array = comm.Alloc((comm.rank + 1, 3), "i2")
     assert_everywhere(comm, array.shape == (comm.rank + 1, 3) and array.dtype == np.int16 and not get(array).any())
     assert_everywhere(comm, comm.Alloc(0).size == 0)
+    assert_everywhere(comm, comm.Alloc(np.int64(5)).shape == (5,))
 
 
 def test_memory_outlives_the_communicator(comm):
@@ -245,6 +246,18 @@ def test_memory_outlives_the_communicator(comm):
     array[...] = put(labels(comm.rank, 1000))
     assert_everywhere(comm, before >= 8000)
     assert_everywhere(comm, (get(array) == labels(comm.rank, 1000)).all())
+
+
+@pytest.mark.parametrize("ipc", ["", "legacy"])
+def test_memory_that_was_used_before_is_zeroed(comm, ipc, monkeypatch):
+    monkeypatch.setenv("PYNCCLX_IPC", ipc)
+    for _ in range(3):
+        duplicate = comm.Dup()
+        array = duplicate.Alloc(1000, "u8")
+        assert_everywhere(comm, not get(array).any())
+        array[...] = put(np.full(1000, 1 << 63, "u8"))
+        del array
+        duplicate.Free()
 
 
 def test_memory_is_not_used_again_while_peers_have_it(comm):

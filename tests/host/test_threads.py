@@ -1,0 +1,147 @@
+"""Threads that use different communicators at once: what these have in common in a process."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from pyncclx import heap
+from pyncclx.devices.exported import Exported
+from pyncclx.messages import peers, postbox
+from pyncclx.messages.envelope import OFFERED, Envelope, Sender
+from pyncclx.messages.places import Places
+
+SENDER = Sender(b"u" * 16, peers.this_node(), b"handle", 4096, b"name", b"t" * 16)
+
+
+def in_two_threads(work):
+    """What `work` returns in each, for 0 and for 1, begun at the same time."""
+    together, results = threading.Barrier(2), {}
+
+    def run(number):
+        together.wait()
+        results[number] = work(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in range(2)]  # a KeyError if one has raised
+
+
+def test_a_place_holds_one_message():
+    """Other threads run while the device is asked which messages are over, and while an export is closed."""
+    done, clocks = [0] * 8, [0] * 8
+    closing = SimpleNamespace(close=lambda: time.sleep(1e-4))
+
+    def done_words(first, number):
+        words = tuple(done)
+        time.sleep(1e-4)
+        return words
+
+    def work(number):
+        for clock in range(number + 1, 400, 2):
+            while (place := places.take()) is None:
+                pass
+            assert done[place] == clocks[place]
+            clocks[place] = clock
+            places.hold(place, clock, Exported(0, 0, b"", memory=closing))
+            done[place] = clock
+        return True
+
+    places = Places(0, 8, done_words)
+    assert in_two_threads(work) == [True, True]
+
+
+class Slow:
+    """What takes its time to be made."""
+
+    def __init__(self, device):
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "get"),
+    [
+        (heap, "Heap", heap.process_heap),
+        (postbox, "Postbox", postbox.process_postbox),
+    ],
+)
+def test_a_process_has_one(monkeypatch, module, name, get):
+    monkeypatch.setattr(module, f"_{name.lower()}", None)
+    monkeypatch.setattr(module, name, Slow)
+    first, second = in_two_threads(lambda number: get(None))
+    assert first is second
+
+
+class Memory:
+    """Memory of another process."""
+
+    def __init__(self, device):
+        self.address = device.opened = device.opened + 1000
+        self.is_open = True
+        device.memories[self.address] = self
+
+    def close(self):
+        self.is_open = False
+
+
+class Device:
+    """It opens everything, slowly."""
+
+    def __init__(self, *, copies):
+        self.exports_are_copies, self.opened, self.memories = copies, 0, {}
+
+    def open_exported(self, handle, nbytes):
+        time.sleep(0.01)
+        return Memory(self)
+
+    def synchronize(self):
+        pass
+
+
+def offered(clock, allocation=1 << 20):
+    return Envelope(OFFERED, clock, 4, 0, 0, 8, allocation, 7, 4096, b"x")
+
+
+def test_a_bounce_memory_is_opened_once():
+    opened = peers.Opened(Device(copies=False), b"me", 0)
+    assert in_two_threads(lambda number: opened.bounce(SENDER)) == [1000, 1000]
+
+
+def test_the_next_copy_at_an_address_is_another():
+    """A sender that knows the first to be over may send it before this process has closed the first."""
+    device = Device(copies=True)
+    opened = peers.Opened(device, b"me", 0)
+    first, second = opened.data(offered(1), SENDER), opened.data(offered(2), SENDER)
+    assert first != second
+    opened.launched(offered(1), SENDER)
+    assert [memory.is_open for memory in device.memories.values()] == [False, True]
+    opened.launched(offered(2), SENDER)
+    assert [memory.is_open for memory in device.memories.values()] == [False, False]
+
+
+def test_what_is_not_launched_stays_open():
+    """However much other threads open meanwhile."""
+    device = Device(copies=False)
+    opened = peers.Opened(device, b"me", 0)
+    address = opened.data(offered(1), SENDER) - 8
+    for clock in range(2, peers.MOST_OPEN + 5):
+        opened.data(offered(clock, clock << 20), SENDER)
+        opened.launched(offered(clock, clock << 20), SENDER)
+    assert device.memories[address].is_open
+    assert sum(memory.is_open for memory in device.memories.values()) == peers.MOST_OPEN
+    opened.launched(offered(1), SENDER)
+    opened.data(offered(100, 100 << 20), SENDER)
+    assert not device.memories[address].is_open
+
+
+def test_a_receive_that_another_thread_has_launched():
+    """Nobody waits for its message in MPI, or looks for it again."""
+    box = object.__new__(postbox.Postbox)
+    box._lock, box._awaited = threading.RLock(), []
+    assert not box.alone(SimpleNamespace(launched=True))
+    assert box.idle
+    assert box.alone(SimpleNamespace(launched=False))
