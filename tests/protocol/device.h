@@ -105,9 +105,22 @@ inline void put_and_wait(Call& call) {
     put(last, kCredit, {});
 }
 
+struct PutAndBarrierArgs {
+    window_signals::PutArgs put;
+    BarrierArgs barrier;
+};
+
+// Both in one launch, since the emulator writes what is delayed before a launch returns. On a GPU a kernel's end puts its
+// stores before those of the next, and no peer sees that: it is the barrier that releases them.
+__global__ void put_and_barrier(const __grid_constant__ PutAndBarrierArgs args) {
+    window_signals::put_blocks(args.put);
+    __syncthreads();
+    barrier(args.barrier);
+}
+
 // A put to the next rank that nothing announces but a barrier.
 inline void put_and_meet(Call& call) {
-    call.name = "put_blocks and barrier";
+    call.name = "put and barrier";
     DeviceMemory& memory = *call.world.device;
     const int rank = call.team.rank, next = (rank + 1) % call.size(), last = (rank + call.size() - 1) % call.size();
     const u64 nbytes = call.draw.below(kMostPut + 1);
@@ -115,8 +128,13 @@ inline void put_and_meet(Call& call) {
     const Buffer send(nbytes, any_alignment(call));
     fill(call, send.as(), nbytes, rank, next);
     meet();
-    call.run(window_signals::put_blocks, window_signals::PutArgs{send.as(), memory.inboxes[next]->put, nbytes}, call.team.channels);
-    meet();
+    const window_signals::PutArgs put{send.as(), memory.inboxes[next]->put, nbytes};
+    if (call.draw.one_in(2)) {
+        call.run(put_and_barrier, PutAndBarrierArgs{put, {call.team}}, 1);
+    } else {
+        call.run(window_signals::put_blocks, put, call.team.channels);
+        meet();
+    }
     check(call, memory.inboxes[rank]->put, nbytes, last, rank);
     meet();
 }

@@ -50,6 +50,7 @@ struct Reduction {
     static void put(const Buffer& buffer, u64 i, T value) { memcpy(buffer.as() + i * sizeof(T), &value, sizeof value); }
 
     ReduceArgs args(const Buffer& from, const Buffer& to, int root) {
+        if (&from == &to) call.team.send = call.team.recv;  // one array is in one window
         return ReduceArgs{call.team, from.as(), to.as(), count * sizeof(T), root};
     }
 

@@ -4,6 +4,7 @@ All errors are in one copy of cuda/; the number `mutation`, given at run time, s
 smallest edit that somebody in a hurry might make.
 """
 
+import functools
 import shutil
 import signal
 from dataclasses import dataclass
@@ -247,26 +248,33 @@ def programs(build):
     return build(PROGRAMS, write)
 
 
-def test_without_a_mutation_it_passes(programs):
-    for name in PROGRAMS:
-        done = programs[name](ranks=3, seed=1, calls=40, hostile=1)
-        assert done.returncode == 0, done.stderr[:6000]
+@pytest.fixture(scope="module")
+def run(programs):
+    """Return a function that makes a run with a mutation, by its number, and gives its exit status and its errors."""
+
+    @functools.cache
+    def run(name: str, mutation: int, seed: int, epoch: int) -> tuple[int, str]:
+        if name == "mutated-tsan":
+            done = programs[name](ranks=3, seed=seed, calls=120, epoch=epoch, mutation=mutation)
+        else:
+            options = {"epoch": epoch, "hostile": 1, "patience_s": 5, "mutation": mutation}
+            done = programs[name](ranks=2 + seed % 3, seed=seed, calls=200, **options)
+        return done.returncode, done.stderr[:6000]
+
+    return run
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_each_mutation_is_noticed(programs, name):
+def test_each_mutation_is_noticed(run, name):
+    """By one of some runs, which is right without it."""
     mutation = MUTATIONS[name]
-    options = {"mutation": number(name), "epoch": mutation.epoch}
+    program, noticed = ("mutated-tsan", {RACE}) if mutation.finds == "tsan" else ("mutated", AWRY)
     for seed in range(SEEDS):
-        if mutation.finds == "tsan":
-            done = programs["mutated-tsan"](ranks=3, seed=seed, calls=120, **options)
-            if done.returncode == RACE:
-                # of a buffer that is still read, or that has gone by then
-                assert "data race" in done.stderr or "heap-use-after-free" in done.stderr, done.stderr[:6000]
-                return
-        else:
-            done = programs["mutated"](ranks=2 + seed % 3, seed=seed, calls=200, hostile=1, patience_s=5, **options)
-            if done.returncode in AWRY:
-                return
-        assert done.returncode in {0, *AWRY}, done.stderr[:6000]  # who does not wait may be stuck before it races
+        status, errors = run(program, number(name), seed, mutation.epoch)
+        assert status in {0, *AWRY, *noticed}, errors  # who does not wait may be stuck before it races
+        if status in noticed:
+            # a race may be with a buffer that is still read, or that has gone by then
+            assert status != RACE or "data race" in errors or "heap-use-after-free" in errors, errors
+            assert run(program, 0, seed, mutation.epoch) == (0, ""), "it is not right without the mutation"
+            return
     pytest.fail(f"{SEEDS} runs were as if nothing was wrong")

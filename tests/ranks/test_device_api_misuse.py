@@ -68,10 +68,10 @@ def test_a_grid_that_is_too_large(comm):
 
 @one_communicator
 def test_a_grid_that_the_gpu_cannot_run_at_once(comm, monkeypatch):
-    kernel = kernels()["describe"]
-    monkeypatch.setattr(kernel._device, "most_blocks", lambda function, block: 20)
+    kernel, team = kernels()["describe"], comm.device_team()
+    monkeypatch.setattr(kernel._device, "most_blocks", lambda function, block: 20 * team.sharing)
     with raises_everywhere(comm, ValueError, match="a grid of 30 blocks of 64 threads, the GPU can run 20 at once"):
-        kernel(30, 64, [comm.device_team(), xp.zeros(5, "i4")])
+        kernel(30, 64, [team, xp.zeros(5, "i4")])
 
 
 @one_communicator
