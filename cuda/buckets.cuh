@@ -38,7 +38,7 @@ struct Counting {  // of many tokens
 };
 
 struct FewChoices {  // of all ranks
-    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; buckets of this rank's choices before
+    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; then of the ranks before
     union {
         u64 words[kMostFewChoices];   // [size][few_tokens * k]
         u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own choices'
@@ -57,6 +57,7 @@ struct alignas(16) Table {   // in shared memory; most by bucket
         FewChoices few;
     };
     int dropped[kMaxRanks];
+    int first[kMaxRanks];   // bucket of each rank: lanes look at those of many at once
     i64 tokens[kMaxRanks];  // of every rank
 };
 
@@ -79,14 +80,22 @@ struct OwnChoices {
 // The block that writes what all blocks know: the last one, which has the fewest tokens.
 __device__ __forceinline__ bool is_scribe() { return blockIdx.x == gridDim.x - 1; }
 
-__device__ __forceinline__ int bucket_of(const Shuffle& shuffle, u32 place) {
-    const int rank = place_rank(place);
-    return shuffle.by_source ? rank : int(shuffle.first[rank]) + int(place_local(place));
+// Before a barrier, and anything else of the table.
+__device__ __forceinline__ void keep_first_buckets(const Shuffle& shuffle, Table& table) {
+    if (int(threadIdx.x) < shuffle.team.size) table.first[threadIdx.x] = int(shuffle.first[threadIdx.x]);
 }
 
-// The expert of choice `i` of all, as given.
+__device__ __forceinline__ int bucket_of(const Shuffle& shuffle, const Table& table, u32 place) {
+    const int rank = place_rank(place);
+    return shuffle.by_source ? rank : table.first[rank] + int(place_local(place));
+}
+
+// An expert as given, in 4 or 8 bytes; that of choice `i` of all.
+__device__ __forceinline__ i64 expert_from(const char* at, i64 nbytes) {
+    return nbytes == 8 ? *reinterpret_cast<const i64*>(at) : *reinterpret_cast<const int*>(at);
+}
 __device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i) {
-    return args.expert_nbytes == 8 ? static_cast<const i64*>(args.experts)[i] : static_cast<const int*>(args.experts)[i];
+    return expert_from(static_cast<const char*>(args.experts) + i * args.expert_nbytes, args.expert_nbytes);
 }
 
 // The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31. `places`: the shuffle's.
@@ -127,8 +136,8 @@ struct NearPlaces {
 };
 
 // The bucket of a place; -1: none.
-__device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, int place) {
-    return place == kNoPlace ? -1 : bucket_of(shuffle, u32(place));
+__device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, const Table& table, int place) {
+    return place == kNoPlace ? -1 : bucket_of(shuffle, table, u32(place));
 }
 
 // Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts, if it has any, share its capacity alike.

@@ -30,9 +30,13 @@ struct Channel {
 
     // An operation in two launches is begun by the first. One that does not announce at once calls `announce` later.
     __device__ Channel(const Team& team, bool early, bool begins = true, bool announces = true)
+        : Channel(team, awaited(find(team)), early, begins, announces) {}
+
+    // The same of a kernel that has found its words, and has then waited for the one before.
+    __device__ Channel(const Team& team, ChannelControl* found, bool early, bool begins, bool announces)
         : team(team),
           index(int(blockIdx.x)),
-          mine(arrive(early, channel_control(team, team.rank, index))),
+          mine(arrive(early, found)),
           epoch(begins ? next(mine->epoch) : mine->epoch),
           heard(mine->heard) {
         if (!begins) return;
@@ -42,7 +46,8 @@ struct Channel {
     }
 
     // What a channel looks at first: where its words are.
-    __device__ static u64 known(const Team& team) { return u64(channel_control(team, team.rank, int(blockIdx.x))); }
+    __device__ static ChannelControl* find(const Team& team) { return channel_control(team, team.rank, int(blockIdx.x)); }
+    __device__ static u64 known(const Team& team) { return u64(find(team)); }
 
     // Says to all peers that this rank has begun the operation, and is through with what it read in those before: their kernels
     // have ended. Nobody takes it for a word about what this rank has stored at a peer; a barrier says so itself.
@@ -111,10 +116,15 @@ struct Channel {
 
   private:
     // A kernel that takes few multiprocessors may have been launched early: nothing that another one leaves is looked at
-    // before that has ended. Then the next one may be launched, if this one takes few itself, so that a communicator never
-    // has more of the GPU than one long operation has.
-    __device__ static ChannelControl* arrive(bool early, ChannelControl* control) {
+    // before that has ended.
+    __device__ static ChannelControl* awaited(ChannelControl* control) {
         await_previous(u64(control));
+        return control;
+    }
+
+    // Then the next one may be launched, if this one takes few itself, so that a communicator never has more of the GPU than one
+    // long operation has.
+    __device__ static ChannelControl* arrive(bool early, ChannelControl* control) {
         if (early) let_next_begin();
         return control;
     }

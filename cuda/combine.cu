@@ -167,9 +167,10 @@ __device__ bool move(
     const CombineArgs& args, const FewTokens& few, const Channel& channel, const CombinePrepared& prepared, const i64* tokens,
     Known& known, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
-    if (few.all_have(tokens)) {
+    const i64 most = few.most_of(tokens);
+    if (few.are_few(most)) {
         const bool sends = args.phases & kSend;
-        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, known, lists);
+        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, most, known, lists);
         know_ranks(args, prepared.early, sends, known);
         const bool ok = !is_whole(args.phases) || few.hear_counts();
         __syncthreads();  // a block reads what it has sent to itself
@@ -198,11 +199,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
     CombinePrepared prepared(args, u32(packs_of<T>(shuffle.hidden)), kStepPacks<T>);
     const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
     if (prepared.is_few) clear_ranks(known, u32(args.token_count));
-    await_previous(prepared.known() ^ Channel::known(shuffle.team));
+    ChannelControl* const control = Channel::find(shuffle.team);
+    await_previous(prepared.known() ^ u64(control));
     if (hurries) prepared.early.load(args);
-    if (int(threadIdx.x) < shuffle.team.size) tokens[threadIdx.x] = args.token_counts[threadIdx.x];
+    const u32 rank = number_from_last();
+    if (rank < u32(shuffle.team.size)) tokens[rank] = args.token_counts[rank];
     const bool tells = hurries && is_whole(args.phases);
-    Channel channel(shuffle.team, takes_few(), sends, !tells);
+    Channel channel(shuffle.team, control, takes_few(), sends, !tells);
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{prepared.steps, channel.epoch, slots};
     few.keep(prepared.slots);
@@ -212,7 +215,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant_
               channel.wait_for_entered(peer, channel.epoch - 1);
     if (hurries) know_rows(args, prepared.early, known);
     ok = Channel::everyone(ok);
-    const bool all_few = few.all_have(tokens);
+    const bool all_few = few.are_few(few.most_of(tokens));
     if (ok && tells) all_few ? few.tell_count(args.token_count) : channel.announce();
     if (ok) ok = move<T, Out, Transform>(args, few, channel, prepared, tokens, known, lists);
     channel.leave(ok && sends && (!all_few || (tells && hears_enough(channel))));

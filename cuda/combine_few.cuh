@@ -99,10 +99,10 @@ __device__ void know_ranks(const CombineArgs& args, const EarlyWay& early, bool 
 
 template <class T, class Transform>
 __device__ void send_steps(
-    const CombineArgs& args, const FewTokens& few, const Steps::Turn& turn, const i64* tokens, const Known& known,
+    const CombineArgs& args, const FewTokens& few, const Steps::Turn& turn, const i64* tokens, i64 most, const Known& known,
     CombineLists& lists) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
-    few.share(tokens, turn, [&](int source, const Step& step) {
+    few.share(tokens, most, turn, [&](int source, const Step& step) {
         const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + step.token) * k;
         const u32 i = step.first + lane;
         const int count = lists.rows[warp].list(

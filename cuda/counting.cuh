@@ -81,7 +81,7 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Count
         const u32 i = begin + lane;
         const i64 expert = begin == counter.mine.begin ? counter.first : i < end ? expert_of_choice(args, i) : -1;
         const int place = i < end ? place_of_choice(args, i, expert, places) : kNoPlace;
-        const int bucket = bucket_of_place(args.shuffle, place);
+        const int bucket = bucket_of_place(args.shuffle, table, place);
         const u32 same = __match_any_sync(kWholeWarp, bucket);
         const int before = __popc(same & ((1u << lane) - 1));
         const int number = bucket < 0 ? 0 : counters[bucket] + before;
@@ -96,7 +96,7 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Count
 __device__ void count_alone(const DispatchArgs& args, Table& table, const Counter& counter, const u32* places) {
     const u32 begin = u32(counter.range.begin * args.shuffle.k);
     const auto count = [&](u32 i, i64 expert) {
-        const int bucket = bucket_of_place(args.shuffle, place_of_choice(args, i, expert, places));
+        const int bucket = bucket_of_place(args.shuffle, table, place_of_choice(args, i, expert, places));
         if (bucket < 0) return;
         atomicAdd(&table.many.own[bucket], 1);
         if (i < begin) atomicAdd(&table.many.base[bucket], 1);
@@ -189,7 +189,7 @@ __device__ void finish_routes(const DispatchArgs& args, Table& table, const Coun
     for (u32 i = counter.mine.begin + threadIdx.x % 32; i < counter.mine.end; i += 32) {
         const u64 route = args.routes[i];
         if (route == kNoRow) continue;
-        const int bucket = bucket_of(args.shuffle, route_place(route));
+        const int bucket = bucket_of(args.shuffle, table, route_place(route));
         const int row = table.count[bucket] + table.many.base[bucket] + counters[bucket] + int(route_row(route));
         args.routes[i] = row < table.limit[bucket] ? make_route(u32(row), route_place(route)) : kNoRow;
     }

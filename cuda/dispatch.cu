@@ -26,24 +26,26 @@ struct DispatchPrepared {
         if (!is_few) return;
         turn = steps.first_turn();
         listener = Listener(args.shuffle);
-        early.step = steps.step(threadIdx.x / 32);
+        early.find(args, steps);
         if (!args.reuse) near.load(args.shuffle);
     }
 
-    __device__ u64 known() const { return turn.known() ^ slots.known() ^ listener.known() ^ early.step.known() << 16; }
+    __device__ u64 known() const { return turn.known() ^ slots.known() ^ listener.known() ^ early.known(); }
 };
 
-// Tokens leave, if this rank has few of them; all_few: all ranks have. False: leave.
+// Tokens leave, if this rank has few of them. `most`: of a rank, as far as it is known of all; then of all, if this rank has
+// few. False: leave.
 template <class Prepared>
 __device__ bool begin(
-    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Prepared& prepared, bool& all_few) {
+    const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Prepared& prepared, i64& most) {
     const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
     few.keep(prepared.slots);
     if (sends && !args.reuse) prepared.near.keep(args.shuffle, prepared.is_few ? table.few.places : table.places);
     if (sends) few.tell_count(args.token_count);
     __syncthreads();
-    all_few = args.reuse ? few.all_have(table.tokens) : prepared.is_few;
-    if (all_few && sends) {
+    most = args.reuse ? few.most_of(table.tokens) : args.token_count;
+    const bool hopes = few.are_few(most);
+    if (hopes && sends) {
         args.reuse ? recall_choices(args, table, prepared.early) : place_choices(args, table, prepared.early);
         if (prepared.early.has_step) prepared.early.round(args, few, prepared.early.step);
         __syncthreads();
@@ -52,20 +54,20 @@ __device__ bool begin(
         if (args.reuse) __syncthreads();  // lines are whole between GPUs; what a block sends to itself is read after a barrier
     }
     bool ok = true;
-    if (!args.reuse && all_few) {
+    if (!args.reuse && hopes) {
         ok = receive_choices(args.shuffle, few, table, prepared.listener);
-        all_few = few.all_have(table.tokens);
+        most = few.most_of(table.tokens);
     }
-    if (hurries && !all_few) channel.announce();
+    if (hurries && !few.are_few(most)) channel.announce();
     return ok;
 }
 
 // What else there is to do of few tokens in this launch. True: this thread has heard whom it asked.
 template <class To>
 __device__ bool finish_few(
-    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, DispatchList* lists) {
+    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, Table& table, DispatchList* lists) {
     const bool ok = !args.reuse || !is_whole(args.phases) || few.hear_counts();
-    if (args.phases & kReceive) receive_few<To>(args, few, turn, table, lists);
+    if (args.phases & kReceive) receive_few<To>(args, few, most, turn, table, lists);
     return ok;
 }
 
@@ -97,22 +99,28 @@ __global__ void __launch_bounds__(kMaxThreads, 1) dispatch(const __grid_constant
     const Shuffle& shuffle = args.shuffle;
     const bool sends = args.phases & kSend;
     DispatchPrepared<From, To, Transform> prepared(args);
+    keep_first_buckets(shuffle, table);
     if (prepared.is_few && !args.reuse) clear_counts(shuffle, table);
-    await_previous(prepared.known() ^ Channel::known(shuffle.team));
-    if (sends && prepared.is_few) prepared.early.load(args, prepared.steps);
+    ChannelControl* const control = Channel::find(shuffle.team);
+    await_previous(prepared.known() ^ u64(control));
+    if (sends && prepared.is_few) prepared.early.load(args);
+    const bool knows = args.reuse && int(threadIdx.x) < shuffle.team.size;
+    const i64 tokens = knows ? args.token_counts[threadIdx.x] : 0;
     Counter counter;
     if (sends && !prepared.is_few && !args.reuse) {
         prepared.near.load(shuffle);
         counter = begin_counting(args, table);
     }
-    if (args.reuse && int(threadIdx.x) < shuffle.team.size) table.tokens[threadIdx.x] = args.token_counts[threadIdx.x];
     const bool hears = !args.reuse || is_whole(args.phases);
-    Channel channel(shuffle.team, takes_few(), sends, !(prepared.is_few && hears));
+    Channel channel(shuffle.team, control, takes_few(), sends, !(prepared.is_few && hears));
+    if (knows) table.tokens[threadIdx.x] = tokens;
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{prepared.steps, channel.epoch, slots};
-    bool all_few = false, ok = !sends || channel.await_entered(1);  // the packets' slots are free
-    if (ok) ok = begin(args, few, table, channel, prepared, all_few);
-    if (ok && all_few) ok = finish_few<To>(args, few, prepared.turn, table, lists);
+    bool ok = !sends || channel.await_entered(1);  // the packets' slots are free
+    i64 most = 0;
+    if (ok) ok = begin(args, few, table, channel, prepared, most);
+    const bool all_few = few.are_few(most);
+    if (ok && all_few) ok = finish_few<To>(args, few, most, prepared.turn, table, lists);
     else if (ok) ok = finish_many<From, To, Transform>(args, few, channel, counter, table, queue, lists);
     channel.leave(ok && sends && (!all_few || (hears && hears_enough(channel))));
 }

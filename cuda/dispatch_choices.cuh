@@ -2,12 +2,17 @@
 #pragma once
 #include "buckets.cuh"
 
-// What a lane of a warp sends of a step. Past the row it has zeros, which a group of 8-bit floats looks at too, and not what it
-// had of the step before.
+// Where a lane of a warp finds what it sends of a step; null: it is past the row.
 template <class From, class To>
-__device__ __forceinline__ void load_step(const DispatchArgs& args, const Steps& steps, const Step& step, Source<From, To>& source) {
+__device__ __forceinline__ const char* find_step(const DispatchArgs& args, const Steps& steps, const Step& step) {
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
-    if (steps.holds(step)) source.load(args.tokens + step.token * nbytes, i, is_aligned(args.tokens));
+    return steps.holds(step) ? args.tokens + step.token * nbytes + i * Source<From, To>::kPacks * kPackNbytes : nullptr;
+}
+
+// Past the row there are zeros, which a group of 8-bit floats looks at too, and not what there was of the step before.
+template <class From, class To>
+__device__ __forceinline__ void load_step(const char* from, bool aligned, Source<From, To>& source) {
+    if (from != nullptr) source.load(from, 0, aligned);
     else if constexpr (sizeof(To) == sizeof(Float8)) source = {};
 }
 
@@ -16,24 +21,33 @@ template <class From, class To, class Transform>
 struct Early {
     Step step;                // the warp's first
     bool has_step = false;
-    i64 expert = -1;          // of the choice with the thread's number
+    i64 expert = -1;          // of the choice with the thread's number from the last
     float weight = 1.0f;
     u64 route = kNoRow;       // of the choice, in an earlier dispatch
     Source<From, To> source;  // of the step
     Pack pack;                // what becomes of it
     float scale = 0;
 
-    __device__ void load(const DispatchArgs& args, const Steps& steps) {
+    // Where all that is, before anything of it may be looked at; null: there is none.
+    __device__ void find(const DispatchArgs& args, const Steps& steps) {
+        const u32 i = number_from_last();
+        step = steps.step(threadIdx.x / 32);
         has_step = steps.has(threadIdx.x / 32, args.token_count);
-        if (threadIdx.x < u32(args.token_count) * u32(args.shuffle.k)) {
-            if (args.reuse) {
-                route = args.routes[threadIdx.x];
-            } else {
-                expert = expert_of_choice(args, threadIdx.x);
-                if (args.weights) weight = args.weights[threadIdx.x];
-            }
-        }
-        if (has_step) load_step(args, steps, step, source);
+        if (has_step) row_at = find_step<From, To>(args, steps, step);
+        aligned = is_aligned(args.tokens);
+        if (i >= u32(args.token_count) * u32(args.shuffle.k)) return;
+        if (args.reuse) route_at = args.routes + i;
+        else expert_at = static_cast<const char*>(args.experts) + i * u32(args.expert_nbytes);
+        if (!args.reuse && args.weights) weight_at = args.weights + i;
+    }
+
+    __device__ u64 known() const { return u64(row_at) ^ u64(route_at) ^ u64(expert_at) ^ u64(weight_at) ^ step.known() << 16; }
+
+    __device__ void load(const DispatchArgs& args) {
+        if (route_at) route = *route_at;
+        if (expert_at) expert = expert_from(expert_at, args.expert_nbytes);
+        if (weight_at) weight = *weight_at;
+        if (has_step) load_step(row_at, aligned, source);
     }
 
     // Once the pack of a step is there.
@@ -41,6 +55,12 @@ struct Early {
         if (steps.holds(step)) source.template transform<Transform>(args.transform, step.token, step.first + threadIdx.x % 32);
         pack = Cast<From, To>::round(source, scale);
     }
+
+  private:
+    const char *row_at = nullptr, *expert_at = nullptr;
+    const u64* route_at = nullptr;
+    const float* weight_at = nullptr;
+    bool aligned = false;
 };
 
 // Looks up where this rank's choices go. A barrier follows.
@@ -48,10 +68,10 @@ template <class Early>
 __device__ void place_choices(const DispatchArgs& args, Table& table, Early& early) {
     const u32 choices = u32(args.token_count) * u32(args.shuffle.k);
     const OwnChoices own(table);
-    for (u32 i = threadIdx.x; i < choices; i += blockDim.x) {
+    for (u32 i = number_from_last(); i < choices; i += blockDim.x) {
         const i64 expert = i < blockDim.x ? early.expert : expert_of_choice(args, i);
         own.place[i] = place_of_choice(args, i, expert, NearPlaces::are_near(args.shuffle) ? table.few.places : args.shuffle.places);
-        own.bucket[i] = bucket_of_place(args.shuffle, own.place[i]);
+        own.bucket[i] = bucket_of_place(args.shuffle, table, own.place[i]);
         own.weight[i] = bits_as<int>(i < blockDim.x ? early.weight : args.weights ? args.weights[i] : 1.0f);
     }
 }
@@ -59,7 +79,7 @@ __device__ void place_choices(const DispatchArgs& args, Table& table, Early& ear
 // Where they went in an earlier dispatch.
 template <class Early>
 __device__ void recall_choices(const DispatchArgs& args, Table& table, const Early& early) {
-    for (u32 i = threadIdx.x; i < u32(args.token_count) * u32(args.shuffle.k); i += blockDim.x) {
+    for (u32 i = number_from_last(); i < u32(args.token_count) * u32(args.shuffle.k); i += blockDim.x) {
         const u64 route = i < blockDim.x ? early.route : args.routes[i];
         OwnChoices(table).place[i] = route == kNoRow ? kNoPlace : int(route_place(route));
     }
@@ -69,7 +89,7 @@ __device__ void recall_choices(const DispatchArgs& args, Table& table, const Ear
 __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table) {
     const u32 choices = u32(args.token_count) * u32(args.shuffle.k), lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const OwnChoices own(table);
-    for (u32 n = threadIdx.x / 32; n * gridDim.x + blockIdx.x < choices; n += warps) {
+    for (u32 n = number_from_last() / 32; n * gridDim.x + blockIdx.x < choices; n += warps) {
         const u32 i = n * gridDim.x + blockIdx.x;
         const int bucket = own.bucket[i];
         u32 number = 0;
@@ -119,7 +139,7 @@ __device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Ta
     for (const u32 choices = few.choices_of(tokens); ok && i < choices;) {
         table.few.words[source * each + i] = word;
         if (is_choice(word))
-            atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + u32(bucket_of(shuffle, choice_place(word)))], 1);
+            atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + u32(bucket_of(shuffle, table, choice_place(word)))], 1);
         i += listener.together;
         if (i < choices) ok = few.receive_word(int(source), few.choice(int(source), i), word);
     }

@@ -31,7 +31,7 @@ __device__ void send_steps(
     for (u32 job = threadIdx.x / 32; few.has(job, args.token_count); job += warps) {
         const Step step = job < warps ? early.step : few.step(job);
         if (job >= warps) {
-            load_step(args, few, step, early.source);
+            load_step(find_step<From, To>(args, few, step), is_aligned(args.tokens), early.source);
             early.round(args, few, step);
         }
         Pack pack = early.pack;
@@ -43,23 +43,41 @@ __device__ void send_steps(
     }
 }
 
-// All ranks have few: finds out where the buckets begin.
+constexpr int kCountsAtOnce = 4;  // of ranks, fetched before the first is replaced
+
+// All ranks have few: finds out where the buckets begin, and how many choices of a bucket the ranks before have, which replaces
+// what each has itself.
 __device__ void place_few(const Shuffle& shuffle, Table& table) {
     place_buckets(shuffle, table, [&](int b) {
         int sum = 0;
-#pragma unroll 4
-        for (int source = 0; source < shuffle.team.size; ++source) sum += table.few.matrix[source * int(shuffle.buckets) + b];
+#pragma unroll 1
+        for (int first = 0; first < shuffle.team.size; first += kCountsAtOnce) {
+            const auto counted = [&](int c) -> int& { return table.few.matrix[(first + c) * int(shuffle.buckets) + b]; };
+            int counts[kCountsAtOnce];
+#pragma unroll
+            for (int c = 0; c < kCountsAtOnce; ++c) counts[c] = first + c < shuffle.team.size ? counted(c) : 0;
+#pragma unroll
+            for (int c = 0; c < kCountsAtOnce; ++c) {
+                if (first + c < shuffle.team.size) counted(c) = sum;
+                sum += counts[c];
+            }
+        }
+        table.sum[b] = sum;
         return sum;
     });
+}
+
+// How many choices of `source` a bucket has.
+__device__ int few_count(const Shuffle& shuffle, const Table& table, int source, int b) {
+    const int* before = &table.few.matrix[source * int(shuffle.buckets) + b];
+    return (source + 1 < shuffle.team.size ? before[shuffle.buckets] : table.sum[b]) - *before;
 }
 
 // The row that a choice of `source` becomes on its rank; kNoWay: there is no room.
 __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u64 word) {
     if (!is_choice(word)) return kNoWay;
-    const int bucket = bucket_of(shuffle, choice_place(word));
-    int row = table.count[bucket] + int(choice_number(word));
-#pragma unroll 4
-    for (int before = 0; before < source; ++before) row += table.few.matrix[before * int(shuffle.buckets) + bucket];
+    const int bucket = bucket_of(shuffle, table, choice_place(word));
+    const int row = table.count[bucket] + table.few.matrix[source * int(shuffle.buckets) + bucket] + int(choice_number(word));
     return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
 
@@ -75,13 +93,13 @@ __device__ u32 few_way(const DispatchArgs& args, const Table& table, int source,
 // Puts the steps of this block into their rows.
 template <class To>
 __device__ void receive_steps(
-    const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, const Table& table, Rows& list) {
+    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, const Table& table, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
     const u32 lane = threadIdx.x % 32, groups = u32(groups_of(shuffle));
     Pack* rows = reinterpret_cast<Pack*>(shuffle.rows[me]);
     float* scales = reinterpret_cast<float*>(shuffle.scales[me]);
-    few.share(table.tokens, turn, [&](int source, const Step& step) {
+    few.share(table.tokens, most, turn, [&](int source, const Step& step) {
         const u32 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
         FewTokens::Coming<1> coming(few, 1u << source, source, step);  // meanwhile
@@ -98,9 +116,6 @@ __device__ void receive_steps(
         }
     });
 }
-
-// A thread's number, so that the last warps, which often have no steps, write what there is little of.
-__device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
 
 // The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.
 __device__ void write_few(const DispatchArgs& args, const Table& table) {
@@ -134,14 +149,15 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 
 // What is known of the rows is written while they are on their way.
 template <class To>
-__device__ void receive_few(const DispatchArgs& args, const FewTokens& few, const Steps::Turn& turn, Table& table, DispatchList* lists) {
+__device__ void receive_few(
+    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
     if (!args.reuse) {
         place_few(shuffle, table);
         if (is_scribe())
-            write_counts(args, table, [&](int source, int b) { return table.few.matrix[source * int(shuffle.buckets) + b]; });
+            write_counts(args, table, [&](int source, int b) { return few_count(shuffle, table, source, b); });
         write_few(args, table);
         write_end(args, total_of(shuffle, table));
     }
-    receive_steps<To>(args, few, turn, table, lists[threadIdx.x / 32].rows);
+    receive_steps<To>(args, few, most, turn, table, lists[threadIdx.x / 32].rows);
 }

@@ -55,11 +55,11 @@ struct Steps {
 
     __device__ Turn first_turn() const { return Turn(*this, threadIdx.x / 32); }
 
-    // Warps of the block take turns: `each(source, step)`.
+    // Warps of the block take turns: `each(source, step)`. `most`: of `tokens`.
     template <class Each>
-    __device__ void share(const i64* tokens, Turn turn, Each each) const {
+    __device__ void share(const i64* tokens, i64 most, Turn turn, Each each) const {
         const u32 size = u32(shuffle.team.size), warps = blockDim.x / 32;
-        for (const i64 most = most_of(tokens); has(turn.job, most); turn = Turn(*this, turn.job * size + turn.source + warps))
+        for (; has(turn.job, most); turn = Turn(*this, turn.job * size + turn.source + warps))
             if (turn.step.token < tokens[turn.source]) each(int(turn.source), turn.step);
     }
 

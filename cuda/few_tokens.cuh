@@ -158,9 +158,6 @@ struct FewTokens : Steps {
         return ok;
     }
 
-    // Do all have few? Alike in all threads and on all ranks.
-    __device__ bool all_have(const i64* tokens) const { return are_few(most_of(tokens)); }
-
   private:
     // Another look? One lane asks for all.
     template <int kCount>

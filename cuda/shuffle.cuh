@@ -23,6 +23,9 @@ __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend |
 // word of the arguments to look at the loop of combine that adds rows had a load less on its way (1024 tokens 93 µs, not 79).
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
+// A thread's number from the last: the first warps have steps of few tokens to move, and the last ones look after the rest.
+__device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
+
 // What never changes of a shuffle. Rows of a rank are grouped in *buckets*: one for each of its experts, or one
 // for each source (by_source).
 struct Shuffle {
