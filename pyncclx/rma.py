@@ -16,6 +16,7 @@ from .datatypes import Datatype
 from .devices import Device
 from .errors import MPIError, NotSupported
 from .team import Team
+from .vectors import integer
 
 ARGUMENTS = struct.Struct("=QQQQQ")  # RmaArgs of cuda/rma.cu
 BLOCKS_A_CHANNEL = 4
@@ -77,6 +78,7 @@ class Reach:
         disp, count, key = parts(operation, spec)
         datatype = origin.datatype if key is None else datatypes.of(key)
         count = origin.nbytes // datatype.itemsize if count is None else count
+        rank = integer(rank)
         if not 0 <= rank < self.team.size:
             raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}")
         nbytes = count * datatype.itemsize

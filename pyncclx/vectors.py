@@ -10,7 +10,16 @@ from mpi4py import MPI
 
 from .errors import MPIError
 
-__all__ = ["check", "divide", "integers", "packed"]
+__all__ = ["check", "divide", "integer", "integers", "packed"]
+
+
+def integer(number: Any) -> int:
+    """Take a rank or a tag as mpi4py does: floats, which Python's division makes of integers, lose their fraction."""
+    if type(number) is int:
+        return number
+    if not hasattr(number, "__int__"):
+        raise TypeError(f"an integer is required, not {number!r}")
+    return int(number)
 
 
 def divide(count: int, size: int) -> list[int]:

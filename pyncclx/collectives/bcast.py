@@ -38,7 +38,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
     """See `Intracomm.Bcast`."""
     if on_host(buf):
         return None
-    check_root(comm, "Bcast", root)
+    root = check_root(comm, "Bcast", root)
     buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
     nbytes = buffer.nbytes
 

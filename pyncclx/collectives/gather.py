@@ -28,7 +28,7 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
     """See `Intracomm.Gather`."""
     if rooted_on_host(comm, root, sendbuf, recvbuf):
         return None
-    check_root(comm, "Gather", root)
+    root = check_root(comm, "Gather", root)
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
     nbytes = send.nbytes
     arguments = REDUCE.pack(address, recv.address, nbytes, root)

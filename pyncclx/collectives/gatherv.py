@@ -28,7 +28,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     """See `Intracomm.Gatherv`."""
     if rooted_on_host(comm, root, sendbuf, recvbuf):
         return None
-    check_root(comm, "Gatherv", root)
+    root = check_root(comm, "Gatherv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
     return Call("Gatherv", choose, (most_of(buffers),), (), arguments, buffers, (root,))
 

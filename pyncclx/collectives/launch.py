@@ -14,6 +14,7 @@ from ..keys import NoKey, key_of
 from ..numba_kernels import compiled
 from ..state import State, state_of
 from ..team import OPERATIONS, Known, Plan, Producer, Team
+from ..vectors import integer
 from .choice import MOST_EARLY, Choice
 
 if TYPE_CHECKING:
@@ -161,10 +162,12 @@ def is_in_place(spec: Any) -> bool:
     return spec is None or spec is MPI.IN_PLACE
 
 
-def check_root(comm: Intracomm, operation: str, root: int) -> None:
-    """Raise MPI.Exception of class ERR_ROOT unless `root` is a rank."""
-    if not 0 <= root < comm.size:
-        raise MPIError(MPI.ERR_ROOT, f"{operation}: root is {root}, the communicator's ranks are 0 to {comm.size - 1}")
+def check_root(comm: Intracomm, operation: str, root: Any) -> int:
+    """Return `root` as an integer; raise MPI.Exception of class ERR_ROOT unless it is a rank."""
+    rank = integer(root)
+    if not 0 <= rank < comm.size:
+        raise MPIError(MPI.ERR_ROOT, f"{operation}: root is {rank}, the communicator's ranks are 0 to {comm.size - 1}")
+    return rank
 
 
 def check_equal(operation: str, send: Buffer, recv: Buffer) -> None:

@@ -52,7 +52,7 @@ def reduce(
     at_root = comm.rank == root
     if on_host(sendbuf, recvbuf if at_root or where(sendbuf) is None else None):
         return None
-    check_root(comm, "Reduce", root)
+    root = check_root(comm, "Reduce", root)
     device = devices.select()
     if at_root:
         recv = resolve(recvbuf, "Reduce: recvbuf", writable=True, device=device)

@@ -28,7 +28,7 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     """See `Intracomm.Scatter`."""
     if rooted_on_host(comm, root, recvbuf, sendbuf):
         return None
-    check_root(comm, "Scatter", root)
+    root = check_root(comm, "Scatter", root)
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
     nbytes = recv.nbytes
     arguments = REDUCE.pack(send.address, address, nbytes, root)

@@ -28,7 +28,7 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
     """See `Intracomm.Scatterv`."""
     if rooted_on_host(comm, root, recvbuf, sendbuf):
         return None
-    check_root(comm, "Scatterv", root)
+    root = check_root(comm, "Scatterv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
     return Call("Scatterv", choose, (most_of(buffers),), (), arguments, buffers, (root,))
 

@@ -120,7 +120,7 @@ def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, free: A
 def _begin_send(comm: Base, operation: str, buf: Any, dest: int, tag: int) -> Outgoing | None:
     """Begin to send; None to MPI.PROC_NULL."""
     endpoint = comm.endpoint
-    endpoint.check_send(operation, dest, tag)
+    dest, tag = endpoint.check_send(operation, dest, tag)
     if dest == MPI.PROC_NULL:
         return None
     buffer, stream = resolved(endpoint, f"{operation}: buf", buf, writable=False)
@@ -140,7 +140,7 @@ def begin_to_receive(
     comm: Base, endpoint: Endpoint, operation: str, buf: Any, source: int, tag: int, name: str = "buf", free: Any = None
 ) -> Incoming | None:
     """Begin to receive; None from MPI.PROC_NULL."""
-    endpoint.check_receive(operation, source, tag)
+    source, tag = endpoint.check_receive(operation, source, tag)
     if source == MPI.PROC_NULL:
         return None
     buffer, stream = resolved(endpoint, f"{operation}: {name}", buf, writable=True, free=free)

@@ -17,6 +17,7 @@ from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..kernel_errors import ABORTED
 from ..members import timeout
 from ..team import Team
+from ..vectors import integer
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.
@@ -108,23 +109,27 @@ class Endpoint:
             raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record['peer']}")
         raise PeerTimeout(operation, record["epoch"], self.rank, record["peer"], record["expected"], record["seen"])
 
-    def check_send(self, operation: str, dest: int, tag: int) -> None:
-        """Raise what MPI raises for a rank or a tag that there is not, and what went wrong before."""
+    def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
+        """Return both as integers; raise as MPI if there is no such rank or tag, and what went wrong before."""
         self.check()
+        dest, tag = integer(dest), integer(tag)
         if not (0 <= dest < self.size or dest == MPI.PROC_NULL):
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
+        return dest, tag
 
-    def check_receive(self, operation: str, source: int, tag: int) -> None:
+    def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
         """The same for a receive."""
         self.check()
+        source, tag = integer(source), integer(tag)
         if not (0 <= source < self.size or source in (MPI.PROC_NULL, MPI.ANY_SOURCE)):
             ranks = f"{self._ranks}, MPI.ANY_SOURCE or MPI.PROC_NULL"
             raise MPIError(MPI.ERR_RANK, f"{operation}: source is {source}; {ranks}")
         if not (0 <= tag <= self.highest_tag or tag == MPI.ANY_TAG):
             text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}, or MPI.ANY_TAG"
             raise MPIError(MPI.ERR_TAG, text)
+        return source, tag
 
     @property
     def _ranks(self) -> str:

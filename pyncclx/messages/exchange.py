@@ -94,7 +94,8 @@ def _begin(
 
     With `at_once` the receive is waited for next: a message that comes soon is taken by the kernel that copies ours.
     """
-    endpoint.check_send(operation, dest, sendtag)  # before the receive is begun, which cannot be taken back
+    # Before the receive is begun, which cannot be taken back.
+    dest, sendtag = endpoint.check_send(operation, dest, sendtag)
     to_send, free = None, None
     if dest != MPI.PROC_NULL:
         _, free = to_send = resolved(endpoint, f"{operation}: sendbuf", sendbuf, writable=False)

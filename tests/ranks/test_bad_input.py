@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from arrays import HOST, Interface, Output, gpu_only, host_only, put, xp
+from arrays import HOST, Interface, Output, get, gpu_only, host_only, put, xp
 from lease import epochs
 from pyncclx import NotSupported, ops
 from reference import comparing, contributions, fold
@@ -223,6 +223,22 @@ def test_roots(comm, a):
             ("Scatterv", lambda r=root: comm.Scatterv(a.f4, a.f4, r)),
         ):
             refused(comm, call, MPI.Exception, name, f"root is {root}", "ranks", error_class=MPI.ERR_ROOT)
+
+
+def test_roots_and_ranks_that_are_no_int(comm):
+    """mpi4py takes floats, as `comm.size / 2` is one, and no text."""
+    last, dest, source = comm.size - 1, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, gathered = xp.full(3, comm.rank, "f4"), xp.full((comm.size, 3), -1, "f4")
+    comm.Gather(x, gathered, float(last))
+    if comm.rank == last:
+        assert get(gathered).tolist() == [[rank] * 3 for rank in range(comm.size)]
+    comm.Sendrecv(x, float(dest), 5.0, gathered[0], float(source), 5.0)
+    assert get(gathered[0]).tolist() == [source] * 3
+    comm.Bcast(x, float(last))
+    assert get(x).tolist() == [last] * 3
+    for what in ("0", None):
+        refused(comm, lambda what=what: comm.Bcast(x, what), TypeError, "an integer is required")
+        refused(comm, lambda what=what: comm.Isend(x, what), TypeError, "an integer is required")
 
 
 @pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"])
