@@ -11,7 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import persistent
-from ..errors import NotSupported
+from ..errors import MPIError, NotSupported
 from ..messages import request as messages
 from ..messages.envelope import MAGIC
 from .completion import abandon, forget, look_after_abandoned, upload
@@ -159,11 +159,27 @@ class StagedPrequest(Prequest):
             abandon(MPI.Prequest(self), self._copies)
 
     def prepare(self) -> None:
-        """Take the device arrays to the host, just before the operation is started."""
+        """Take the device arrays to the host, just before the operation is started.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST: it is active. What has come so far is kept.
+        """
+        if self._active:
+            self._settle()
         for copy in self._copies:
             if not self._partitions or copy.written:  # partitions to send are copied when they are ready
                 copy.download()
         self._active = True
+
+    def _settle(self) -> None:
+        """Raise unless mpi4py's own calls have completed it, which do not know of the device arrays."""
+        index, over = MPI.Request.Testany([self])
+        if over:
+            self.land()
+        if not over or index != MPI.UNDEFINED:
+            raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
 
     def land(self) -> None:
         """Take the result to the device, if the operation has been started and is complete.

@@ -118,3 +118,30 @@ def test_a_message_for_kernels(comm):
         receive.Wait()
     check(y, np.zeros(100))
     receive.Free()
+
+
+def test_a_persistent_receive_that_is_started_twice(comm):
+    """It is refused, before and after the message has come, which is not lost."""
+    x, y = Array(ramp(comm, 5)), Array(np.zeros(5))
+    receive = comm.Recv_init(y, comm.rank, 6)
+    for early in (True, False):
+        y.host[:] = 0
+        receive.Start()
+        if early:
+            with pytest.raises(MPI.Exception) as raised:
+                receive.Start()
+            assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+        comm.Send(x, comm.rank, 6)
+        if not early:
+            with pytest.raises(MPI.Exception, match="active"):
+                Prequest.Startall([receive])
+        receive.Wait()
+        check(y, ramp(comm, 5))
+    receive.Start()
+    comm.Send(x, comm.rank, 6)
+    MPI.Request.Waitall([receive])  # mpi4py's own
+    receive.Start()
+    comm.Send(x, comm.rank, 6)
+    receive.Wait()
+    check(y, ramp(comm, 5))
+    receive.Free()
