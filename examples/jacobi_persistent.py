@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jacobi import Plate
 from mpi4py import MPI
-from overlap_report import add_outputs, write_json
+from overlap_report import add_outputs, say_if_emulated, write_json
 from solvers import array_module, figure, repeat, share, synchronize
 from token_shuffle import read_options, to_host
 
@@ -102,6 +102,7 @@ def main() -> int:
             print("{:5} squared: {:.1f} µs a step, {:.1f} in the kernel, {:.1f} without neighbours".format(*points[-1]))
     names = "size", "array_operations_us", "kernel_us", "kernel_alone_us"
     write_json(options.json, cart, [dict(zip(names, point, strict=True)) for point in points])
+    say_if_emulated(world)
     if cart.rank == 0:
         print(f"check: {'PASSED' if passed else 'FAILED'}", flush=True)
         draw(options.output, points)

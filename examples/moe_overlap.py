@@ -32,7 +32,7 @@ from moe_overlap_batch import Batch, Inputs
 from moe_overlap_device import device_of
 from moe_overlap_report import Divided, draw, measure
 from mpi4py import MPI
-from overlap_report import add_outputs, write_json
+from overlap_report import add_outputs, say_if_emulated, write_json
 from token_shuffle import read_options
 
 import pyncclx
@@ -60,6 +60,7 @@ def main() -> int:
         if world.rank == 0:
             print(f"hidden {hidden}, inner {inner}, {tokens:5} tokens: {found.line()}", flush=True)
     write_json(options.json, world, rows)
+    say_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
         draw(options.output, points)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from overlap_report import Times, draw_panel, link_us
-from solvers import figure
+from overlap_report import Times, draw_panel, link_us, panels_of
 
 
 class Divided(NamedTuple):
@@ -74,10 +73,10 @@ def _link_us(layers: Any) -> float:
 
 def draw(path: Path, points: dict[str, dict[int, Divided]]) -> None:
     """For each kind of layer the times over the tokens."""
-    drawing, panels = figure(-(-len(points) // 2), 2)
-    for panel, (title, found) in zip(panels.flat, points.items(), strict=False):
+    drawing, panels = panels_of(len(points))
+    for panel, (title, found) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*found], [each.times for each in found.values()], ("experts", "dispatch and combine"))
         panel.plot([*found], [each.bound for each in found.values()], "k--", label="the longer of both when divided")
         panel.set_xlabel("tokens")
-    drawing.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     drawing.savefig(path, dpi=100)

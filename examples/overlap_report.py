@@ -58,6 +58,15 @@ def link_us(comm: Any, nbytes: float) -> float:
     return nbytes / speed / 1e3 if speed else 0.0
 
 
+def panels_of(count: int) -> tuple[Any, Sequence[Any]]:
+    """A figure with so many panels in one or two rows, wide enough for a legend below."""
+    columns = max(2, -(-count // 2))
+    drawing, panels = figure(columns, -(-count // columns))
+    for unused in panels.flat[count:]:
+        unused.set_visible(False)
+    return drawing, panels.flat[:count]
+
+
 def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Times], names: tuple[str, str]) -> None:
     """Draw times over sizes; `names` are those of the work and of the communication."""
     styles = {**dict(zip(names, ("k:", "k-."), strict=True)), "one after the other": "o-", "overlapped": "o-"}
@@ -72,11 +81,11 @@ def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Ti
 
 def draw(path: Path, points: dict[str, dict[int, Times]]) -> None:
     """For each kind of step and hidden size the times over the tokens."""
-    drawing, panels = figure(-(-len(points) // 2), 2)
-    for panel, (title, times) in zip(panels.flat, points.items(), strict=False):
+    drawing, panels = panels_of(len(points))
+    for panel, (title, times) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*times], [*times.values()], ("product", "collective"))
         panel.set_xlabel("tokens")
-    drawing.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     drawing.savefig(path, dpi=100)
 
 
@@ -85,6 +94,12 @@ def write_json(path: Path | None, comm: Any, rows: list[dict[str, Any]]) -> None
     about = environment.of(comm)
     if comm.rank == 0:
         environment.write_json(path, about, {"results": rows})
+
+
+def say_if_emulated(comm: Any) -> None:
+    """Say what the times are worth where there are no GPUs."""
+    if comm.rank == 0 and comm.device == "host":
+        print("The CPU emulated the kernels: these times mean nothing.")
 
 
 def add_outputs(parser: Any, picture: str) -> None:

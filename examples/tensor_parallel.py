@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 from overlap import Matrix, device_of, rounded
-from overlap_report import Times, add_outputs, draw, link_us, write_json
+from overlap_report import Times, add_outputs, draw, link_us, say_if_emulated, write_json
 from tensor_parallel_step import Step
 from token_shuffle import read_options
 
@@ -64,6 +64,7 @@ def main() -> int:
             if world.rank == 0:
                 print(f"{name}, hidden {hidden}, {tokens:5} tokens: {times.line()}", flush=True)
     write_json(options.json, world, rows)
+    say_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
         draw(options.output, points)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from overlap_report import add_outputs, write_json
+from overlap_report import add_outputs, say_if_emulated, write_json
 from token_shuffle import array_module, read_options, to_host
 from weight_plan import ITEM, generator, model, plan, trainer
 from weight_ways import Point, draw, measure
@@ -89,6 +89,7 @@ def main() -> int:
         if world.rank == 0:
             print(points[-1].line(), flush=True)
     write_json(options.json, world, [point.row() for point in points])
+    say_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
         draw(options.output, points)
