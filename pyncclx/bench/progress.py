@@ -38,5 +38,9 @@ class Progress:
     def step(self, text: str) -> None:
         """Print what one step has given."""
         self.print(text)
+        self.advance()
+
+    def advance(self) -> None:
+        """One more step is over; what it has given is printed later."""
         if self._bar is not None:
             self._bar.update()

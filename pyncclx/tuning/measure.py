@@ -63,14 +63,17 @@ def measure(comm: Any, sizes: Sequence[int], arguments: argparse.Namespace) -> d
     """The limits of all ladders; rank 0 prints the times. Collective."""
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
-    with Progress(sum(len(rungs) for rungs in LADDERS.values()) * len(sizes), comm.rank) as progress:
+    with Progress(len(LADDERS) * len(sizes), comm.rank) as progress:
         for operation, rungs in LADDERS.items():
             progress.print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
             progress.print(f"{'size':>10}" + "".join(f"{rung:>20}" for rung in rungs))
-            times = [time_all(comm, operation, rungs, nbytes, memory, arguments) for nbytes in sizes]
+            times = []
+            for nbytes in sizes:
+                times.append(time_all(comm, operation, rungs, nbytes, memory, arguments))
+                progress.advance()
             chosen = best_cuts(times)
             for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
-                progress.step(f"{nbytes:>10}" + "".join(in_words(time, i == choice) for i, time in enumerate(row)))
+                progress.print(f"{nbytes:>10}" + "".join(in_words(time, i == choice) for i, time in enumerate(row)))
             kernels = [f"{operation}_{rung}" for rung in rungs]
             limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
     return limits
