@@ -20,6 +20,7 @@ from .staging.operations import Argument, argument, device_buffers
 from .staging.windows import ACCESSES, Origins
 from .state import stages_by_default
 from .team import Team
+from .vectors import integer
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -133,7 +134,7 @@ class Accesses:
         """
         exposed = self._device_only("Put_signal")
         exposed.team.require_links("Put_signal")
-        buffer = exposed.origin(origin, "Put_signal: origin", writable=False)
+        buffer, target_rank = exposed.origin(origin, "Put_signal: origin", writable=False), integer(target_rank)
         if target_rank != MPI.PROC_NULL:
             found = exposed.target("Put_signal", target_rank, target, buffer)
             exposed.signals.put(buffer, found.address, target_rank, signal)

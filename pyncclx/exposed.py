@@ -14,6 +14,7 @@ from .rma import Reach, parts
 from .state import state_of
 from .symmetric import Window
 from .team import Team
+from .vectors import integer
 from .window_signals import Signals
 
 
@@ -117,7 +118,7 @@ class Attached(Reach):
 
     def holds(self, rank: int, spec: Any) -> bool:
         """Whether a displacement is an address in a rank's arrays."""
-        return self._window_of(rank, parts("Win", spec)[0]) is not None
+        return self._window_of(integer(rank), parts("Win", spec)[0]) is not None
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
         """The address here of bytes at `disp`, their address there.

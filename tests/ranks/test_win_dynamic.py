@@ -122,7 +122,7 @@ def test_addresses_are_integers_of_any_kind(comm, attached):
     places = np.array(attached.addresses[0])
     win.Fence()
     win.Put(put(labels(comm.rank, 1)), right, places[right])
-    win.Put(put(labels(comm.rank, 1)), right, [places[right] + 8, np.int32(1)])
+    win.Put(put(labels(comm.rank, 1)), float(right), [places[right] + 8, np.int32(1)])
     win.Fence()
     with raises_everywhere(comm, TypeError, match="target is"):
         win.Put(put(labels(comm.rank, 1)), right, (float(places[right]),))

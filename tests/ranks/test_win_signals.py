@@ -22,7 +22,7 @@ def test_put_signal_and_wait_signal(comm, nbytes):
     sends = [put(labels(comm.rank, nbytes, call).astype("u1")) for call in range(4)]
     taken = []
     for call in range(4):
-        win.Put_signal(sends[call], right, call * nbytes, signal=63)
+        win.Put_signal(sends[call], float(right) if call == 3 else right, call * nbytes, signal=63)
         if call < 2:
             win.Wait_signal(63)
             taken.append(inbox[call * nbytes :][:nbytes].copy())
