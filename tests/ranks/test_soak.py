@@ -4,12 +4,13 @@ from mpi4py import MPI
 
 import soak
 from everywhere import assert_everywhere
+from soak_jobs import BATCH
 
 
 def test_random_operations():
     world, program = MPI.COMM_WORLD, soak.Soak(seed=7, most=1 << 14)
     for _ in range(6):
-        wrong = program.batch(soak.BATCH)
+        wrong = program.batch(BATCH)
         assert_everywhere(world, not wrong, "; ".join(wrong[:3]))
     assert len(program.done) > 15
     program.free()
