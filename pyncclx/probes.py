@@ -9,13 +9,12 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from .base import Base
-from .messages.envelope import may_be_one
-from .messages.probe import find, hold, look, take
+from .messages.probe import Held, find, hold, look, take
 from .staging.matched import Message
 
 
 def probed(comm: Base, source: int, tag: int) -> Message | None:
-    """What a receive gets that an earlier probe has found and read, if it matches."""
+    """What a receive gets that an earlier probe has taken, if it matches."""
     held = take(comm, source, tag)
     return None if held is None else Message(held.message, comm, held)
 
@@ -24,30 +23,31 @@ class Probes(Base):
     """Probes of messages with device arrays, and of others.
 
     What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv` and its
-    relatives, `recv`, `irecv` and `sendrecv`, or by a matched probe.
+    relatives, `recv`, `irecv` and `sendrecv`, or by a matched probe. So can what the same rank sent before it with
+    other tags, if a device array was found; a persistent receive of those must have been started before.
     """
 
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """Wait for a message; the status says whose it is, and how long."""
-        held = find(self, source, tag)
+        held = look(self, source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
             super().Probe(source, tag, status)
-            held = look(self, status)
+            held = hold(self, status)
         if held is not None:
             held.fill(status)
         return True
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether there is a message; the status says whose it is, and how long."""
-        held = find(self, source, tag)
+        held = look(self, source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
             if not super().Iprobe(source, tag, status):
                 return False
-            held = look(self, status)
+            held = hold(self, status)
         if held is not None:
             held.fill(status)
         return True
@@ -58,8 +58,7 @@ class Probes(Base):
         if held is None:
             known = MPI.Status() if status is None else status
             return self._matched(super().Mprobe(source, tag, known), known)
-        held.fill(status)
-        return Message(held.message, self, held)
+        return self._taken(held, status)
 
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -70,15 +69,17 @@ class Probes(Base):
             known = MPI.Status() if status is None else status
             message = super().Improbe(source, tag, known)
             return None if message is None else self._matched(message, known)
-        held.fill(status)
-        return Message(held.message, self, held)
+        return self._taken(held, status)
 
     def _matched(self, message: MPI.Message, known: MPI.Status) -> Message:
-        """A message that MPI has matched, read if it may be an envelope."""
-        if message == MPI.MESSAGE_NO_PROC or not may_be_one(known.Get_elements(MPI.BYTE)):
-            return Message(message, self)
-        held = hold(message, known)
-        held.fill(known)
+        """A message that MPI has matched just now."""
+        held = Held.of(message, known).read()
+        return self._taken(held, known) if held.is_read else Message(message, self)
+
+    def _taken(self, held: Held, status: MPI.Status | None) -> Message:
+        """One that a probe has taken."""
+        held = held.read()
+        held.fill(status)
         return Message(held.message, self, held)
 
     # Of Python objects: mpi4py's own, but for what a probe above has found

@@ -22,16 +22,29 @@ _sent: list[tuple[MPI.Request, Any]] = []  # what has not been received yet
 
 
 class Held(NamedTuple):
-    """A message that a probe has found."""
+    """A message that a probe has found, or one that came before it."""
 
     source: int
     tag: int
-    nbytes: int  # of its data
-    message: MPI.Message  # from this process itself
+    nbytes: int  # of its data, once it has been read; of MPI's message before
+    message: MPI.Message  # from this process itself, once it has been read
+    is_read: bool = False
+
+    @classmethod
+    def of(cls, message: MPI.Message, known: MPI.Status) -> Held:
+        """What MPI has matched and knows of it."""
+        return cls(known.source, known.tag, known.Get_elements(MPI.BYTE), message)
 
     def fits(self, source: int, tag: int) -> bool:
         """Whether a receive would match it."""
         return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
+
+    def read(self) -> Held:
+        """The same, with the length of its data."""
+        if self.is_read or not may_be_one(self.nbytes):
+            return self
+        nbytes, message = _to_itself(self.message, self.nbytes)
+        return Held(self.source, self.tag, nbytes, message, True)
 
     def tell(self, status: MPI.Status | None) -> None:
         """Say whose message it is."""
@@ -48,9 +61,19 @@ class Held(NamedTuple):
 
 
 def find(comm: Base, source: int, tag: int) -> Held | None:
-    """The first message that an earlier probe has found."""
+    """The first message that an earlier probe has taken."""
     held = comm.state.held
     return next((each for each in held if each.fits(source, tag)), None) if held else None
+
+
+def look(comm: Base, source: int, tag: int) -> Held | None:
+    """The same, read."""
+    held = find(comm, source, tag)
+    if held is None:
+        return None
+    read = held.read()
+    comm.state.held[comm.state.held.index(held)] = read
+    return read
 
 
 def take(comm: Base, source: int, tag: int) -> Held | None:
@@ -61,36 +84,36 @@ def take(comm: Base, source: int, tag: int) -> Held | None:
     return held
 
 
-def look(comm: Base, known: MPI.Status) -> Held | None:
+def hold(comm: Base, known: MPI.Status) -> Held | None:
     """Take a message that a probe has found, if it may be an envelope: the next probe or receive finds it here.
 
-    Not if messages with other tags came before it from the same rank: a receive with MPI.ANY_TAG must get them first.
+    Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
+    MPI.ANY_TAG must get them first.
     """
     if not may_be_one(known.Get_elements(MPI.BYTE)):
         return None
-    first = MPI.Status()
-    MPI.Comm.Iprobe(comm, known.source, MPI.ANY_TAG, first)
-    if first.tag != known.tag:
-        return None
-    held = hold(MPI.Comm.Mprobe(comm, known.source, known.tag), known)
-    comm.state.held.append(held)
-    return held
+    status = MPI.Status()
+    while True:
+        held = Held.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
+        if held.tag == known.tag:
+            held = held.read()
+        comm.state.held.append(held)
+        if held.tag == known.tag:
+            return held
 
 
-def hold(message: MPI.Message, known: MPI.Status) -> Held:
-    """Receive a message that may be an envelope, and send it to this process itself."""
+def _to_itself(message: MPI.Message, received: int) -> tuple[int, MPI.Message]:
+    """Receive a message that may be an envelope, and send it to this process itself; how long its data is."""
     global _itself
     if _itself == MPI.COMM_NULL:
         _itself = MPI.COMM_SELF.Dup()
-    received = known.Get_elements(MPI.BYTE)
     data, datatype = np.empty(received + GAP, np.uint8), parted(received + GAP)
     MPI.Message.Recv(message, [data, 1, datatype])
     found = unpack(data)
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
     _sent.append((_itself.Isend([data, 1, datatype], 0), data))
     datatype.Free()
-    nbytes = found[0].nbytes if found else received
-    return Held(known.source, known.tag, nbytes, _itself.Mprobe(0))
+    return found[0].nbytes if found else received, _itself.Mprobe(0)
 
 
 def receive_object(held: Held, status: MPI.Status | None = None) -> Any:

@@ -106,6 +106,37 @@ def test_order(comm, ring):
     pyncclx.Request.Waitall(requests)
 
 
+@pytest.mark.parametrize("kind", ["Probe", "Iprobe", "Mprobe", "Improbe"])
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_behind_others(comm, ring, kind, count):
+    """The third of three messages is found by its tag, and as long as it is; the others still come in their order."""
+    above, below = ring
+    with comparing() as compare:
+        for call in range(3):
+            sent = put(labels(comm.rank, count, call)), put(labels(comm.rank, 2 * count, call + 1))
+            requests = [comm.Isend(sent[0], above, 1), comm.isend({"of": comm.rank}, above, 2)]
+            requests.append(comm.Isend(sent[1], above, 3))
+            status = MPI.Status()
+            message = probe(comm, kind, below, 3, status)
+            assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (below, 3, 2 * count)
+            assert probe(comm, "Probe", below, 1, status) is None
+            assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (below, 1, count)
+            first, last = Output(count, "i8"), Output(2 * count, "i8")
+            comm.Recv(first.array, below, MPI.ANY_TAG, status)
+            assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (below, 1, count)
+            assert comm.recv(source=below, status=status) == {"of": below}
+            assert (status.source, status.tag) == (below, 2)
+            if message is None:
+                comm.Irecv(last.array, MPI.ANY_SOURCE, MPI.ANY_TAG).Wait(status)
+            else:
+                message.Recv(last.array, status)
+            assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (below, 3, 2 * count)
+            compare(first, labels(below, count, call), f"first, {kind}, {call}")
+            compare(last, labels(below, 2 * count, call + 1), f"last, {kind}, {call}")
+            for request in requests:
+                request.wait()
+
+
 def test_called_on_the_class(ring, comm):
     """As mpi4py's pkl5 does, with communicators of its own, too."""
     above, below = ring
