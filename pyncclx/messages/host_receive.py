@@ -11,10 +11,10 @@ from mpi4py import MPI
 from .. import datatypes
 from ..buffers import Buffer, spec_parts
 from ..errors import MPIError
+from .checked import Checked
 from .envelope import ENVELOPE_NBYTES, MAGIC, inline_nbytes, unpack
 from .probe import Held
 from .receive import Found
-from .request import Checked
 
 if TYPE_CHECKING:
     from ..base import Base

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from mpi4py import MPI
 
 from ..errors import NotSupported
+from .checked import Checked, wait_for_all
 
 _Result = TypeVar("_Result")
 
@@ -97,14 +98,14 @@ class Request(MPI.Request):
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """Wait for all; ours and mpi4py's."""
-        errors = [error for request in requests if (error := _error_of(request)) is not None]
-        checks = [(index, each._check) for index, each in enumerate(requests) if each and isinstance(each, Checked)]
-        known = [] if statuses is None else statuses
-        if checks:
-            known += [MPI.Status() for _ in range(len(known), len(requests))]
-        over = MPI.Request.Waitall(requests, known if checks else statuses)
-        for index, check in checks:
-            check(known[index])
+        checked = {index: each for index, each in enumerate(requests) if each and isinstance(each, Checked)}
+        mine = [each for each in requests if isinstance(each, Request)]
+        if checked and mine:
+            return _wait_for_both(requests, checked, mine, [] if statuses is None else statuses)
+        if checked:
+            return wait_for_all(requests, checked, [] if statuses is None else statuses)
+        errors = [error for each in mine if (error := _error_of(each)) is not None]
+        over = MPI.Request.Waitall(requests, statuses)
         if errors:
             raise errors[0]
         return over
@@ -149,29 +150,6 @@ class Request(MPI.Request):
         return over
 
 
-class Checked(MPI.Request):
-    """mpi4py's request of a receive of a host array, with a look at what has come."""
-
-    _check: Callable[[MPI.Status], None]
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait, and look."""
-        if self:
-            status = MPI.Status() if status is None else status
-            super().Wait(status)
-            self._check(status)
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether it is over, and then look."""
-        if self:
-            status = MPI.Status() if status is None else status
-            if not super().Test(status):
-                return False
-            self._check(status)
-        return True
-
-
 def request_of(work: Work) -> Request:
     """Make the request of some work."""
     generalized = MPI.Grequest.Start(_query, None, None, (work,))
@@ -192,10 +170,34 @@ def _is_active(request: MPI.Request) -> bool:
     return request.is_active if isinstance(request, Request) else bool(request)
 
 
-def _error_of(request: MPI.Request) -> Exception | None:
+def _wait_for_both(
+    requests: Sequence[MPI.Request], checked: dict[int, Checked], mine: list[Request], known: list[MPI.Status]
+) -> Literal[True]:
+    """Receive host arrays first, while ours go on.
+
+    A peer's long message to a host array is over once `Checked` has looked at it. If all peers waited for their own
+    long messages first, nobody ever would.
+    """
+    known += [MPI.Status() for _ in range(len(known), len(requests))]
+    errors: list[Exception] = []
+    left = list(checked)
+    while left := [index for index in left if not checked[index].is_over(known[index], errors)]:
+        for each in mine:
+            each._is_over()  # a look moves it on
+        os.sched_yield()
+    rest = [index for index in range(len(requests)) if index not in checked]
     try:
-        if isinstance(request, Request):
-            request._finish()
+        Request.Waitall([requests[index] for index in rest], [known[index] for index in rest])
+    except Exception as error:
+        errors.append(error)
+    if errors:
+        raise errors[0]
+    return True
+
+
+def _error_of(request: Request) -> Exception | None:
+    try:
+        request._finish()
     except Exception as error:
         return error
     return None

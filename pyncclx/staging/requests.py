@@ -13,6 +13,7 @@ from mpi4py import MPI
 from .. import persistent
 from ..errors import MPIError, NotSupported
 from ..messages import request as messages
+from ..messages.checked import Checked
 from ..messages.envelope import MAGIC
 from .completion import abandon, forget, look_after_abandoned, upload
 from .copies import Copy
@@ -51,7 +52,7 @@ def _completing(name: str, completed: _Indices) -> Any:
     with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        ours = any(isinstance(request, (messages.Request, messages.Checked)) for request in requests)
+        ours = any(isinstance(request, (messages.Request, Checked)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         land(requests[i] for i in completed(len(requests), result) if i >= 0)  # MPI.UNDEFINED is negative
         return result

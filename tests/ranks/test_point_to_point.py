@@ -336,6 +336,49 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     own.Free()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("first", ["receive", "send"])
+@pytest.mark.parametrize("count", [100, LARGE])
+def test_all_receive_on_the_host(comm, first, count):
+    """All ranks send long device arrays to host arrays, and wait for everything at once; messages to devices beside."""
+    right, left = neighbours(comm)
+    nbytes = count * 8
+    for call in range(3):
+        received = memoryview(bytearray(inline_nbytes(nbytes)))
+        recv, statuses = Output(count, "i8"), [MPI.Status() for _ in range(2)]
+        requests = [comm.Irecv(received, left, 1), comm.Irecv(recv.array, left, 2)]
+        sends = [comm.Isend(put(told(comm.rank, tag, call, count)), right, tag) for tag in (1, 2)]
+        if first == "receive":
+            Request.Waitall(requests + sends, statuses)
+        else:
+            statuses[:0] = MPI.Status(), MPI.Status()
+            Request.Waitall(sends + requests, statuses)
+            del statuses[:2]
+        assert not any(requests + sends)
+        known = [(status.source, status.tag, status.Get_count(MPI.BYTE)) for status in statuses[:2]]
+        assert known == [(left, 1, nbytes), (left, 2, nbytes)]
+        assert received[:nbytes] == told(left, 1, call, count).tobytes(), f"rank {comm.rank}, call {call}"
+        with comparing() as compare:
+            compare(recv, told(left, 2, call, count), f"beside a host array, call {call}")
+
+
+@pytest.mark.ranks(2)
+def test_one_of_all_is_too_short(comm):
+    """What goes wrong with a host array is raised when all is over, and nothing else is lost."""
+    if comm.size == 1:
+        pytest.skip("Open MPI cuts what a process sends to itself without an error")
+    right, left = neighbours(comm)
+    recv = Output(LARGE, "i8")
+    requests = [comm.Irecv(bytearray(7), left, 1), comm.Irecv(recv.array, left, 2)]
+    requests += [comm.Isend(bytearray(8), right, 1), comm.Isend(put(told(comm.rank, 2, 0, LARGE)), right, 2)]
+    with pytest.raises(MPI.Exception) as raised:
+        Request.Waitall(requests)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert not any(requests)
+    with comparing() as compare:
+        compare(recv, told(left, 2, 0, LARGE), "beside what was too short")
+
+
 def test_blocking_on_the_host(comm):
     """With blocking = "host" a call returns when the data is there."""
     right, left = neighbours(comm)
