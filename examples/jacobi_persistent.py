@@ -131,7 +131,9 @@ class PersistentPlate:
         self.sides = xp.asarray(self._sides(size, most[1]))
         self.nobody = xp.full_like(self.sides, -1)
         self.kernel = d.kernel(SOURCE, "jacobi")
-        self.grid = (2, 32) if xp is np else (_multiprocessors(xp), min(1024, -(-self.columns // 32) * 32))
+        threads = min(1024, -(-self.columns // 32) * 32)
+        most = self.kernel.most_blocks(threads, cart)  # ranks may share a GPU
+        self.grid = (2, 32) if xp is np else (min(_multiprocessors(xp), most), threads)
         self.team = cart.device_team(signals=5, blocks=self.grid[0], counters=1)
 
     def _sides(self, size: int, pitch: int) -> Array:

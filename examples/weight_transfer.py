@@ -121,7 +121,8 @@ class Transfer:
         self.win = pyncclx.Win.Create(window, ITEM, comm=comm)
         self.win.Lock_all()
         self.kernels = d.kernels(SOURCE, "send", "receive", "release")
-        self.grid = (2, 64) if xp is np else (xp.cuda.Device().attributes["MultiProcessorCount"], 512)
+        most = self.kernels["send"].most_blocks(512, comm)  # ranks may share a GPU
+        self.grid = (2, 64) if xp is np else (min(xp.cuda.Device().attributes["MultiProcessorCount"], most), 512)
         self.team = comm.device_team(signals=2 * comm.size, blocks=self.grid[0], counters=1)
         self.trains, self.generates = comm.rank < self.trainers, comm.rank >= self.first
         self.nbytes = 0

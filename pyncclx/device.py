@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from .buffers import Buffer, resolve
 from .collectives.launch import stream_for
 from .device_team import DeviceTeam
 from .devices import numba_code
+
+if TYPE_CHECKING:
+    from .base import IntraBase
 
 __all__ = ["Kernel", "kernel", "kernels"]
 
@@ -97,6 +100,13 @@ class Kernel:
             self._check_grid(grid, block, team)
         stream = stream_for(self._device, tuple(buffers)) if stream is None else stream
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
+
+    def most_blocks(self, block: int, comm: IntraBase) -> int:
+        """How many blocks of so many threads may wait for peers: what runs at once on a rank's part of a GPU.
+
+        Ranks that share a GPU divide it. On the host device there is no limit. Collective at the first use of `comm`.
+        """
+        return self._device.most_blocks(self._function, block) // comm.team.layout.sharing
 
     def _packed(self, number: int, value: Any, buffers: list[Buffer]) -> bytes:
         """An argument as the bytes of the parameter; arrays are added to `buffers`."""

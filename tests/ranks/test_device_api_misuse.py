@@ -72,6 +72,8 @@ def test_a_grid_that_the_gpu_cannot_run_at_once(comm, monkeypatch):
     monkeypatch.setattr(kernel._device, "most_blocks", lambda function, block: 20 * team.sharing)
     with raises_everywhere(comm, ValueError, match="a grid of 30 blocks of 64 threads, the GPU can run 20 at once"):
         kernel(30, 64, [team, xp.zeros(5, "i4")])
+    assert kernel.most_blocks(64, comm) == 20
+    kernel(20, 64, [team, xp.zeros(5, "i4")])
 
 
 @one_communicator
