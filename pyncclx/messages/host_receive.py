@@ -11,15 +11,28 @@ from mpi4py import MPI
 from .. import datatypes
 from ..buffers import Buffer, spec_parts
 from ..errors import MPIError
+from .endpoint import Endpoint
 from .envelope import ENVELOPE_NBYTES, MAGIC, inline_nbytes, unpack
 from .probe import Held
-from .receive import Found
+from .receive import Incoming
 from .request import Checked
 
 if TYPE_CHECKING:
     from ..base import Base
 
 MOST_MORE = inline_nbytes(1) - 1  # bytes that a message with a device array's data may be longer than that
+
+
+class Found(Incoming):
+    """A device array's message that a receive of a host array has got, envelope and all."""
+
+    _held = None
+
+    def __init__(self, endpoint: Endpoint, buffer: Buffer, stream: Any, message: Any, status: MPI.Status) -> None:
+        self._prepare(endpoint, "Recv", buffer, stream)
+        self._message, self.status = message, status
+        self._read()
+        self.launch()
 
 
 def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
