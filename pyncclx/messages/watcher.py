@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .postbox import Postbox
 
 PAUSE_S = 1e-3  # of a program that looks for its messages within this time it takes no notice
-LONGEST_PAUSE_S = 4e-3  # as long as the program does so: each look takes the interpreter from it
-QUIET = 250  # pauses in which nothing was open, until it sleeps: to be woken takes the program longer than a pause
+LONGEST_PAUSE_S = 16e-3  # as long as the program does so: each look takes the interpreter from it
+QUIET = 64  # pauses in which nothing was open, until it sleeps: to be woken takes the program longer than a pause
 _END_S = 5.0  # that the end of the program waits for a look to end
 
 
