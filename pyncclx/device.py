@@ -21,6 +21,7 @@ from .buffers import Buffer, resolve
 from .collectives.launch import stream_for
 from .device_team import DeviceTeam
 from .devices import numba_code
+from .messages.open_receives import make_way
 
 if TYPE_CHECKING:
     from .base import IntraBase
@@ -99,6 +100,7 @@ class Kernel:
         for team in (value for value in args if isinstance(value, DeviceTeam)):
             self._check_grid(grid, block, team)
         stream = stream_for(self._device, tuple(buffers)) if stream is None else stream
+        make_way()
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
 
     def most_blocks(self, block: int, comm: IntraBase) -> int:

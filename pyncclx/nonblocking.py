@@ -32,6 +32,7 @@ from .collectives.scan import scan
 from .collectives.scatter import scatter
 from .collectives.scatterv import scatterv
 from .devices import Device
+from .messages.open_receives import make_way
 from .messages.request import request_of
 from .state import state_of
 
@@ -74,6 +75,7 @@ class Launched:
         self._team, self._event, self._buffers = None, None, ()
         if team is None or event is None:
             return
+        make_way()
         event.order(current_stream(team.device, buffers))
         if self._state.blocking == "host":
             event.synchronize()

@@ -14,6 +14,7 @@ from .base import IntraBase
 from .collectives.launch import Call, compare, prepare, stream_for
 from .devices import Repeated
 from .errors import MPIError
+from .messages.open_receives import make_way
 from .nonblocking import current_stream, fill_empty
 from .state import state_of
 
@@ -102,6 +103,7 @@ class Prepared:
         team = self._team
         if not active or team is None:
             return
+        make_way()
         self._event.order(self.stream())
         if self._state.blocking == "host":
             self._event.synchronize()

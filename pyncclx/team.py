@@ -18,6 +18,7 @@ from .buffers import Buffer
 from .devices import Device, Event, Function, Repeated, Upload, Watch
 from .errors import NotSupported
 from .heap import Heap, process_heap
+from .messages.open_receives import OPEN, make_way
 from .symmetric import Window
 from .team_windows import TeamWindows
 
@@ -219,18 +220,19 @@ class Team:
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
     ) -> None:
         """The same with all of the kernel's parameter."""
-        if stream is not self._stream:
+        if stream is not self._stream or OPEN:
             self.follow(stream)
         self.device.launch(function, grid, threads, parameters, stream, early)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
         """The same with a launch that was made ready."""
-        if stream is not self._stream:
+        if stream is not self._stream or OPEN:
             self.follow(stream)
         repeated.launch(stream)
 
     def follow(self, stream: Any) -> None:
-        """What is enqueued on `stream` next comes after the last launch on this communicator."""
+        """What is enqueued on `stream` next comes after the last launch on this communicator, and before no receive."""
+        make_way()
         if self._stream is not None and self._stream != stream:
             self.device.order(self._stream, stream)
         self._stream = stream

@@ -12,6 +12,7 @@ from . import kernels
 from .buffers import Buffer
 from .collectives.launch import stream_for
 from .device_team import DeviceTeam
+from .messages.open_receives import make_way
 from .team import Team
 
 COUNT = 64  # signals of each rank in a window
@@ -60,6 +61,7 @@ class Signals:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
         addresses = self.team.pointer, self.team.signal_address(number), self._taken.address + 8 * number
         parameters = _WAIT.pack(*addresses, count, number)
+        make_way()
         self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()), early=True)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from .. import kernels, user_op
 from ..buffers import Buffer
 from ..errors import CollectiveMismatch, MPIError
 from ..keys import NoKey, key_of
+from ..messages.open_receives import make_way
 from ..numba_kernels import compiled
 from ..state import State, state_of
 from ..team import OPERATIONS, Known, Plan, Producer, Team
@@ -145,6 +146,7 @@ def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
             if buffer.of_torch:
                 stream = producer
             else:
+                make_way()
                 device.order(producer, stream)
     return stream
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -194,6 +195,15 @@ class Device(Protocol):
 
     def external_stream(self, pointer: int) -> Any:
         """Return a stream of another library, by the handle that the driver knows it by."""
+
+    def new_stream(self) -> Any:
+        """Return a stream that waits for no other."""
+
+    def can_leave(self, stream: Any) -> bool:
+        """Tell whether any thread may put an event in the order of a stream, to go on elsewhere after that."""
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Let the thread use the device; what it does then is no part of a graph that another one captures."""
 
     def order(self, first: Any, then: Any) -> None:
         """Make what is enqueued on `then` from now on wait for what is on `first` by now."""

@@ -7,7 +7,8 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -32,7 +33,7 @@ from .gpu_memory import (
     Upload,
     ipc_handle,
 )
-from .gpu_streams import Event, Foreign, Repeated, capture_of, handle_of, is_capturing
+from .gpu_streams import Event, Foreign, Repeated, can_be_left, capture_of, handle_of, is_capturing
 from .pointers import is_device_pointer
 
 MAX_CHANNELS = 64
@@ -86,7 +87,7 @@ class Device:
         self._early_launcher = Launcher(
             MOST_PARAMETERS, early=properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
         )
-        self._launching = threading.Lock()  # of whoever uses it
+        self._launching, self._ordering = threading.Lock(), threading.Lock()  # of whoever uses these, and the event
 
     def _is_linked(self, ordinal: int) -> bool:
         """Whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
@@ -242,6 +243,21 @@ class Device:
         """A stream of another library, by its handle."""
         return cupy.cuda.Stream.from_external(Foreign(pointer))
 
+    def new_stream(self) -> Any:
+        """A stream that waits for no other, the default one included."""
+        return cupy.cuda.Stream(non_blocking=True)
+
+    def can_leave(self, stream: Any) -> bool:
+        """Whether any thread may record an event on a stream."""
+        return can_be_left(stream)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Make this GPU current for the thread; what that does is no part of a graph that another one captures."""
+        self._gpu.use()
+        with beside_captures():
+            yield
+
     def order(self, first: Any, then: Any) -> None:
         """What is enqueued on `then` from now on waits for what is on `first` by now.
 
@@ -252,8 +268,9 @@ class Device:
             return
         if capture_of(first) != capture_of(then):
             return
-        checked(driver.cuEventRecord(self._event, handle_of(first)))
-        checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))
+        with self._ordering:
+            checked(driver.cuEventRecord(self._event, handle_of(first)))
+            checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))
 
     def event(self) -> Event:
         """An event to record."""
@@ -308,7 +325,7 @@ class Device:
     def _aside(self) -> Any:
         """A stream that follows no other."""
         if self._stream is None:
-            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._stream = self.new_stream()
         return self._stream
 
     def is_capturing(self, stream: Any) -> bool:

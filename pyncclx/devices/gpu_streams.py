@@ -12,6 +12,7 @@ from cuda.bindings import driver
 from .gpu_launch import LIBRARY, Graph, Step, checked, fail
 
 _LEGACY_DEFAULT = (0, 1)  # names of the stream that cannot be captured, nor asked while others are
+_PER_THREAD_DEFAULT = 2  # names another stream in each thread
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 _record_event, _query_event = LIBRARY.cuEventRecord, LIBRARY.cuEventQuery
 _handles: dict[int, Any] = {}
@@ -38,6 +39,14 @@ def handle_of(stream: Any) -> Any:
 def is_capturing(stream: Any) -> bool:
     """Whether a stream is being captured in a graph: a cheaper question than in which."""
     return stream.ptr not in _LEGACY_DEFAULT and bool(stream.is_capturing())
+
+
+def can_be_left(stream: Any) -> bool:
+    """Whether any thread may record an event on a stream: it is the same in all, and no capture forbids it."""
+    try:
+        return stream.ptr != _PER_THREAD_DEFAULT and not stream.is_capturing()
+    except RuntimeError:  # the default stream, while one that it waits for is being captured
+        return False
 
 
 def capture_of(stream: Any) -> int:

@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,17 @@ class Device:
 
     def external_stream(self, pointer: int) -> None:
         """Return None: there are no streams."""
+
+    def new_stream(self) -> None:
+        """Return None: there are no streams."""
+
+    def can_leave(self, stream: object) -> bool:
+        """Return True: launches are synchronous."""
+        return True
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Do nothing: all threads use the CPU."""
+        return nullcontext()
 
     def order(self, first: object, then: object) -> None:
         """Do nothing: launches are synchronous."""

@@ -18,6 +18,7 @@ from ..kernel_errors import ABORTED
 from ..members import timeout
 from ..team import Team
 from ..vectors import integer
+from .open_receives import LOCK
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.
@@ -25,6 +26,7 @@ OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
 )
+CLOCK = struct.Struct("=Q")  # a ready or a done word
 PUT = struct.Struct("=QQQQQ")  # PutArgs after its Team: from, slot, ready, nbytes, clock
 OFFER = struct.Struct("=QQQii")  # OfferArgs: ready, done, clock, peer, tag
 PULL = struct.Struct("=QQQQQQQii")  # PullArgs: ready, done, arrived, from, to, nbytes, clock, peer, tag
@@ -60,7 +62,7 @@ class Endpoint:
             for number, name in enumerate(OPERATIONS)
         }
         self._readers: set[int] = set()  # ranks of those that are known
-        self._streams: dict[int, Any] = {}  # used since the last `drain`
+        self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
         self.known: dict[Hashable, tuple[Any, ...]] = {}  # of buffers of earlier messages, up to their stream
         weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
@@ -88,13 +90,14 @@ class Endpoint:
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """The same with all of the kernel's parameter."""
-        if stream is not self._stream or not self._streams:
+        if stream is not self._stream:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
-        streams, self._streams = self._streams, {}
+        with LOCK:
+            streams, self._streams, self._stream = self._streams, {}, None
         for stream in streams.values():
             self.device.synchronize(stream)
         self.check()

@@ -108,6 +108,7 @@ def _begin(
             outgoing.say_ready()
     except BaseException:
         if incoming is not None and not incoming.launched:  # it goes on without this call
+            incoming.stays = True
             posted(incoming)
         raise
     return incoming, outgoing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,27 @@ from .. import datatypes
 from ..buffers import Buffer, spec_parts
 from ..errors import MPIError
 from .checked import Checked
+from .endpoint import Endpoint
 from .envelope import ENVELOPE_NBYTES, MAGIC, inline_nbytes, unpack
 from .probe import Held
-from .receive import Found
+from .receive import Incoming
 
 if TYPE_CHECKING:
     from ..base import Base
 
 MOST_MORE = inline_nbytes(1) - 1  # bytes that a message with a device array's data may be longer than that
+
+
+class Found(Incoming):
+    """A device array's message that a receive of a host array has got, envelope and all."""
+
+    _held = None
+
+    def __init__(self, endpoint: Endpoint, buffer: Buffer, stream: Any, message: Any, status: MPI.Status) -> None:
+        self._prepare(endpoint, "Recv", buffer, stream)
+        self._message, self.status = message, status
+        self._read()
+        self.launch()
 
 
 def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
@@ -56,10 +70,12 @@ def _check(comm: Base, memory: Any, status: MPI.Status) -> None:
 
 
 def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
-    """Replace a device array's message in host memory by its data."""
+    """Replace a device array's message in host memory by its data.
+
+    The program's stream may wait for a peer that waits for this: nothing of it is on that.
+    """
     device, message = comm.endpoint.device, np.frombuffer(memory[:received], np.uint8).copy()
-    found = unpack(message)
-    stream = device.current_stream()
+    found, stream = unpack(message), _stream_beside(comm.endpoint.device)
     nbytes = min(found[0].nbytes if found else 0, len(memory))
     copy = device.allocate_temporary(max(nbytes, 1), stream)
     buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
@@ -67,6 +83,12 @@ def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
     device.copy(MPI.Get_address(memory), copy.address, nbytes, stream)
     device.synchronize(stream)
     incoming.finish(stream)
+
+
+@functools.cache
+def _stream_beside(device: Any) -> Any:
+    """A stream for this alone; whatever is on it is waited for."""
+    return device.new_stream()
 
 
 def _host_memory(spec: Any) -> Any:

@@ -93,6 +93,12 @@ class Opened:
         except (OSError, RuntimeError):  # no such path, or the driver's refusal
             return None
 
+    def opens_at_once(self, envelope: Envelope, sender: Sender) -> bool:
+        """Whether `data` closes nothing: that may wait for all that the device has to do."""
+        with self._lock:
+            known = self._allocations.get(self._key(envelope, sender))
+            return len(self._allocations) < MOST_OPEN if known is None else known[0] == envelope.identity
+
     def data(self, envelope: Envelope, sender: Sender) -> int:
         """Address in this process of data that was offered; it stays open until its kernel is `launched`."""
         if sender.uid == self._uid:

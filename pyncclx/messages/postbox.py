@@ -11,7 +11,8 @@ where no place is free the data goes through MPI.
 
 Each message carries the sender's *clock*, a number above that of all messages the process has sent or seen arrive
 (Lamport 1978). Kernels that receive are launched in its order, which is what keeps streams from waiting for each
-other in a circle: data that was sent can only wait, on its sender's stream, for messages of smaller clock.
+other in a circle: data that was sent can only wait, on its sender's stream, for messages of smaller clock. Those
+that the watcher launches wait for nobody.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -30,8 +31,10 @@ from mpi4py import MPI
 from .. import kernels
 from ..devices import Device, Watch
 from .envelope import Sender
+from .open_receives import LOCK, OPEN, Awaited
 from .peers import Opened, Readers, this_node
 from .places import Places
+from .watcher import Watcher
 
 NBYTES = 2 << 20  # of the bounce memory
 HEADERS, HEADER_NBYTES = 128, 128  # communicators that have sent or received; sizeof(LeaseHeader)
@@ -52,21 +55,16 @@ def host_memory(nbytes: int) -> memoryview:
     return np.empty(nbytes, np.uint8).data
 
 
-class Awaited(Protocol):
-    """A receive whose message has not come."""
-
-    clock: int
-    launched: bool
-
-    def arrived(self) -> bool:
-        """Look whether its envelope is here; True once."""
-
-    def launch(self) -> None:
-        """Move the data."""
-
-
 class Postbox:
-    """The process's end of all its messages."""
+    """The process's end of all its messages.
+
+    Attributes
+    ----------
+    side : stream
+        Where receives go on whose own streams may wait for peers.
+    turn : int
+        Another number each time that the program posts a receive or looks for messages.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -84,10 +82,12 @@ class Postbox:
         self.retired: deque[tuple[int, Watch]] = deque()  # of endpoints that are gone; late kernels may still use them
         self.clock = 0
         self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
-        self._awaited: list[Awaited] = []
+        self._awaited = OPEN
         self._scratch: list[memoryview] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
-        self._lock = threading.RLock()
+        self._lock = LOCK
+        self.side, self.turn = device.new_stream(), 0
+        self._watcher = Watcher(self)
 
     # Places
 
@@ -136,10 +136,9 @@ class Postbox:
         return self._new_word(key) if word is None else word
 
     def _new_word(self, key: tuple[int, int]) -> int:
-        if len(self._words) == STREAMS:
-            self.device.synchronize()
         with self._lock:  # no two keys have one word
             if len(self._words) == STREAMS:
+                self.device.synchronize()
                 self._words.clear()
             return self._words.setdefault(key, self.memory.address + _ARRIVED + 4 * len(self._words))
 
@@ -171,13 +170,16 @@ class Postbox:
         if len(scratch) == SCRATCH_NBYTES:
             self._scratch.append(scratch)
 
-    # Receives whose messages have not come
+    # Receives that are open
 
     def post(self, receive: Awaited) -> None:
         """Look for its message from now on, whatever this process waits for."""
         with self._lock:
+            self.turn += 1
             if receive not in self._awaited:
                 self._awaited.append(receive)
+            if self._watcher.asleep:
+                self._watcher.wake()
 
     def alone(self, receive: Awaited) -> bool:
         """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
@@ -198,13 +200,25 @@ class Postbox:
     def progress(self) -> None:
         """Launch the receives whose messages have come, those first that may have led to the others."""
         with self._lock:
-            arrived: list[Awaited] = []
-            # What may have led to a message that was just seen is here by now, though it was not a moment ago.
-            while new := [receive for receive in self._awaited if receive.arrived()]:
-                arrived += new
-                self._awaited = [receive for receive in self._awaited if receive not in new]
-            for receive in sorted(arrived, key=lambda each: each.clock):
+            self.turn += 1
+            for receive in self._come():
+                self._awaited.remove(receive)
                 receive.launch()
+
+    def help(self) -> None:
+        """Launch those that senders may be waiting for, of which nothing else will have to wait: for the watcher."""
+        with self._lock:
+            for receive in self._come():
+                if receive.is_due():
+                    self._awaited.remove(receive)
+                    receive.launch()
+
+    def _come(self) -> list[Awaited]:
+        """Look for messages; the receives that have got theirs, in the order of the clocks."""
+        # What may have led to a message that was just seen is here by now, though it was not a moment ago.
+        while [receive for receive in self._awaited if not receive.come and receive.arrived()]:
+            pass
+        return sorted((receive for receive in self._awaited if receive.come), key=lambda each: each.clock)
 
     def wait_until(self, over: Callable[[], bool]) -> None:
         """Wait for something while receives go on."""

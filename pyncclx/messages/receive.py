@@ -8,9 +8,11 @@ from typing import Any
 from mpi4py import MPI
 
 from ..buffers import Buffer
+from ..devices import Event
 from ..errors import MPIError
 from .endpoint import PULL, Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, Sender, inline_nbytes, unpack
+from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope, Sender, inline_nbytes, unpack
+from .left_behind import address_of, is_ready
 from .probe import Held
 from .send import Outgoing
 from .typed import TypedBuffer
@@ -28,7 +30,11 @@ class Incoming:
     ----------
     status : MPI.Status
         Of the message, once it has come.
+    stays : bool
+        Whether its kernel must be on its own stream: nobody will wait for it.
     """
+
+    stays = False
 
     def __init__(
         self,
@@ -51,10 +57,12 @@ class Incoming:
     def _prepare(self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any) -> None:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
         self.operation, self.buffer, self.stream = operation, buffer, stream
+        self._on = stream  # where its kernel is
+        self._after: Event | None = None  # what that comes after, once it is not to be on its own stream
         self._room = buffer.nbytes
         self.status = MPI.Status()
         self.clock = 0
-        self.launched = False
+        self.come = self.launched = False
         self._found: tuple[Envelope, Sender] | None = None  # None: the message is a host array's
         self._nbytes = 0
         self._error: Exception | None = None
@@ -66,10 +74,10 @@ class Incoming:
         try:
             if not self._request.Test(self.status):
                 return False
-        except MPI.Exception as error:
+            self._read()
+        except Exception as error:  # belongs to the call that waits for this receive; the request is used up
             self._error = self._refusal(error)
-            return True
-        self._read()
+        self.come = True
         return True
 
     def launch_soon(self, outgoing: Outgoing) -> None:
@@ -82,15 +90,16 @@ class Incoming:
         """Wait on the host until the message has come and its kernel is launched."""
         if self.launched:
             return
-        if self.postbox.alone(self):
-            try:
+        if not self.postbox.alone(self):
+            self.postbox.wait_until(lambda: self.launched)
+            return
+        try:
+            if not self.come:
                 self._request.Wait(self.status)
                 self._read()
-            except MPI.Exception as error:
-                self._error = self._refusal(error)
-            self.launch()
-        else:
-            self.postbox.wait_until(lambda: self.launched)
+        except MPI.Exception as error:
+            self._error = self._refusal(error)
+        self.launch()
 
     def _read(self) -> None:
         received = self.status.Get_elements(MPI.BYTE)
@@ -114,9 +123,10 @@ class Incoming:
         text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self._room}"
         return MPIError(MPI.ERR_TRUNCATE, f"{self.operation}: {text}; receive into a larger array")
 
-    def _refusal(self, error: MPI.Exception) -> Exception:
+    def _refusal(self, error: Exception) -> Exception:
         """MPI's own complaint; that a message is too long can only be one that brought its data."""
-        return self._truncated("more") if error.Get_error_class() == MPI.ERR_TRUNCATE else error
+        too_long = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
+        return self._truncated("more") if too_long else error
 
     def is_over(self) -> bool:
         """Whether `finish` would not wait."""
@@ -128,8 +138,6 @@ class Incoming:
         """Enqueue what brings the data to the buffer, and by the same kernel what copies a short message to send."""
         try:
             self._move(outgoing)
-            if isinstance(self.buffer, TypedBuffer) and self._error is None:
-                self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
         finally:
@@ -150,15 +158,18 @@ class Incoming:
         assert base is not None  # or the sender would have sent the data along
         ready, done = self.postbox.words_of(envelope.control, base)
         nbytes, address = (0, 0) if self._error else (envelope.nbytes, 0)
+        if self._after is not None:
+            self._on = self.postbox.side
+            self._after.order(self._on)
         try:
             if not self._error:
-                address = self._address(base, envelope, sender)
+                address = address_of(self.endpoint, base, envelope, sender, self.status.source)
         except (OSError, RuntimeError) as error:
             nbytes, self._error = 0, error
         arguments = PULL.pack(
             ready,
             done,
-            self.postbox.arrived_word(self.stream),
+            self.postbox.arrived_word(self._on),
             address,
             self.buffer.address,
             nbytes,
@@ -176,37 +187,44 @@ class Incoming:
         device = self.endpoint.device
         grid = max(1, min(-(-nbytes // WORTH_A_BLOCK), device.max_channels))
         if outgoing is None:
-            self.endpoint.launch(self.operation, "pull", grid, device.threads, arguments, self.stream)
+            self.endpoint.launch(self.operation, "pull", grid, device.threads, arguments, self._on)
         else:
             both, outgoing.put = outgoing.put + arguments, b""
-            self.endpoint.launch(self.operation, "put_and_pull", grid, device.threads, both, self.stream)
-
-    def _address(self, bounce: int, envelope: Envelope, sender: Sender) -> int:
-        if envelope.transport == EAGER:
-            return bounce + envelope.offset
-        if envelope.transport == WINDOW:
-            team = self.endpoint.team
-            assert team is not None  # windows are made by all ranks
-            return team.windows[envelope.allocation].bases[self.status.source] + envelope.offset
-        return self.postbox.opened.data(envelope, sender)
+            self.endpoint.launch(self.operation, "put_and_pull", grid, device.threads, both, self._on)
 
     def finish(self, stream: Any) -> None:
         """What is enqueued on `stream` from now on sees the data. The host waits for the envelope only."""
         self.await_message()
-        if self.stream is not stream:
-            self.endpoint.device.order(self.stream, stream)
+        device, on = self.endpoint.device, self._on
+        if isinstance(self.buffer, TypedBuffer) and self._error is None:
+            if on is not self.stream:
+                device.order(on, self.stream)
+            on = self.stream
+            self.buffer.unpack(self.endpoint, on, self._nbytes)
+        if on is not stream:
+            device.order(on, stream)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
+    # Beside its stream
 
-class Found(Incoming):
-    """A device array's message that a receive of a host array has got, envelope and all."""
+    def leave(self) -> None:
+        """What its stream has by now is all that its kernel comes after, on the postbox's stream."""
+        device = self.endpoint.device
+        if self._after is None and not self.stays and device.can_leave(self.stream):
+            event = device.event()
+            event.record(self.stream)
+            self._after = event
 
-    _held = None
+    def is_due(self) -> bool:
+        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.
 
-    def __init__(self, endpoint: Endpoint, buffer: Buffer, stream: Any, message: Any, status: MPI.Status) -> None:
-        self._prepare(endpoint, "Recv", buffer, stream)
-        self._message, self.status = message, status
-        self._read()
-        self.launch()
+        Only for a long message: others have left their senders. The kernel then waits neither for the data nor for what
+        the stream had, so that no other one waits for it, nor a call that waits for the whole device.
+        """
+        if self._found is None or not is_ready(self.endpoint, *self._found):
+            return False
+        self.leave()
+        return self._after is not None and self._after.is_over()
+

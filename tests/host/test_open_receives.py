@@ -1,0 +1,240 @@
+"""Receives that leave their streams, and the thread that looks after them: what it does to a device, and when."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from mpi4py import MPI
+
+from pyncclx.devices import host
+from pyncclx.messages import left_behind, open_receives, watcher
+from pyncclx.messages.endpoint import CLOCK
+from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
+from pyncclx.messages.receive import Incoming
+from pyncclx.messages.typed import TypedBuffer
+
+OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
+READY = 1000  # address of the ready word
+
+
+class Device:
+    """It notes what it is asked to do."""
+
+    max_channels = threads = 8
+
+    def __init__(self):
+        self.done, self.word, self.over, self.free = [], 0, True, True
+
+    def event(self):
+        return SimpleNamespace(
+            record=lambda stream: self.done.append(("record", stream)),
+            order=lambda stream: self.done.append(("after event", stream)),
+            is_over=lambda: self.over,
+        )
+
+    def can_leave(self, stream):
+        return self.free
+
+    def order(self, first, then):
+        self.done.append((first, then))
+
+    def peek(self, address, nbytes):
+        assert (address, nbytes) == (READY, CLOCK.size)
+        return CLOCK.pack(self.word)
+
+
+class Opened:
+    def __init__(self):
+        self.has_room = True
+
+    def opens_at_once(self, envelope, sender):
+        return self.has_room
+
+    def bounce(self, sender):
+        return READY
+
+    def data(self, envelope, sender):
+        return 1 << 20
+
+    def launched(self, envelope, sender):
+        pass
+
+
+@pytest.fixture
+def device():
+    return Device()
+
+
+@pytest.fixture
+def endpoint(device):
+    postbox = SimpleNamespace(
+        opened=Opened(),
+        side=SIDE,
+        words_of=lambda place, base: (base + 8 * place, 0),
+        arrived_word=lambda stream: 0,
+        give_back=lambda message: None,
+    )
+    launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
+    return SimpleNamespace(device=device, postbox=postbox, team=None, launch=launch)
+
+
+class Typed(TypedBuffer):
+    """A buffer with a packed copy."""
+
+    nbytes = 64
+
+    def __init__(self):
+        self.address = 0
+
+    def unpack(self, endpoint, stream, nbytes):
+        endpoint.device.done.append(("unpack", stream))
+
+
+def receive_of(endpoint, transport=OFFERED, buffer=None):
+    """A receive on `OWN` whose message has come, with clock 5."""
+    receive = object.__new__(Incoming)
+    receive._prepare(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
+    receive._found = Envelope(transport, 5, 64, 0, 0, 0, 0, 0, 0, b""), None
+    receive._nbytes, receive._message, receive.come = 64, bytearray(64), True
+    receive.status.Set_source(1)
+    return receive
+
+
+def test_it_leaves_once(endpoint, device):
+    receive = receive_of(endpoint)
+    receive.leave()
+    receive.leave()
+    receive.launch()
+    receive.finish(CURRENT)
+    assert device.done == [("record", OWN), ("after event", SIDE), ("pull", SIDE), (SIDE, CURRENT)]
+
+
+def test_it_stays(endpoint, device):
+    """Where its stream is being captured, and where nobody will wait for it."""
+    captured, abandoned = receive_of(endpoint), receive_of(endpoint)
+    abandoned.stays, device.word = True, 5
+    abandoned.leave()
+    assert not abandoned.is_due()
+    device.free = False
+    captured.leave()
+    assert not captured.is_due()
+    captured.launch()
+    captured.finish(OWN)
+    assert device.done == [("pull", OWN)]
+
+
+def test_a_derived_datatype_is_unpacked_by_who_waits(endpoint, device):
+    receive = receive_of(endpoint, buffer=Typed())
+    receive.leave()
+    receive.launch()
+    assert device.done == [("record", OWN), ("after event", SIDE), ("pull", SIDE)]
+    receive.finish(CURRENT)
+    assert device.done[3:] == [(SIDE, OWN), ("unpack", OWN), (OWN, CURRENT)]
+
+
+def test_it_is_due_when_nothing_is_waited_for(endpoint, device):
+    receive = receive_of(endpoint)
+    assert not receive.is_due()  # the sender's stream has not come that far
+    assert device.done == []
+    device.word, device.over = 5, False
+    assert not receive.is_due()  # nor its own
+    device.over = True
+    endpoint.postbox.opened.has_room = False
+    assert not receive.is_due()
+    endpoint.postbox.opened.has_room = True
+    assert receive.is_due()
+    assert device.done == [("record", OWN)]
+
+
+def test_a_window_that_is_being_made(endpoint, device):
+    device.word = 5
+    receive = receive_of(endpoint, WINDOW)
+    assert not receive.is_due()
+    endpoint.team = SimpleNamespace(windows=[])
+    assert not receive.is_due()
+    endpoint.team.windows.append("the one")
+    assert receive.is_due()
+
+
+@pytest.mark.parametrize("transport", [EAGER, INLINE])
+def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
+    device.word = 5
+    assert not left_behind.is_ready(endpoint, *receive_of(endpoint, transport)._found)
+
+
+def test_make_way(monkeypatch, endpoint, device):
+    receives = [receive_of(endpoint), receive_of(endpoint)]
+    monkeypatch.setattr(open_receives, "OPEN", receives)
+    open_receives.make_way()
+    open_receives.make_way()
+    assert device.done == [("record", OWN)] * 2
+
+
+# The thread
+
+
+class Postbox:
+    """It counts how often it is asked to help, and how often whether the program did something, as a busy one did."""
+
+    def __init__(self):
+        self.device, self.idle, self.busy, self.helped, self.asked, self.error = host.Device(), False, False, 0, 0, None
+
+    @property
+    def turn(self):
+        self.asked += 1
+        return self.asked if self.busy else 0
+
+    def help(self):
+        self.helped += 1
+        if self.error:
+            raise self.error
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(1e-3)
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    monkeypatch.setattr(watcher, "QUIET", 3)
+    box = Postbox()
+    thread = watcher.Watcher(box)
+    if not thread.asleep:
+        pytest.skip("only one thread may call MPI")
+    thread.wake()
+    yield box, thread
+    thread._end()
+    assert not thread._thread.is_alive()
+
+
+def test_the_watcher_sleeps_and_wakes(watching):
+    box, thread = watching
+    until(lambda: box.helped > 2)
+    box.idle = True
+    until(lambda: thread.asleep)
+    before = box.helped
+    box.idle = False
+    thread.wake()
+    until(lambda: box.helped > before)
+    assert not thread.asleep
+
+
+def test_the_watcher_stays_out_of_what_the_program_does(watching):
+    box, _ = watching
+    until(lambda: box.helped > 0)
+    box.busy = True
+    until(lambda begun=box.asked: box.asked > begun + 2)
+    before = box.helped
+    until(lambda begun=box.asked: box.asked > begun + 5)
+    assert box.helped == before
+
+
+def test_the_watcher_leaves_errors_to_the_program(watching, capfd):
+    box, thread = watching
+    box.error = MPI.Exception(MPI.ERR_OTHER)
+    until(lambda: not thread._thread.is_alive())
+    assert not thread.asleep  # nobody tries to wake it
+    assert capfd.readouterr() == ("", "")
