@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
     The program's stream may wait for a peer that waits for this: nothing of it is on that.
     """
     device, message = comm.endpoint.device, np.frombuffer(memory[:received], np.uint8).copy()
-    found, stream = unpack(message), _stream_beside(comm.endpoint.device)
+    found, stream = unpack(message), comm.endpoint.postbox.beside
     nbytes = min(found[0].nbytes if found else 0, len(memory))
     copy = device.allocate_temporary(max(nbytes, 1), stream)
     buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
@@ -83,12 +82,6 @@ def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
     device.copy(MPI.Get_address(memory), copy.address, nbytes, stream)
     device.synchronize(stream)
     incoming.finish(stream)
-
-
-@functools.cache
-def _stream_beside(device: Any) -> Any:
-    """A stream for this alone; whatever is on it is waited for."""
-    return device.new_stream()
 
 
 def _host_memory(spec: Any) -> Any:

@@ -62,6 +62,8 @@ class Postbox:
     ----------
     side : stream
         Where receives go on whose own streams may wait for peers.
+    beside : stream
+        Where data comes to host arrays, one after the other.
     turn : int
         Another number each time that the program posts a receive or looks for messages.
     """
@@ -86,7 +88,7 @@ class Postbox:
         self._scratch: list[memoryview] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
         self._lock = LOCK
-        self.side, self.turn = device.new_stream(), 0
+        self.side, self.beside, self.turn = device.new_stream(), device.new_stream(), 0
         self._watcher = Watcher(self)
 
     # Places
