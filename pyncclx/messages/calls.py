@@ -58,7 +58,7 @@ def receive(comm: Base, buf: Any, source: int, tag: int, status: MPI.Status | No
 def ireceive(comm: Base, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
     incoming = posted(begin_to_receive(comm, comm.endpoint, "Irecv", buf, source, tag))
-    return request_of(Pending(comm, incoming, incoming.status if incoming else no_source()))
+    return request_of(Pending(comm, incoming, incoming.status if incoming else no_source()), incoming)
 
 
 def receive_matched(
@@ -75,7 +75,7 @@ def receive_matched(
 def ireceive_matched(comm: Base, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
     """Imrecv."""
     incoming = _matched(comm, "Irecv", message, buf, held)
-    return request_of(Pending(comm, posted(incoming), incoming.status))
+    return request_of(Pending(comm, posted(incoming), incoming.status), incoming)
 
 
 class Pending:

@@ -63,7 +63,7 @@ def iexchange(
 ) -> Request:
     """Isendrecv."""
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sendbuf, dest, sendtag, recvbuf, source, recvtag)
-    receiving = request_of(Pending(comm, posted(incoming), _status_of(incoming)))
+    receiving = request_of(Pending(comm, posted(incoming), _status_of(incoming)), incoming)
     return together(receiving, request_of(Pending(comm, outgoing, MPI.Status())))
 
 
@@ -75,7 +75,8 @@ def iexchange_in_place(comm: Base, buf: Any, dest: int, sendtag: int, source: in
 
 def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
     """The request of a receive and a send; its status is the receive's."""
-    return request_of(_Exchange(receiving, sending))
+    receive = receiving.receive if isinstance(receiving, Request) else None
+    return request_of(_Exchange(receiving, sending), receive)
 
 
 def _begin(

@@ -16,6 +16,7 @@ class Awaited(Protocol):
     clock: int
     come: bool  # its message
     launched: bool
+    wanted: bool  # by a call that makes the program's stream wait for it
 
     def arrived(self) -> bool:
         """Look whether its envelope is here; True once."""

@@ -200,11 +200,17 @@ class Postbox:
         return not self._awaited
 
     def progress(self) -> None:
-        """Launch the receives whose messages have come, those first that may have led to the others."""
+        """Launch the receives whose messages have come, those first that may have led to the others.
+
+        A kernel may wait for the data, behind what the sender has still to do. As long as nobody asks for it, that does
+        not get in front of what the program's stream is given next, which the sender may wait for.
+        """
         with self._lock:
             self.turn += 1
             for receive in self._come():
                 self._awaited.remove(receive)
+                if not receive.wanted:
+                    receive.leave()
                 receive.launch()
 
     def help(self) -> None:

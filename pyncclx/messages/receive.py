@@ -62,7 +62,7 @@ class Incoming:
         self._room = buffer.nbytes
         self.status = MPI.Status()
         self.clock = 0
-        self.come = self.launched = False
+        self.come = self.launched = self.wanted = False
         self._found: tuple[Envelope, Sender] | None = None  # None: the message is a host array's
         self._nbytes = 0
         self._error: Exception | None = None
@@ -90,6 +90,7 @@ class Incoming:
         """Wait on the host until the message has come and its kernel is launched."""
         if self.launched:
             return
+        self.wanted = True
         if not self.postbox.alone(self):
             self.postbox.wait_until(lambda: self.launched)
             return

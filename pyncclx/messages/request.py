@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..errors import NotSupported
 from .checked import Checked, wait_for_all
+from .open_receives import Awaited
 
 _Result = TypeVar("_Result")
 
@@ -36,6 +37,7 @@ class Request(MPI.Request):
     """
 
     _work: Work
+    receive: Awaited | None = None  # of a device array, that it stands for
 
     @property
     def is_active(self) -> bool:
@@ -100,6 +102,9 @@ class Request(MPI.Request):
         """Wait for all; ours and mpi4py's."""
         checked = {index: each for index, each in enumerate(requests) if each and isinstance(each, Checked)}
         mine = [each for each in requests if isinstance(each, Request)]
+        for each in mine:
+            if each.receive is not None:
+                each.receive.wanted = True
         if checked and mine:
             return _wait_for_both(requests, checked, mine, [] if statuses is None else statuses)
         if checked:
@@ -150,12 +155,12 @@ class Request(MPI.Request):
         return over
 
 
-def request_of(work: Work) -> Request:
-    """Make the request of some work."""
+def request_of(work: Work, receive: Awaited | None = None) -> Request:
+    """Make the request of some work, which may be a receive."""
     generalized = MPI.Grequest.Start(_query, None, None, (work,))
     generalized.Complete()
     request = Request(generalized)
-    request._work = work
+    request._work, request.receive = work, receive
     return request
 
 

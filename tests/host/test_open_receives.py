@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.devices import host
-from pyncclx.messages import left_behind, open_receives, watcher
+from pyncclx.messages import left_behind, open_receives, postbox, watcher
 from pyncclx.messages.endpoint import CLOCK
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
 from pyncclx.messages.receive import Incoming
@@ -98,6 +98,17 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     receive._nbytes, receive._message, receive.come = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_who_is_not_waited_for_leaves(endpoint, device, wanted):
+    receive, box = receive_of(endpoint), object.__new__(postbox.Postbox)
+    box._lock, box._awaited, box.turn = open_receives.LOCK, [receive], 0
+    receive.wanted = wanted
+    box.progress()
+    assert box._awaited == []
+    aside = [("record", OWN), ("after event", SIDE), ("pull", SIDE)]
+    assert device.done == ([("pull", OWN)] if wanted else aside)
 
 
 def test_it_leaves_once(endpoint, device):

@@ -324,6 +324,43 @@ def test_storm(comm):
 
 
 @gpu_only
+@pytest.mark.parametrize("look", ["Test", "Sendrecv", "Recv"])
+def test_a_message_behind_a_collective(comm, look):
+    """Its envelope is here before its data can be, which comes after a collective that needs this rank, too."""
+    pair = comm.Split(comm.rank // 2)
+    other, recv, small = 1 - pair.rank, Output(LONG, "i8"), Output(SHORT, "i8")
+    x, y, sent = xp.ones(4, "f4"), xp.zeros(4, "f4"), put(told(pair.rank, 1, 0, LONG))
+    acquaint(pair)
+    pair.Allreduce(x, y)
+    synchronize()
+    if pair.rank == 0 and pair.size == 2:
+        request = pair.Irecv(recv.array, other, 1)
+        MPI.Comm.Barrier(pair)
+        if look == "Test":
+            request.Test()
+        elif look == "Sendrecv":
+            pair.Sendrecv(sent[:SHORT], 0, 2, small.array, 0, 2)
+        else:
+            itself = pair.Isend(sent[:SHORT], 0, 2)
+            pair.Recv(small.array, 0, 2)
+            itself.Wait()
+        pair.Allreduce(x, y)
+        request.Wait()
+    elif pair.size == 2:
+        pair.Allreduce(x, y)
+        request = pair.Isend(sent, other, 1)
+        MPI.Comm.Barrier(pair)
+        request.Wait()
+    with comparing() as compare:
+        if pair.rank == 0 and pair.size == 2:
+            compare(recv, told(other, 1, 0, LONG), look)
+            if look != "Test":
+                compare(small, told(0, 1, 0, LONG)[:SHORT], f"{look} with itself")
+    assert get(y).tolist() == [pair.size] * 4
+    pair.Free()
+
+
+@gpu_only
 @pytest.mark.parametrize("capturing", [False, True])
 def test_streams(comm, capturing):
     """Receives on two streams, and collectives that get behind them on both; one is then captured, and left alone."""
