@@ -59,6 +59,7 @@ class Incoming:
         self.operation, self.buffer, self.stream = operation, buffer, stream
         self._on = stream  # where its kernel is
         self._after: Event | None = None  # what that comes after, once it is not to be on its own stream
+        self._end: Event | None = None  # of the kernel, then
         self._room = buffer.nbytes
         self.status = MPI.Status()
         self.clock = 0
@@ -130,8 +131,8 @@ class Incoming:
         return self._truncated("more") if too_long else error
 
     def is_over(self) -> bool:
-        """Whether `finish` would not wait."""
-        return self.launched
+        """Whether `finish` would not wait: on another stream than its own, the program's does not either."""
+        return self.launched and (self._end is None or self._end.is_over())
 
     # The data
 
@@ -180,6 +181,8 @@ class Incoming:
         )
         try:
             self._launch_pull(nbytes, arguments, outgoing)
+            if self._after is not None:
+                self._end = self._event_on(self._on)
         finally:
             if address and envelope.transport == OFFERED:
                 self.postbox.opened.launched(envelope, sender)
@@ -214,9 +217,12 @@ class Incoming:
         """What its stream has by now is all that its kernel comes after, on the postbox's stream."""
         device = self.endpoint.device
         if self._after is None and not self.stays and device.can_leave(self.stream):
-            event = device.event()
-            event.record(self.stream)
-            self._after = event
+            self._after = self._event_on(self.stream)
+
+    def _event_on(self, stream: Any) -> Event:
+        event = self.endpoint.device.event()
+        event.record(stream)
+        return event
 
     def is_due(self) -> bool:
         """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.

@@ -15,6 +15,7 @@ from pyncclx.messages.typed import TypedBuffer
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
 READY = 1000  # address of the ready word
+ASIDE = [("record", OWN), ("after event", SIDE), ("pull", SIDE), ("record", SIDE)]  # what a receive does that has left
 
 
 class Device:
@@ -107,8 +108,7 @@ def test_who_is_not_waited_for_leaves(endpoint, device, wanted):
     receive.wanted = wanted
     box.progress()
     assert box._awaited == []
-    aside = [("record", OWN), ("after event", SIDE), ("pull", SIDE)]
-    assert device.done == ([("pull", OWN)] if wanted else aside)
+    assert device.done == ([("pull", OWN)] if wanted else ASIDE)
 
 
 def test_it_leaves_once(endpoint, device):
@@ -117,7 +117,20 @@ def test_it_leaves_once(endpoint, device):
     receive.leave()
     receive.launch()
     receive.finish(CURRENT)
-    assert device.done == [("record", OWN), ("after event", SIDE), ("pull", SIDE), (SIDE, CURRENT)]
+    assert device.done == [*ASIDE, (SIDE, CURRENT)]
+
+
+def test_it_is_over_when_its_data_is_there(endpoint, device):
+    """Whoever is told so goes on behind it, with what the sender may be waiting for."""
+    receive, own = receive_of(endpoint), receive_of(endpoint)
+    assert not receive.is_over()
+    receive.leave()
+    device.over = False
+    receive.launch()
+    own.launch()
+    assert (receive.is_over(), own.is_over()) == (False, True)
+    device.over = True
+    assert receive.is_over()
 
 
 def test_it_stays(endpoint, device):
@@ -138,9 +151,9 @@ def test_a_derived_datatype_is_unpacked_by_who_waits(endpoint, device):
     receive = receive_of(endpoint, buffer=Typed())
     receive.leave()
     receive.launch()
-    assert device.done == [("record", OWN), ("after event", SIDE), ("pull", SIDE)]
+    assert device.done == ASIDE
     receive.finish(CURRENT)
-    assert device.done[3:] == [(SIDE, OWN), ("unpack", OWN), (OWN, CURRENT)]
+    assert device.done[4:] == [(SIDE, OWN), ("unpack", OWN), (OWN, CURRENT)]
 
 
 def test_it_is_due_when_nothing_is_waited_for(endpoint, device):
