@@ -17,12 +17,10 @@ that the watcher launches wait for nobody.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,10 +29,9 @@ from mpi4py import MPI
 from .. import kernels
 from ..devices import Device, Watch
 from .envelope import Sender
-from .open_receives import LOCK, OPEN, Awaited
+from .open_receives import LOCK, OpenReceives
 from .peers import Opened, Readers, this_node
 from .places import Places
-from .watcher import Watcher
 
 NBYTES = 2 << 20  # of the bounce memory
 HEADERS, HEADER_NBYTES = 128, 128  # communicators that have sent or received; sizeof(LeaseHeader)
@@ -55,7 +52,7 @@ def host_memory(nbytes: int) -> memoryview:
     return np.empty(nbytes, np.uint8).data
 
 
-class Postbox:
+class Postbox(OpenReceives):
     """The process's end of all its messages.
 
     Attributes
@@ -64,12 +61,10 @@ class Postbox:
         Where receives go on whose own streams may wait for peers.
     beside : stream
         Where data comes to host arrays, one after the other.
-    turn : int
-        Another number each time that the program posts a receive or looks for messages.
     """
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        super().__init__(device)
         self.functions = kernels.load_alone(device, "point_to_point.cu")
         self.memory = device.allocate_exported(NBYTES)
         self.uid = uuid.uuid4().bytes
@@ -84,12 +79,10 @@ class Postbox:
         self.retired: deque[tuple[int, Watch]] = deque()  # of endpoints that are gone; late kernels may still use them
         self.clock = 0
         self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
-        self._awaited = OPEN
         self._scratch: list[memoryview] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
         self._lock = LOCK
-        self.side, self.beside, self.turn = device.new_stream(), device.new_stream(), 0
-        self._watcher = Watcher(self)
+        self.side, self.beside = device.new_stream(), device.new_stream()
 
     # Places
 
@@ -171,73 +164,6 @@ class Postbox:
         """Use it for another message."""
         if len(scratch) == SCRATCH_NBYTES:
             self._scratch.append(scratch)
-
-    # Receives that are open
-
-    def post(self, receive: Awaited) -> None:
-        """Look for its message from now on, whatever this process waits for."""
-        with self._lock:
-            self.turn += 1
-            if receive not in self._awaited:
-                self._awaited.append(receive)
-            if self._watcher.asleep:
-                self._watcher.wake()
-
-    def alone(self, receive: Awaited) -> bool:
-        """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
-        with self._lock:
-            if receive.launched:  # by another thread, just now
-                return False
-            if self._awaited and self._awaited != [receive]:
-                self.post(receive)
-                return False
-            self._awaited.clear()
-            return True
-
-    @property
-    def idle(self) -> bool:
-        """Whether every receive so far has its kernel launched."""
-        return not self._awaited
-
-    def progress(self) -> None:
-        """Launch the receives whose messages have come, those first that may have led to the others.
-
-        A kernel may wait for the data, behind what the sender has still to do. As long as nobody asks for it, that does
-        not get in front of what the program's stream is given next, which the sender may wait for.
-        """
-        with self._lock:
-            self.turn += 1
-            for receive in self._come():
-                self._awaited.remove(receive)
-                if not receive.wanted:
-                    receive.leave()
-                receive.launch()
-
-    def help(self) -> None:
-        """Launch those that senders may be waiting for, of which nothing else will have to wait: for the watcher."""
-        with self._lock:
-            for receive in self._come():
-                if receive.is_due():
-                    self._awaited.remove(receive)
-                    receive.launch()
-
-    def _come(self) -> list[Awaited]:
-        """Look for messages; the receives that have got theirs, in the order of the clocks."""
-        # What may have led to a message that was just seen is here by now, though it was not a moment ago.
-        while [receive for receive in self._awaited if not receive.come and receive.arrived()]:
-            pass
-        return sorted((receive for receive in self._awaited if receive.come), key=lambda each: each.clock)
-
-    def wait_until(self, over: Callable[[], bool]) -> None:
-        """Wait for something while receives go on."""
-        while not over():
-            self.progress()
-            os.sched_yield()
-
-    def wait(self, request: MPI.Request) -> None:
-        """Wait for a request of MPI while receives go on."""
-        self.wait_until(lambda: self.idle or request.Test())
-        request.Wait()
 
 
 _postbox: Postbox | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 if TYPE_CHECKING:
-    from .postbox import Postbox
+    from .open_receives import OpenReceives
 
 PAUSE_S = 1e-3  # of a program that looks for its messages within this time it takes no notice
 LONGEST_PAUSE_S = 16e-3  # as long as the program does so: each look takes the interpreter from it
@@ -32,9 +32,9 @@ class Watcher:
         Whether it wants to be woken when a receive is posted.
     """
 
-    def __init__(self, postbox: Postbox) -> None:
+    def __init__(self, receives: OpenReceives) -> None:
         self.asleep = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._postbox = postbox
+        self._receives = receives
         self._posted = threading.Event()
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -58,14 +58,14 @@ class Watcher:
 
     def _run(self) -> None:
         # What goes wrong with a receive belongs to the call that waits for it, which finds the receive as it was.
-        with suppress(Exception), self._postbox.device.attached():
+        with suppress(Exception), self._receives.device.attached():
             pause, turn, quiet = PAUSE_S, -1, 0
             while not self._ended:
                 time.sleep(pause)
-                idle, turn_before, turn = self._postbox.idle, turn, self._postbox.turn
+                idle, turn_before, turn = self._receives.idle, turn, self._receives.turn
                 stuck = not idle and turn == turn_before
                 if stuck and not MPI.Is_finalized():
-                    self._postbox.help()
+                    self._receives.help()
                 pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
                 quiet = quiet + 1 if idle else 0
                 if quiet == QUIET:
@@ -76,6 +76,6 @@ class Watcher:
         """Wait until a receive is posted."""
         self._posted.clear()
         self.asleep = not self._ended
-        if self._postbox.idle and not self._ended:  # asked only now: whoever posts next sees that this one sleeps
+        if self._receives.idle and not self._ended:  # asked only now: whoever posts next sees that this one sleeps
             self._posted.wait()
         self.asleep = False

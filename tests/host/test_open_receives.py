@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.devices import host
-from pyncclx.messages import left_behind, open_receives, postbox, watcher
+from pyncclx.messages import left_behind, open_receives, watcher
 from pyncclx.messages.endpoint import CLOCK
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
 from pyncclx.messages.receive import Incoming
@@ -102,12 +102,12 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_who_is_not_waited_for_leaves(endpoint, device, wanted):
-    receive, box = receive_of(endpoint), object.__new__(postbox.Postbox)
-    box._lock, box._awaited, box.turn = open_receives.LOCK, [receive], 0
+def test_who_is_not_waited_for_leaves(monkeypatch, endpoint, device, wanted):
+    receive, receives = receive_of(endpoint), open_receives.OpenReceives(device)
+    monkeypatch.setattr(open_receives, "OPEN", [receive])
     receive.wanted = wanted
-    box.progress()
-    assert box._awaited == []
+    receives.progress()
+    assert receives.idle
     assert device.done == ([("pull", OWN)] if wanted else ASIDE)
 
 

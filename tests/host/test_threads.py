@@ -141,7 +141,6 @@ def test_what_is_not_launched_stays_open():
 def test_a_receive_that_another_thread_has_launched():
     """Nobody waits for its message in MPI, or looks for it again."""
     box = object.__new__(postbox.Postbox)
-    box._lock, box._awaited = threading.RLock(), []
     assert not box.alone(SimpleNamespace(launched=True))
     assert box.idle
     assert box.alone(SimpleNamespace(launched=False))

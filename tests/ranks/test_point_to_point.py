@@ -1,5 +1,6 @@
 """Messages between two ranks: whole, whatever way their data travels; and what is refused."""
 
+import contextlib
 import itertools
 import time
 
@@ -365,15 +366,14 @@ def test_all_receive_on_the_host(comm, first, count):
 @pytest.mark.ranks(2)
 def test_one_of_all_is_too_short(comm):
     """What goes wrong with a host array is raised when all is over, and nothing else is lost."""
-    if comm.size == 1:
-        pytest.skip("Open MPI cuts what a process sends to itself without an error")
     right, left = neighbours(comm)
+    alone = comm.size == 1  # Open MPI cuts what a process sends to itself without an error
     recv = Output(LARGE, "i8")
     requests = [comm.Irecv(bytearray(7), left, 1), comm.Irecv(recv.array, left, 2)]
     requests += [comm.Isend(bytearray(8), right, 1), comm.Isend(put(told(comm.rank, 2, 0, LARGE)), right, 2)]
-    with pytest.raises(MPI.Exception) as raised:
+    with contextlib.suppress(MPI.Exception) if alone else pytest.raises(MPI.Exception) as raised:
         Request.Waitall(requests)
-    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert alone or raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     assert not any(requests)
     with comparing() as compare:
         compare(recv, told(left, 2, 0, LARGE), "beside what was too short")
