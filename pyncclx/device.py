@@ -108,7 +108,10 @@ class Kernel:
 
         Ranks that share a GPU divide it. On the host device there is no limit. Collective at the first use of `comm`.
         """
-        return self._device.most_blocks(self._function, block) // comm.team.layout.sharing
+        return self._most_blocks(block, comm.team.layout.sharing)
+
+    def _most_blocks(self, block: int, sharing: int) -> int:
+        return self._device.most_blocks(self._function, block) // sharing
 
     def _packed(self, number: int, value: Any, buffers: list[Buffer]) -> bytes:
         """An argument as the bytes of the parameter; arrays are added to `buffers`."""
@@ -124,7 +127,7 @@ class Kernel:
         return struct.pack("=Q", buffers[-1].address)
 
     def _check_grid(self, grid: int, block: int, team: DeviceTeam) -> None:
-        most = self._device.most_blocks(self._function, block) // team.sharing
+        most = self._most_blocks(block, team.sharing)
         if grid > team.blocks:
             raise ValueError(
                 f"{self.name}: a grid of {grid} blocks, the team was made for {team.blocks}; make it with "

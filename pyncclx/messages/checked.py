@@ -42,8 +42,7 @@ class Checked(MPI.Request):
 def wait_for_all(
     requests: Sequence[MPI.Request], checked: dict[int, Checked], known: list[MPI.Status]
 ) -> Literal[True]:
-    """Wait for mpi4py's requests, those by their index among them, and look."""
-    known += [MPI.Status() for _ in range(len(known), len(requests))]
+    """Wait for mpi4py's requests, those by their index among them, and look. `known`: a status for each."""
     over = MPI.Request.Waitall(requests, known)
     for index, request in checked.items():
         request._check(known[index])

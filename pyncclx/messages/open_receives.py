@@ -78,7 +78,7 @@ class OpenReceives:
         with LOCK:
             if receive.launched:  # by another thread, just now
                 return False
-            if any(other is not receive for other in OPEN):
+            if OPEN not in ([], [receive]):
                 self.post(receive)
                 return False
             OPEN.clear()

@@ -81,21 +81,20 @@ class Postbox(OpenReceives):
         self._words: dict[tuple[int, int], int] = {}  # of streams and threads: where they are
         self._scratch: list[memoryview] = []
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
-        self._lock = LOCK
         self.side, self.beside = device.new_stream(), device.new_stream()
 
     # Places
 
     def tick(self) -> int:
         """The clock of a message that is sent now."""
-        with self._lock:
+        with LOCK:
             self.clock += 1
             return self.clock
 
     def see(self, clock: int) -> None:
         """A message with this clock has come: what is sent from now on may follow from it."""
         if clock > self.clock:  # else it is above already, and never goes back
-            with self._lock:
+            with LOCK:
                 self.clock = max(self.clock, clock)
 
     @staticmethod
@@ -115,7 +114,7 @@ class Postbox(OpenReceives):
 
     def reclaim(self) -> None:
         """Let others have what endpoints had that are gone."""
-        with self._lock:
+        with LOCK:
             number = len(self.retired)
             if number:
                 self.device.synchronize()
@@ -131,7 +130,7 @@ class Postbox(OpenReceives):
         return self._new_word(key) if word is None else word
 
     def _new_word(self, key: tuple[int, int]) -> int:
-        with self._lock:  # no two keys have one word
+        with LOCK:  # no two keys have one word
             if len(self._words) == STREAMS:
                 self.device.synchronize()
                 self._words.clear()
@@ -139,7 +138,7 @@ class Postbox(OpenReceives):
 
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that nobody waits for until MPI has sent it."""
-        with self._lock:
+        with LOCK:
             if not request.Test():
                 self._sent.append((request, message))
             while self._sent and self._sent[0][0].Test():

@@ -234,4 +234,3 @@ class Incoming:
             return False
         self.leave()
         return self._after is not None and self._after.is_over()
-

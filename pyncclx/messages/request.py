@@ -105,10 +105,12 @@ class Request(MPI.Request):
         for each in mine:
             if each.receive is not None:
                 each.receive.wanted = True
-        if checked and mine:
-            return _wait_for_both(requests, checked, mine, [] if statuses is None else statuses)
         if checked:
-            return wait_for_all(requests, checked, [] if statuses is None else statuses)
+            known = [] if statuses is None else statuses
+            known += [MPI.Status() for _ in range(len(known), len(requests))]
+            if mine:
+                return _wait_for_both(requests, checked, known, mine)
+            return wait_for_all(requests, checked, known)
         errors = [error for each in mine if (error := _error_of(each)) is not None]
         over = MPI.Request.Waitall(requests, statuses)
         if errors:
@@ -176,14 +178,13 @@ def _is_active(request: MPI.Request) -> bool:
 
 
 def _wait_for_both(
-    requests: Sequence[MPI.Request], checked: dict[int, Checked], mine: list[Request], known: list[MPI.Status]
+    requests: Sequence[MPI.Request], checked: dict[int, Checked], known: list[MPI.Status], mine: list[Request]
 ) -> Literal[True]:
     """Receive host arrays first, while ours go on.
 
     A peer's long message to a host array is over once `Checked` has looked at it. If all peers waited for their own
     long messages first, nobody ever would.
     """
-    known += [MPI.Status() for _ in range(len(known), len(requests))]
     errors: list[Exception] = []
     left = list(checked)
     while left := [index for index in left if not checked[index].is_over(known[index], errors)]:
