@@ -10,10 +10,10 @@
 // arguments. Before each stands what it orders; the scope is always all GPUs and the host. How data moves is in
 // pyncclx_moves.cuh, how blocks meet and work together in pyncclx_blocks.cuh; this header includes both.
 #pragma once
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 
 namespace pyncclx {  // but for signal.cuh's, no names of ours meet the program's
-#include "device_meetings.cuh"
+#include "device/meetings.cuh"
 }
 
 typedef u64 pyncclx_team;
@@ -130,5 +130,5 @@ PYNCCLX_API u64 pyncclx_atomic_cas_u64(
     return word == nullptr ? 0 : atomic_cas_sys(word, expected, desired);
 }
 
-#include "pyncclx_moves.cuh"
-#include "pyncclx_blocks.cuh"
+#include "device/pyncclx_moves.cuh"
+#include "device/pyncclx_blocks.cuh"

@@ -14,29 +14,29 @@ from typing import Any
 from mpi4py import MPI as _MPI
 from mpi4py.MPI import *  # noqa: F403
 
-from .communicator import COMM_NULL as COMM_NULL
-from .communicator import COMM_SELF as COMM_SELF
-from .communicator import COMM_WORLD as COMM_WORLD
-from .communicator import Cartcomm as Cartcomm
-from .communicator import Comm as Comm
-from .communicator import Distgraphcomm as Distgraphcomm
-from .communicator import Graphcomm as Graphcomm
-from .communicator import Intercomm as Intercomm
-from .communicator import Intracomm as Intracomm
-from .communicator import Topocomm as Topocomm
+from .communicator.communicator import COMM_NULL as COMM_NULL
+from .communicator.communicator import COMM_SELF as COMM_SELF
+from .communicator.communicator import COMM_WORLD as COMM_WORLD
+from .communicator.communicator import Cartcomm as Cartcomm
+from .communicator.communicator import Comm as Comm
+from .communicator.communicator import Distgraphcomm as Distgraphcomm
+from .communicator.communicator import Graphcomm as Graphcomm
+from .communicator.communicator import Intercomm as Intercomm
+from .communicator.communicator import Intracomm as Intracomm
+from .communicator.communicator import Topocomm as Topocomm
 from .derived.datatype import CONSTANTS as _DATATYPES
 from .derived.datatype import Datatype as Datatype
-from .staging.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
-from .staging.matched import MESSAGE_NULL as MESSAGE_NULL
-from .staging.matched import Message as Message
+from .messages.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
+from .messages.matched import MESSAGE_NULL as MESSAGE_NULL
+from .messages.matched import Message as Message
 from .staging.op import CONSTANTS as _OPS
 from .staging.op import Op as Op
 from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
-from .win import WIN_NULL as WIN_NULL
-from .win import Win as Win
+from .windows.win import WIN_NULL as WIN_NULL
+from .windows.win import Win as Win
 
 globals().update(_OPS)  # SUM and all the others
 globals().update(_DATATYPES)  # INT and all the others

@@ -1,6 +1,6 @@
 """pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators."""
 
-from .communicator import (
+from .communicator.communicator import (
     Cartcomm,
     Comm,
     Communicator,
@@ -10,18 +10,18 @@ from .communicator import (
     Intracomm,
     Topocomm,
 )
-from .device_team import DeviceTeam
+from .device.team import DeviceTeam
 from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
-from .messages.request import Request
-from .ops import AVG
-from .paths import include_path
-from .persistent import Prequest
-from .registration import Registration
-from .row_transform import Transform
-from .token_memory import Handle, Rows
-from .token_shuffle import TokenShuffle
-from .user_op import Op
-from .win import Win
+from .operators.ops import AVG
+from .operators.row_transform import Transform
+from .operators.user_op import Op
+from .requests.persistent import Prequest
+from .requests.request import Request
+from .system.paths import include_path
+from .team.registration import Registration
+from .tokens.memory import Handle, Rows
+from .tokens.shuffle import TokenShuffle
+from .windows.win import Win
 
 __all__ = [
     "AVG",

@@ -2,7 +2,7 @@
 
 import types
 
-from pyncclx import buffers
+from pyncclx.arrays import buffers
 
 NAME = "Allreduce: recvbuf"
 

@@ -6,9 +6,11 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import arrays, devices
-from pyncclx.base import Base
+from pyncclx import backends
+from pyncclx.arrays import readers
+from pyncclx.messages.mail import Correspondent
 from pyncclx.staging import copies
+from pyncclx.team.base import Base
 
 NOWHERE = 1 << 60  # from here on there is no memory
 
@@ -81,16 +83,16 @@ def check(array, expected):
 def installed(monkeypatch):
     """Arrays of the class above are on a GPU, and no kernel runs there: make an automatic fixture of it."""
     fake = FakeGpu()
-    monkeypatch.setattr(arrays, "host_arrays", lambda: False)
-    monkeypatch.setattr(arrays, "is_device_pointer", fake.is_device_pointer)
-    monkeypatch.setattr(devices, "select", lambda: fake)
+    monkeypatch.setattr(readers, "host_arrays", lambda: False)
+    monkeypatch.setattr(readers, "is_device_pointer", fake.is_device_pointer)
+    monkeypatch.setattr(backends, "select", lambda: fake)
     monkeypatch.setattr(copies, "_mover", lambda: fake)
 
     def refuse(self, state=None):
         raise pyncclx.NotSupported("no kernels here")
 
     monkeypatch.setattr(Base, "_make_team", refuse)
-    monkeypatch.setattr(Base, "endpoint", property(refuse))
+    monkeypatch.setattr(Correspondent, "endpoint", property(refuse))
     return fake
 
 

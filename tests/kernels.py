@@ -9,18 +9,19 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from pyncclx import kernels, user_op
-from pyncclx.devices.host import Device
+from pyncclx.backends.host import Device
+from pyncclx.launch import kernels
+from pyncclx.operators import user_op
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import operators_gallery
 
 TRANSFORMS = [  # of tests/ranks/test_row_transform.py
-    *(("transformed.cu", "float", "float"), ("transformed.cu", "float", "Bfloat16")),
-    *(("transformed.cu", "Bfloat16", "signed char"), ("transformed.cu", "double", "float")),
-    ("transformed.cu", "Half", "double"),
-    *(("dispatch.cu", "Bfloat16", "Bfloat16"), ("dispatch.cu", "Bfloat16", "Float8")),
-    ("combine.cu", "Bfloat16", "Bfloat16"),
+    *(("collectives/transformed.cu", "float", "float"), ("collectives/transformed.cu", "float", "Bfloat16")),
+    *(("collectives/transformed.cu", "Bfloat16", "signed char"), ("collectives/transformed.cu", "double", "float")),
+    ("collectives/transformed.cu", "Half", "double"),
+    *(("tokens/dispatch.cu", "Bfloat16", "Bfloat16"), ("tokens/dispatch.cu", "Bfloat16", "Float8")),
+    ("tokens/combine.cu", "Bfloat16", "Bfloat16"),
 ]
 
 
@@ -34,7 +35,7 @@ def compile_operator(name: str) -> str:
     """Compile the kernels that reduce an example's elements by an operator of their own."""
     op = operators_gallery.CASES[name].op
     made = user_op._operator(op.fn, op.dtype)
-    kernels.compile_image(Device(), "allreduce.cu", made.template)
+    kernels.compile_image(Device(), "collectives/allreduce.cu", made.template)
     return f"allreduce.cu of {made.cxx}"
 
 

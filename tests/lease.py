@@ -4,9 +4,9 @@ import numpy as np
 
 import pyncclx
 from arrays import get, memory_at, put, synchronize
-from pyncclx.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS
+from pyncclx.memory.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS
 
-CHANNEL = np.dtype(  # ChannelControl of cuda/layout.cuh
+CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
     {
         "names": ["epoch", "heard", "entered", "head", "tail"],
         "formats": ["u4", "u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],

@@ -227,7 +227,7 @@ def kernels_of(machine):
     numba = types.ModuleType("numba")
     numba.cuda = cuda
     fakes = {"numba": numba, "numba.cuda": cuda, "pyncclx.device": device, PACKAGE: package}
-    numba_code = importlib.import_module("pyncclx.devices.numba_code")
+    numba_code = importlib.import_module("pyncclx.backends.numba_code")
     kept = {name: sys.modules.get(name) for name in fakes}
     device_of_package, declare = pyncclx.__dict__.get("device"), numba_code.device_function
 

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from arrays import POISON, Output, get
-from pyncclx.datatypes import TABLE, Datatype
-from pyncclx.layout import Layout
-from pyncclx.ops import Op
+from pyncclx.arrays.datatypes import TABLE, Datatype
+from pyncclx.memory.layout import Layout
+from pyncclx.operators.ops import Op
 
 _PAIRS = {"float_int": "f4", "double_int": "f8", "long_int": "i8", "int_int": "i4", "short_int": "i2"}
 

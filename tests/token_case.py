@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from arrays import get, put
-from pyncclx import token_layout
+from pyncclx.tokens import layout as token_layout
 from routing import Routing, as_float8
 
 FLOAT8 = ml_dtypes.float8_e4m3fn

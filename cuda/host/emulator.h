@@ -69,16 +69,16 @@ struct Launch {
     double watchdog_s;  // a block without progress for so long is stuck
 };
 
-#include "sanitizer.h"
-#include "fiber.h"
-#include "hostile.h"
-#include "block.h"
-#include "barrier.h"
-#include "warp.h"
-#include "ordering.h"
-#include "intrinsics.h"
-#include "pool.h"
-#include "grid.h"
+#include "host/sanitizer.h"
+#include "host/fiber.h"
+#include "host/hostile.h"
+#include "host/block.h"
+#include "host/barrier.h"
+#include "host/warp.h"
+#include "host/ordering.h"
+#include "host/intrinsics.h"
+#include "host/pool.h"
+#include "host/grid.h"
 
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())

@@ -143,7 +143,10 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
     return value;
 }
 inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
-    for (int bits = 1; bits < 32; bits *= 2) value = std::max(value, __shfl_xor_sync(mask, value, bits));
+    for (int bits = 1; bits < 32; bits *= 2) {
+        const unsigned other = __shfl_xor_sync(mask, value, bits);
+        value = value < other ? other : value;
+    }
     return value;
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {

@@ -1,5 +1,5 @@
 // What links between GPUs carry when a kernel only moves memory, and nobody is told; links.py runs it.
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 
 struct Moves {
     const char* from;  // one of both is a peer's memory

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyncclx import driver, mpi_library
+from pyncclx.system import driver, mpi_library
 
 HERE = Path(__file__).parent
 OPERATIONS = "allreduce allgather alltoall reduce_scatter_block bcast reduce gather scatter alltoallv"

@@ -6,7 +6,7 @@
 //   kLines     the same, but every 128 bytes bring their own flag in 8 of them, and no fence is needed
 //
 // A warp sends to one rank, or takes from one, without meeting others: its stream has rings and counters of its own.
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 
 enum Way { kStraight, kStores, kFlags, kLines };
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import Communicator
+from ..communicator.communicator import Communicator
 from . import environment, host_time, peers, plot, sweep
 from .cases import CASES
 from .elements import OPS

@@ -13,8 +13,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import Communicator
 from ..collectives import copy_engine
+from ..communicator.communicator import Communicator
 from . import environment, timing
 from .cases import CASES, Options
 from .memory import Windows

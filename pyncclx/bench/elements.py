@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..datatypes import TABLE
-from ..ops import AVG
+from ..arrays.datatypes import TABLE
+from ..operators.ops import AVG
 
 # Names that nccl-tests have beside NumPy's.
 ALIASES = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}

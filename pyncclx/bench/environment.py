@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..members import most_of_a_device
+from ..team.members import most_of_a_device
 from .peers import Peer, nvls_setting
 
 _PACKAGES: tuple[str, ...] = ("pyncclx", "mpi4py", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch")

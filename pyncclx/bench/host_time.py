@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import NotSupported
-from ..messages.request import Request
-from ..persistent import Prequest
+from ..requests.persistent import Prequest
+from ..requests.request import Request
 from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import memory_of

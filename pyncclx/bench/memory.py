@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import NotSupported
-from ..win import Win
+from ..windows.win import Win
 
 SEND, RECV = 0, 1
 

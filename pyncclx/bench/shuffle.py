@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import Communicator
-from ..token_layout import GROUP
-from ..token_memory import FLOAT8, ITEMSIZE, array_type
+from ..communicator.communicator import Communicator
+from ..tokens.layout import GROUP
+from ..tokens.row_types import FLOAT8, ITEMSIZE, array_type
 from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import on_host, resolve
+from .. import backends
+from ..arrays.buffers import on_host, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
-from ..layout import REDUCE, Layout
+from ..launch.call import Call, check_fits, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .choice import Choice, as_spans
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
-from .launch import Call, check_fits, is_in_place
+from .ladders import as_spans
 from .transformed import transformed
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -35,7 +36,7 @@ def allgather(
     if on_host(sendbuf, recvbuf):
         return None
     check_algorithm("Allgather", algorithm)
-    device = devices.select()
+    device = backends.select()
     recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
     if is_in_place(sendbuf):
         send, address = recv, recv.address + comm.rank * recv.nbytes

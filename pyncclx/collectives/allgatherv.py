@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import on_host, resolve
+from .. import backends
+from ..arrays.buffers import on_host, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
-from ..layout import Layout
+from ..launch.call import Call, check_fits, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
 from .blocks import pack, resolve_blocks
-from .choice import Choice, as_spans
-from .launch import Call, check_fits, is_in_place
+from .ladders import as_spans
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -31,7 +32,7 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
     send, address, mine = blocks.buffer, blocks.address(comm.rank), blocks.nbytes[comm.rank]
     if not is_in_place(sendbuf):
-        send = resolve(sendbuf, "Allgatherv: sendbuf", writable=False, device=devices.select())
+        send = resolve(sendbuf, "Allgatherv: sendbuf", writable=False, device=backends.select())
         address = send.address
         check_fits("Allgatherv", send.nbytes, mine)
     arguments = pack(address, blocks.buffer.address, mine, 0, blocks)

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops
-from ..buffers import on_host, resolve
-from ..layout import REDUCE, Layout
+from .. import backends
+from ..arrays.buffers import on_host, resolve
+from ..launch.call import Call, check_equal, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .choice import BESIDE_WINDOWS_NBYTES, FEW_FOLD, Choice, Rung, climb, half_of_lines, in_lines, pipeline
-from .launch import Call, check_equal, is_in_place
+from ..operators import ops
+from .ladders import BESIDE_WINDOWS_NBYTES, FEW_FOLD, Rung, climb, half_of_lines, in_lines, pipeline
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 # One shot sends the vector size - 1 times, two shots about twice, after one more trip.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
@@ -40,7 +42,7 @@ def allreduce(
     """See `Intracomm.Allreduce`."""
     if on_host(sendbuf, recvbuf):
         return None
-    device = devices.select()
+    device = backends.select()
     recv = resolve(recvbuf, "Allreduce: recvbuf", writable=True, device=device)
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
     check_equal("Allreduce", send, recv)

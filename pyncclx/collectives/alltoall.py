@@ -5,19 +5,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import on_host, resolve
+from .. import backends
+from ..arrays.buffers import on_host, resolve
 from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
-from ..layout import REDUCE, Layout
+from ..launch.call import Call, check_fits, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import REDUCE, Layout
 from ..numba_kernels import calls as numba
-from .choice import Choice, as_spans
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
-from .launch import Call, check_fits, is_in_place
+from .ladders import as_spans
 from .transformed import transformed
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -36,7 +37,7 @@ def alltoall(
     if on_host(sendbuf, recvbuf):
         return None
     check_algorithm("Alltoall", algorithm)
-    device = devices.select()
+    device = backends.select()
     recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
     send = recv
     if not is_in_place(sendbuf):

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import devices
-from ..buffers import Buffer, on_device, on_host, resolve, resolve_dynamic, resolve_vector
+from .. import backends
+from ..arrays.buffers import Buffer, on_device, on_host, resolve, resolve_dynamic, resolve_vector
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
-from ..layout import ALLTOALLV, NO_ROWS, Layout, pack_rows
+from ..launch.call import Call, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import ALLTOALLV, FIXED, NO_ROWS, Layout, pack_rows
 from ..numba_kernels import calls as numba
-from .alltoallv_options import FIXED, IN_SLOTS, PLACEMENTS, Wanted
+from .alltoallv_options import IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
-from .choice import Choice, as_announced, most_of
-from .launch import Call, is_in_place
+from .ladders import as_announced, most_of
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 MOST_ANNOUNCED = 1 << 32  # rows of a sendbuf whose places travel, in half a word, with the counts
 OUTPUTS = ("recvbuf counts", "recvbuf displs", "total", "status", "all_lengths of segments")
@@ -70,7 +71,7 @@ def counts_on_device(spec: Any) -> bool:
 
 def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
     """MPI's form."""
-    device, size = devices.select(), comm.size
+    device, size = backends.select(), comm.size
     recv, counts, displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, counts, displs
     if not is_in_place(sendbuf):
@@ -93,7 +94,7 @@ def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
     """Counts on the device."""
-    device, size, layout = devices.select(), comm.size, wanted.placement
+    device, size, layout = backends.select(), comm.size, wanted.placement
     wanted.check()
     send, recv, arrays = _resolve(sendbuf, recvbuf, wanted, size, device)
     segments = None if wanted.segments is None else read_segments(wanted.segments, size, device)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+from ..memory.layout import PACKED, PLACED, SENDER, SLOTS
 from ..numba_kernels import calls as numba
 
-PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/layout.cuh
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
 IN_SLOTS = ("slots", "sender")
 

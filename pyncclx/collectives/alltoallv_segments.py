@@ -6,17 +6,17 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..buffers import Buffer, resolve
+from ..arrays.buffers import Buffer, resolve
 from ..errors import NotSupported
-from ..layout import ALLTOALLV, NO_ROWS, Layout
-from ..team import OPERATIONS, Plan, Team
-from .choice import Choice
-from .launch import Call
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.layout import ALLTOALLV, NO_ROWS, Layout
+from ..team.team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
-SEGMENTS = struct.Struct("=3Q2q7Q")  # SegmentsArgs of cuda/alltoallv_segments.cu after its AlltoallvArgs
+SEGMENTS = struct.Struct("=3Q2q7Q")  # SegmentsArgs of cuda/collectives/alltoallv_segments.cu after its AlltoallvArgs
 WORD_NBYTES = 8
 
 

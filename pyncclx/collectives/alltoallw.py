@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import devices
-from ..buffers import Buffer, on_host
+from .. import backends
+from ..arrays.buffers import Buffer, on_host
 from ..derived.calls import Packed, reserve, with_copies
 from ..derived.packing import Part
 from ..derived.typed import Typed, aligned, resolve_each
-from ..layout import Layout
+from ..launch.call import Call, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
 from .alltoallv import choose as choose_exchange
 from .alltoallv import in_bytes
-from .choice import Choice, most_of
-from .launch import Call, is_in_place
+from .ladders import most_of
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 __all__ = ["alltoallw", "arrange", "choose", "exchange"]
 
@@ -37,7 +38,7 @@ def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Alltoallw`."""
     if on_host(sendbuf, recvbuf):
         return None
-    device, ranks = devices.select(), range(comm.size)
+    device, ranks = backends.select(), range(comm.size)
     recv = resolve_each(recvbuf, "Alltoallw: recvbuf", comm.size, writable=True, device=device)
     received = arrange(recv, zip(ranks, recv.parts, strict=True), comm.size)
     if is_in_place(sendbuf):

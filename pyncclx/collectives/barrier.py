@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..layout import Layout
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
-from .choice import Choice
-from .launch import Call
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

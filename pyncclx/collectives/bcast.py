@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import on_host, resolve
+from .. import backends
+from ..arrays.buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
-from ..layout import REDUCE, Layout
-from .choice import Choice, Rung, as_chunks, chain, climb, in_lines
+from ..launch.call import Call, check_root
+from ..launch.choice import Choice
+from ..memory.layout import REDUCE, Layout
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
-from .launch import Call, check_root
+from .ladders import Rung, as_chunks, chain, climb, in_lines
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 # root sends the message size - 1 times: worth it for the trip it saves while it is short.
 DIRECT_NBYTES = 384 << 10  # that leave root
@@ -39,7 +40,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
     if on_host(buf):
         return None
     root = check_root(comm, "Bcast", root)
-    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=devices.select())
+    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=backends.select())
     nbytes = buffer.nbytes
 
     def rounds_of(bases: list[int]) -> Rounds:

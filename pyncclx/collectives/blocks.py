@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import devices
-from ..buffers import Buffer, on_host, resolve, resolve_vector, where
+from .. import backends
+from ..arrays.buffers import Buffer, on_host, resolve, resolve_vector, where
 from ..errors import MPIError, NotSupported
-from ..layout import MAX_RANKS, pack_rows
-from .launch import is_in_place
+from ..launch.call import is_in_place
+from ..memory.layout import MAX_RANKS, pack_rows
 
-BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/blocks.cuh after its Team, without its two rows
+BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/exchange/blocks.cuh after its Team, without its two rows
 
 
 class Blocks(NamedTuple):
@@ -58,7 +58,7 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
         As `buffers.resolve_vector`.
     """
     name, writable = f"{operation}: {argument}", argument == "recvbuf"
-    buffer, counts, displs = resolve_vector(spec, name, comm.size, writable=writable, device=devices.select())
+    buffer, counts, displs = resolve_vector(spec, name, comm.size, writable=writable, device=backends.select())
     if not isinstance(counts, list) or not isinstance(displs, list):
         raise NotSupported(f"{name} has counts or displs on the device, which only Alltoallv takes; give them as lists")
     return blocks_of(buffer, counts, displs)
@@ -82,7 +82,7 @@ def resolve_elsewhere(comm: MPI.Comm, spec: Any, operation: str, argument: str) 
     if is_in_place(spec):
         text = f"{operation}: {argument} is {spec!r} on rank {comm.rank}; only root's can be in place"
         raise MPIError(MPI.ERR_ARG, text)
-    return resolve(spec, f"{operation}: {argument}", writable=argument == "recvbuf", device=devices.select())
+    return resolve(spec, f"{operation}: {argument}", writable=argument == "recvbuf", device=backends.select())
 
 
 def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:

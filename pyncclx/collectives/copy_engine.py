@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from ..buffers import Buffer
+from ..arrays.buffers import Buffer
 from ..errors import NotSupported
-from ..layout import Layout
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.layout import Layout
 from ..numba_kernels.calls import NAME as NUMBA
-from ..team import Plan, Team
+from ..team.team import Plan, Team
 from . import barrier
-from .choice import Choice
-from .launch import Call
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 NAME = "copy_engine"  # of the algorithm
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")

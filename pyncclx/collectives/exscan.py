@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .launch import Call
+from ..launch.call import Call
 from .scan import choose, prefix
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 __all__ = ["choose", "exscan"]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import Buffer, resolve
+from .. import backends
+from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
-from ..layout import REDUCE, Layout
+from ..launch.call import Call, check_fits, check_root, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import REDUCE, Layout
 from .blocks import resolve_elsewhere, rooted_on_host
-from .choice import Choice, as_spans
-from .launch import Call, check_fits, check_root, is_in_place
+from .ladders import as_spans
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -40,7 +41,7 @@ def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Bu
     if comm.rank != root:
         send = resolve_elsewhere(comm, sendbuf, "Gather", "sendbuf")
         return send, send, send.address
-    device = devices.select()
+    device = backends.select()
     recv = resolve(recvbuf, "Gather: recvbuf", writable=True, device=device, blocks=comm.size)
     if is_in_place(sendbuf):
         return recv, recv, recv.address + root * recv.nbytes

@@ -15,15 +15,15 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from .. import devices
-from ..buffers import on_host
+from .. import backends
+from ..arrays.buffers import on_host
 from ..derived.packing import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
+from ..launch.call import Call
 from .alltoallw import arrange, choose, exchange
-from .launch import Call
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 __all__ = ["CALLS", "choose"]
 
@@ -51,7 +51,7 @@ def _maker(operation: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Ca
         edges = _edges_of(comm)
         if edges is None or on_host(sendbuf, recvbuf):
             return None
-        device, sources, destinations = devices.select(), edges.sources, edges.destinations
+        device, sources, destinations = backends.select(), edges.sources, edges.destinations
         send = resolve_send(sendbuf, f"{operation}: sendbuf", len(destinations), writable=False, device=device)
         recv = resolve_recv(recvbuf, f"{operation}: recvbuf", len(sources), writable=True, device=device)
         sent = [(destinations[edge], send.parts[edge]) for edge in edges.order]

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops, user_op
-from ..buffers import on_host, resolve, where
-from ..datatypes import Datatype
+from .. import backends
+from ..arrays.buffers import on_host, resolve, where
+from ..arrays.datatypes import Datatype
 from ..errors import MPIError
-from ..layout import PACK_NBYTES, REDUCE, Layout
-from .choice import BESIDE_WINDOWS_NBYTES, Choice, Rung, chain, climb, in_lines, pipeline
-from .launch import Call, check_equal, check_root, is_in_place
+from ..launch.call import Call, check_equal, check_root, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import PACK_NBYTES, REDUCE, Layout
+from ..operators import ops, user_op
+from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, climb, in_lines, pipeline
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 # root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 ONE_SHOT_NBYTES = 1200 << 10  # that reach root
@@ -39,7 +41,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
 
 
 def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
-    """Whether partial results can go from rank to rank, once over each link (cuda/reduce_chain.cu)."""
+    """Whether partial results can go from rank to rank, once over each link (cuda/collectives/reduce_chain.cu)."""
     operator = user_op.named(template)
     whole = operator is None or operator.group_nbytes == PACK_NBYTES
     return root in (0, 1, size - 1) and whole and datatype.name not in ops.HALVES
@@ -53,7 +55,7 @@ def reduce(
     if on_host(sendbuf, recvbuf if at_root or where(sendbuf) is None else None):
         return None
     root = check_root(comm, "Reduce", root)
-    device = devices.select()
+    device = backends.select()
     if at_root:
         recv = resolve(recvbuf, "Reduce: recvbuf", writable=True, device=device)
         send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops, vectors
-from ..buffers import Buffer, on_host, resolve
+from .. import backends
+from ..arrays import vectors
+from ..arrays.buffers import Buffer, on_host, resolve
 from ..errors import MPIError
-from ..layout import Layout
-from ..team import Plan, Team
+from ..launch.call import Call, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
+from ..operators import ops
+from ..team.team import Plan, Team
 from .blocks import Blocks, blocks_of, pack
-from .choice import ONE_SHOT_NBYTES, Choice, by_length
-from .launch import Call, is_in_place
+from .ladders import ONE_SHOT_NBYTES, by_length
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -67,7 +70,7 @@ def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:
     """The send buffer, cut into blocks, and the receive buffer; in place they are one."""
-    name, device = "Reduce_scatter", devices.select()
+    name, device = "Reduce_scatter", backends.select()
     recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
     if is_in_place(sendbuf):
         counts = _counts(comm, recvcounts)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops
-from ..buffers import Buffer, on_host, resolve
-from ..layout import PACK_NBYTES, REDUCE, Layout
-from .choice import FEW_FOLD, ONE_SHOT_NBYTES, Choice, Rung, climb, in_lines, pipeline
-from .launch import Call, is_in_place
+from .. import backends
+from ..arrays.buffers import Buffer, on_host, resolve
+from ..launch.call import Call, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import PACK_NBYTES, REDUCE, Layout
+from ..operators import ops
+from .ladders import FEW_FOLD, ONE_SHOT_NBYTES, Rung, climb, in_lines, pipeline
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 MOST_OF_PACKETS = 4 << 10  # longer blocks go as lines, where there are
@@ -54,7 +56,7 @@ def reduce_scatter_block(
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
     """The send buffer, whose count is that of one block, and the receive buffer."""
-    device, name = devices.select(), "Reduce_scatter_block"
+    device, name = backends.select(), "Reduce_scatter_block"
     if is_in_place(sendbuf):
         whole = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device, blocks=comm.size)
         return whole, whole

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import devices, ops
-from ..buffers import on_host, resolve
-from ..layout import Layout
-from .choice import Choice, by_length
-from .launch import Call, check_equal, is_in_place
+from .. import backends
+from ..arrays.buffers import on_host, resolve
+from ..launch.call import Call, check_equal, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
+from ..operators import ops
+from .ladders import by_length
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
-SCAN = struct.Struct("=QQQi4xi4x")  # ScanArgs of cuda/scan.cu after its Team
+SCAN = struct.Struct("=QQQi4xi4x")  # ScanArgs of cuda/collectives/scan.cu after its Team
 
 # One shot sends the vector size - 1 times from rank 0, two shots about twice.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
@@ -42,7 +44,7 @@ def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str |
     """The call of "Scan" or "Exscan"."""
     if on_host(sendbuf, recvbuf):
         return None
-    device = devices.select()
+    device = backends.select()
     recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device)
     send = recv if is_in_place(sendbuf) else resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device)
     check_equal(operation, send, recv)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices
-from ..buffers import Buffer, resolve
+from .. import backends
+from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
-from ..layout import Layout
+from ..launch.call import Call, check_root, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
 from .blocks import check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
-from .choice import Choice, as_announced, most_of
-from .launch import Call, check_root, is_in_place
+from .ladders import as_announced, most_of
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -42,6 +43,6 @@ def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[
     send = blocks.buffer
     if is_in_place(recvbuf):
         return (send,), pack(send.address, blocks.address(root), blocks.nbytes[root], root, blocks)
-    recv = resolve(recvbuf, "Scatterv: recvbuf", writable=True, device=devices.select())
+    recv = resolve(recvbuf, "Scatterv: recvbuf", writable=True, device=backends.select())
     check_room("Scatterv", blocks.nbytes[root], recv.nbytes)
     return (send, recv), pack(send.address, recv.address, recv.nbytes, root, blocks)

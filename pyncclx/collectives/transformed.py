@@ -7,18 +7,20 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import devices, row_transform
-from ..arrays import in_c_order
-from ..buffers import on_host, resolve
+from .. import backends
+from ..arrays.buffers import on_host, resolve
+from ..arrays.readers import in_c_order
 from ..errors import NotSupported
-from ..layout import Layout
-from .choice import Choice, as_spans
-from .launch import Call, is_in_place
+from ..launch.call import Call, is_in_place
+from ..launch.choice import Choice
+from ..memory.layout import Layout
+from ..operators import row_transform
+from .ladders import as_spans
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
-ARGUMENTS = struct.Struct("=QQQq4Q")  # TransformedArgs of cuda/transformed.cu after its Team
+ARGUMENTS = struct.Struct("=QQQq4Q")  # TransformedArgs of cuda/collectives/transformed.cu after its Team
 
 
 @lru_cache  # the same few sizes come again and again
@@ -43,7 +45,7 @@ def transformed(
         raise NotSupported(f"{operation}: transform is for two device arrays, not for host arrays nor in place")
     if algorithm is not None:
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; with transform there is one, leave it out")
-    device, blocks = devices.select(), comm.size
+    device, blocks = backends.select(), comm.size
     recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device, blocks=blocks)
     sent_blocks = blocks if operation == "Alltoall" else 1
     send = resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device, blocks=sent_blocks)

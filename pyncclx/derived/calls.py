@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
-from .. import devices
-from ..collectives.launch import Call, is_in_place
+from .. import backends
 from ..errors import DerivedDatatype
-from ..team import Plan, Team
+from ..launch.call import Call, is_in_place
+from ..team.team import Plan, Team
 from .packing import PACK, UNPACK, packing_of
 from .typed import Typed, aligned, resolve_blocks, resolve_typed
 
@@ -77,7 +77,7 @@ def _in_bytes(
     written: set[str],
 ) -> Call | None:
     """The call with each argument in `kinds` as bytes; `read` and `written` are those that the operation does."""
-    device = devices.select()
+    device = backends.select()
     typed = {}
     for name, kind in kinds.items():
         label, writable = f"{operation}: {name}", name in written

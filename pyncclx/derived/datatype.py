@@ -7,13 +7,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import arrays, devices
-from ..base import Base
-from ..buffers import on_host, resolve, where
-from ..collectives.launch import stream_for
+from .. import backends
+from ..arrays import readers
+from ..arrays.buffers import on_host, resolve, where
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
 from ..staging.requests import LikeMpi4py
+from ..team.base import Base
+from ..team.streams import stream_for
 from .packing import PACK, UNPACK, packing_of
 from .typed import resolve_typed
 from .typemap import typemap_of
@@ -115,7 +116,7 @@ def _move(
     comm: MPI.Comm,
 ) -> int:
     """Enqueue what packs, or unpacks, as many elements as `unpacked` has room for; the position behind them."""
-    device, (array, name), (memory, packed_name) = devices.select(), unpacked, packed
+    device, (array, name), (memory, packed_name) = backends.select(), unpacked, packed
     room = resolve([array, MPI.BYTE], f"{operation}: {name}", writable=kernel == UNPACK, device=device)
     target = resolve([memory, MPI.BYTE], f"{operation}: {packed_name}", writable=kernel == PACK, device=device)
     count = room.nbytes // max(typemap_of(datatype).extent, 1)
@@ -138,7 +139,7 @@ def _move(
 
 def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
     """MPI's call: of device arrays, on host copies."""
-    if arrays.host_arrays() or on_host(inbuf, outbuf):
+    if readers.host_arrays() or on_host(inbuf, outbuf):
         return call(inbuf, outbuf)
     if (where(inbuf), where(outbuf)) != ("device", "device"):
         raise NotSupported(f"{operation}: one array is on the device, one in host memory; copy one of them")

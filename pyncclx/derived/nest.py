@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST_DIMS = 6  # of a nest: kMostDims of cuda/datatype.cu
+MOST_DIMS = 6  # of a nest: kMostDims of cuda/derived/packing.cu
 MOST_NESTS = 16  # of a datatype, and of a launch: kMostNests
 
 Integers = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Pack and unpack: parts of an array's memory, each of some datatype, as launches of the kernels of datatype.cu."""
+"""Pack and unpack: parts of an array's memory, each of some datatype, as launches of the kernels of packing.cu."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .. import kernels
-from ..devices import Device, Function, Upload
+from ..backends import Device, Function, Upload
 from ..errors import NotSupported
+from ..launch import kernels
 from .nest import MOST_DIMS, MOST_NESTS, Nest, Runs, cut, repeat
 from .typemap import Typemap
 
@@ -62,7 +62,7 @@ class Packing:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._functions = kernels.load_alone(device, "datatype.cu")
+        self._functions = kernels.load_alone(device, "derived/packing.cu")
         self._threads = min(device.threads, THREADS)
         self._tables: dict[bytes, Upload] = {}
         self._kept: dict[bytes, Upload] = {}  # of captured launches

@@ -9,9 +9,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import vectors
-from ..buffers import Buffer, resolve, spec_parts
-from ..devices import Device
+from ..arrays import vectors
+from ..arrays.buffers import Buffer, resolve, spec_parts
+from ..backends import Device
 from ..errors import MPIError
 from .packing import WIDEST, Part
 from .typemap import Typemap, typemap_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from .. import datatypes
+from ..arrays import datatypes
 from ..errors import DerivedDatatype, NotSupported
 from .nest import Nest, Nests, join, place, repeat
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import layout
-from ..devices import Device, Function
+from ..arrays.vectors import integer
+from ..backends import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
-from ..kernel_errors import ABORTED
-from ..members import timeout
-from ..team import Team
-from ..vectors import integer
-from .open_receives import LOCK
+from ..memory import layout
+from ..requests.awaited import LOCK
+from ..team.kernel_errors import ABORTED
+from ..team.members import timeout
+from ..team.team import Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
 # In the error record; the names of the methods.

@@ -6,8 +6,7 @@ import functools
 import struct
 from typing import Any, NamedTuple
 
-#: Begins every envelope; nobody's data begins so by accident.
-MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
+from ..requests.checked import MAGIC
 
 # How the data travels.
 EMPTY = 0  # there is none

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..buffers import Buffer
+from ..arrays.buffers import Buffer
+from ..requests.request import Request, request_of
 from .calls import Pending, after, begin_to_receive, no_source, outgoing_of, posted, resolved, tell
 from .receive import Incoming
-from .request import Request, request_of
 from .send import Outgoing
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
-    from ..base import Base
     from .endpoint import Endpoint
+    from .mail import Correspondent
 
 
 def exchange(
-    comm: Base,
+    comm: Correspondent,
     sendbuf: Any,
     dest: int,
     sendtag: int,
@@ -44,7 +44,7 @@ def exchange(
 
 
 def exchange_in_place(
-    comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
+    comm: Correspondent, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
 ) -> None:
     """Sendrecv_replace."""
     own = _copied(comm, "Sendrecv_replace", buf)
@@ -52,7 +52,7 @@ def exchange_in_place(
 
 
 def iexchange(
-    comm: Base,
+    comm: Correspondent,
     sendbuf: Any,
     dest: int,
     sendtag: int,
@@ -67,7 +67,7 @@ def iexchange(
     return together(receiving, request_of(Pending(comm, outgoing, MPI.Status())))
 
 
-def iexchange_in_place(comm: Base, buf: Any, dest: int, sendtag: int, source: int, recvtag: int) -> Request:
+def iexchange_in_place(comm: Correspondent, buf: Any, dest: int, sendtag: int, source: int, recvtag: int) -> Request:
     """Isendrecv_replace."""
     operation = "Isendrecv_replace"
     return iexchange(comm, _copied(comm, operation, buf), dest, sendtag, buf, source, recvtag, operation)
@@ -80,7 +80,7 @@ def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
 
 
 def _begin(
-    comm: Base,
+    comm: Correspondent,
     endpoint: Endpoint,
     operation: str,
     sendbuf: Any,
@@ -119,7 +119,7 @@ def _status_of(incoming: Incoming | None) -> MPI.Status:
     return incoming.status if incoming else no_source()
 
 
-def _copied(comm: Base, operation: str, buf: Any) -> Buffer:
+def _copied(comm: Correspondent, operation: str, buf: Any) -> Buffer:
     """A copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
     endpoint = comm.endpoint
     buffer, stream = resolved(endpoint, f"{operation}: buf", buf, writable=True)

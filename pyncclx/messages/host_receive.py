@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import datatypes
-from ..buffers import Buffer, spec_parts
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer, spec_parts
 from ..errors import MPIError
-from .checked import Checked
+from ..requests.checked import MAGIC, Checked
 from .endpoint import Endpoint
-from .envelope import ENVELOPE_NBYTES, MAGIC, inline_nbytes, unpack
+from .envelope import ENVELOPE_NBYTES, inline_nbytes, unpack
 from .probe import Held
 from .receive import Incoming
 
 if TYPE_CHECKING:
-    from ..base import Base
+    from .mail import Correspondent
 
 MOST_MORE = inline_nbytes(1) - 1  # bytes that a message with a device array's data may be longer than that
 
@@ -35,7 +35,7 @@ class Found(Incoming):
         self.launch()
 
 
-def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
+def receive(comm: Correspondent, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
     """A receive of a host array: mpi4py's `call`. If it has got a device array's message, bring the data."""
     known = MPI.Status() if status is None else status
     try:
@@ -49,7 +49,7 @@ def receive(comm: Base, call: Callable[[MPI.Status], None], recvbuf: Any, status
         _check(comm, _host_memory(recvbuf), known)
 
 
-def ireceive(comm: Base, request: MPI.Request, buf: Any, held: Held | None = None) -> Checked:
+def ireceive(comm: Correspondent, request: MPI.Request, buf: Any, held: Held | None = None) -> Checked:
     """An Irecv of a host array: mpi4py's request, but waiting for it does the same."""
     checked, memory = Checked(request), _host_memory(buf)  # now: when it is over, the datatype may have been freed
 
@@ -62,13 +62,13 @@ def ireceive(comm: Base, request: MPI.Request, buf: Any, held: Held | None = Non
     return checked
 
 
-def _check(comm: Base, memory: Any, status: MPI.Status) -> None:
+def _check(comm: Correspondent, memory: Any, status: MPI.Status) -> None:
     received = status.Get_count(MPI.BYTE)
     if received >= ENVELOPE_NBYTES and memory is not None and bytes(memory[: len(MAGIC)]) == MAGIC:
         _unwrap(comm, memory, received, status)
 
 
-def _unwrap(comm: Base, memory: Any, received: int, status: MPI.Status) -> None:
+def _unwrap(comm: Correspondent, memory: Any, received: int, status: MPI.Status) -> None:
     """Replace a device array's message in host memory by its data.
 
     The program's stream may wait for a peer that waits for this: nothing of it is on that.

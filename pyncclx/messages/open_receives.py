@@ -1,53 +1,15 @@
-"""The receives of this process that are open: posted, and without a kernel on a stream so far.
-
-Whoever gives a stream what may wait for peers looks here first. It may wait for the very peer whose message a receive
-is for, and that one for the receive, which must not come behind it on the same stream, then.
-"""
+"""What the process does with its open receives: it looks for their messages, and launches their kernels."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from mpi4py import MPI
 
-from ..devices import Device
+from ..backends import Device
+from ..requests.awaited import LOCK, OPEN, Awaited
 from .watcher import Watcher
-
-
-class Awaited(Protocol):
-    """A receive that is open."""
-
-    clock: int
-    come: bool  # its message
-    launched: bool
-    wanted: bool  # by a call that makes the program's stream wait for it
-
-    def arrived(self) -> bool:
-        """Look whether its envelope is here; True once."""
-
-    def leave(self) -> None:
-        """Leave the order of its stream, as that is by now."""
-
-    def is_due(self) -> bool:
-        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream."""
-
-    def launch(self) -> None:
-        """Move the data."""
-
-
-OPEN: list[Awaited] = []
-LOCK = threading.RLock()  # of whoever changes the list, or looks for a message of a receive in it
-
-
-def make_way() -> None:
-    """Let open receives go on, whatever their streams are given to wait for after this."""
-    if OPEN:
-        with LOCK:
-            for receive in OPEN:
-                receive.leave()
 
 
 class OpenReceives:

@@ -16,7 +16,7 @@ import threading
 from collections import Counter, OrderedDict
 from pathlib import Path
 
-from ..devices import Device, Peer
+from ..backends import Device, Peer
 from .envelope import Envelope, Sender
 
 _ANSWER = struct.Struct("=16sQ")  # token, Envelope.answer

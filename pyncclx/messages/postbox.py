@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import kernels
-from ..devices import Device, Watch
+from ..backends import Device, Watch
+from ..launch import kernels
+from ..requests.awaited import LOCK
 from .envelope import Sender
-from .open_receives import LOCK, OpenReceives
+from .open_receives import OpenReceives
 from .peers import Opened, Readers, this_node
 from .places import Places
 
@@ -65,7 +66,7 @@ class Postbox(OpenReceives):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self.functions = kernels.load_alone(device, "point_to_point.cu")
+        self.functions = kernels.load_alone(device, "messages/point_to_point.cu")
         self.memory = device.allocate_exported(NBYTES)
         self.uid = uuid.uuid4().bytes
         self.readers = Readers()

@@ -15,7 +15,7 @@ from .begin import GAP, parted
 from .envelope import may_be_one, unpack
 
 if TYPE_CHECKING:
-    from ..base import Base
+    pass
 
 _itself = MPI.COMM_NULL  # this process alone; made at the first use
 _sent: list[tuple[MPI.Request, Any]] = []  # what has not been received yet
@@ -58,48 +58,6 @@ class Held(NamedTuple):
             self.tell(status)
             status.Set_error(MPI.SUCCESS)
             status.Set_elements(MPI.BYTE, self.nbytes)
-
-
-def find(comm: Base, source: int, tag: int) -> Held | None:
-    """The first message that an earlier probe has taken."""
-    held = comm.state.held
-    return next((each for each in held if each.fits(source, tag)), None) if held else None
-
-
-def look(comm: Base, source: int, tag: int) -> Held | None:
-    """The same, read."""
-    held = find(comm, source, tag)
-    if held is None:
-        return None
-    read = held.read()
-    comm.state.held[comm.state.held.index(held)] = read
-    return read
-
-
-def take(comm: Base, source: int, tag: int) -> Held | None:
-    """The same, to be received."""
-    held = find(comm, source, tag)
-    if held is not None:
-        comm.state.held.remove(held)
-    return held
-
-
-def hold(comm: Base, known: MPI.Status) -> Held | None:
-    """Take a message that a probe has found, if it may be an envelope: the next probe or receive finds it here.
-
-    Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
-    MPI.ANY_TAG must get them first.
-    """
-    if not may_be_one(known.Get_elements(MPI.BYTE)):
-        return None
-    status = MPI.Status()
-    while True:
-        held = Held.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
-        if held.tag == known.tag:
-            held = held.read()
-        comm.state.held.append(held)
-        if held.tag == known.tag:
-            return held
 
 
 def _to_itself(message: MPI.Message, received: int) -> tuple[int, MPI.Message]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..buffers import Buffer
-from ..devices import Event
+from ..arrays.buffers import Buffer
+from ..backends import Event
 from ..errors import MPIError
 from .endpoint import PULL, Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope, Sender, inline_nbytes, unpack

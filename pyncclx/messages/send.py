@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import Buffer
-from ..devices.exported import Exported
+from ..arrays.buffers import Buffer
+from ..backends.exported import Exported
 from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, inline_nbytes, pack

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..buffers import Buffer, resolve
+from ..arrays.buffers import Buffer, resolve
+from ..backends import Device, Upload
 from ..derived.packing import PACK, UNPACK, packing_of
 from ..derived.typed import Typed, resolve_typed
-from ..devices import Device, Upload
 from ..errors import DerivedDatatype
-from ..keys import NoKey, key_of
+from ..launch.keys import NoKey, key_of
 from .endpoint import Endpoint
 
 MOST_KNOWN = 1024  # buffers of a communicator's messages

@@ -10,17 +10,30 @@ import atexit
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mpi4py import MPI
 
-if TYPE_CHECKING:
-    from .open_receives import OpenReceives
+from ..backends import Device
 
 PAUSE_S = 1e-3  # of a program that looks for its messages within this time it takes no notice
 LONGEST_PAUSE_S = 16e-3  # as long as the program does so: each look takes the interpreter from it
 QUIET = 64  # pauses in which nothing was open, until it sleeps: to be woken takes the program longer than a pause
 _END_S = 5.0  # that the end of the program waits for a look to end
+
+
+class Receives(Protocol):
+    """The open receives, as it sees them."""
+
+    device: Device
+    turn: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether none is open."""
+
+    def help(self) -> None:
+        """Launch those that senders may be waiting for."""
 
 
 class Watcher:
@@ -32,7 +45,7 @@ class Watcher:
         Whether it wants to be woken when a receive is posted.
     """
 
-    def __init__(self, receives: OpenReceives) -> None:
+    def __init__(self, receives: Receives) -> None:
         self.asleep = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._receives = receives
         self._posted = threading.Event()

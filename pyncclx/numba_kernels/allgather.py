@@ -1,12 +1,11 @@
-"""Allgather, written in Python: the twin of cuda/allgather.cu. In place: send is this rank's block of recv."""
+"""Allgather, written in Python: twin of cuda/collectives/allgather.cu. In place: send is this rank's block of recv."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pyncclx.device as d
-
+from .. import device as d
 from .exchange import (
     after,
     chunks,

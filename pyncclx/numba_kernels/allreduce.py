@@ -1,4 +1,4 @@
-"""Allreduce, written in Python: the twin of cuda/allreduce.cu, with the same bits. In place: send is recv.
+"""Allreduce, written in Python: the twin of cuda/collectives/allreduce.cu, with the same bits. In place: send is recv.
 
 A kernel is made for one element type, one operator and one number of ranks: the loop over the ranks is unrolled.
 """
@@ -10,8 +10,7 @@ from typing import Any
 
 from numba import cuda
 
-import pyncclx.device as d
-
+from .. import device as d
 from .exchange import after, chunks, last_turn, leave, longest_chunk, meet, next_turn, packets, part_of, peer_of_warp
 from .workspace import packet_nbytes
 

@@ -1,12 +1,11 @@
-"""Alltoall, written in Python: the twin of cuda/alltoall.cu. In place: a piece leaves before it is replaced."""
+"""Alltoall, written in Python: twin of cuda/collectives/alltoall.cu. In place: a piece leaves before it is replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pyncclx.device as d
-
+from .. import device as d
 from .exchange import (
     after,
     chunks,

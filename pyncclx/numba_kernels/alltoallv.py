@@ -1,4 +1,4 @@
-"""Alltoallv with counts on the device, written in Python: the twin of cuda/alltoallv.cu.
+"""Alltoallv with counts on the device, written in Python: the twin of cuda/collectives/alltoallv.cu.
 
 In the first turn every rank tells every peer how many rows it sends, and how long its longest message is. Short
 messages follow at once, as packets in the same slot. From the longest message of all, every rank knows how many more
@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-import pyncclx.device as d
-from pyncclx.collectives.alltoallv_options import PLACED, SENDER, SLOTS
-from pyncclx.devices import numba_code
-from pyncclx.kernel_errors import BAD_COUNTS
-from pyncclx.layout import MAX_RANKS
-
+from .. import device as d
+from ..backends import numba_code
+from ..memory.layout import MAX_RANKS, PLACED, SENDER, SLOTS
+from ..team.kernel_errors import BAD_COUNTS
 from .exchange import (
     after,
     chunks,

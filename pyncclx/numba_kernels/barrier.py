@@ -1,11 +1,11 @@
-"""Barrier, written in Python: the twin of cuda/barrier.cu."""
+"""Barrier, written in Python: the twin of cuda/collectives/barrier.cu."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import pyncclx.device as d
+from .. import device as d
 
 
 def barrier(size: int) -> Callable[..., None]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..buffers import Buffer
-from ..collectives.choice import Choice
-from ..collectives.launch import Call
-from ..layout import Layout
-from .compiled import PREFIX, check_aligned, pack, template
+from ..arrays.buffers import Buffer
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.layout import Layout
+from .compiled import PREFIX, check_aligned, function_of, pack, template
 from .workspace import BLOCKS, packet_nbytes, workspace_of
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 NAME = "numba"  # of the algorithm
 WORTH_A_BLOCK = 1024  # bytes of a message that goes as packets
@@ -81,7 +81,8 @@ def choose_alltoallv(layout: Layout, nbytes: int, name: str) -> Choice:
 
 def barrier(comm: Intracomm) -> Call:
     """See `Intracomm.Barrier`."""
-    return Call("Barrier", choose_barrier, (NAME,), (), pack(workspace_of(comm, "Barrier")), (), (NAME,))
+    arguments = pack(workspace_of(comm, "Barrier"))
+    return Call("Barrier", choose_barrier, (NAME,), (), arguments, (), (NAME,), load=function_of)
 
 
 def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Call:
@@ -92,14 +93,16 @@ def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Ca
     nbytes = recv.nbytes
     arguments = pack(workspace_of(comm, "Allreduce"), send.address, recv.address, nbytes)
     signature = (recv.count, *kind, NAME)
-    return Call("Allreduce", choose_allreduce, (nbytes,), kind, arguments, (send, recv), signature, nbytes == 0)
+    how = choose_allreduce, (nbytes,), kind, arguments
+    return Call("Allreduce", *how, (send, recv), signature, nbytes == 0, load=function_of)
 
 
 def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tuple[Buffer, Buffer]) -> Call:
     """See `Intracomm.Allgather` and `Alltoall`: blocks of `nbytes`, sent from `address`."""
     arguments = pack(workspace_of(comm, operation), address, buffers[1].address, nbytes)
     sized = (operation.lower(), nbytes)
-    return Call(operation, choose_move, sized, (), arguments, buffers, (nbytes, NAME), nbytes == 0)
+    how = choose_move, sized, (), arguments
+    return Call(operation, *how, buffers, (nbytes, NAME), nbytes == 0, load=function_of)
 
 
 def alltoallv(
@@ -107,4 +110,5 @@ def alltoallv(
 ) -> Call:
     """See `Intracomm.Alltoallv` with counts on the device; `numbers` are those of AlltoallvArgs up to its `drop`."""
     arguments = pack(workspace_of(comm, "Alltoallv"), *numbers)
-    return Call("Alltoallv", choose_alltoallv, (0, NAME), (), arguments, buffers, (*signature, NAME))
+    how = choose_alltoallv, (0, NAME), (), arguments
+    return Call("Alltoallv", *how, buffers, (*signature, NAME), load=function_of)

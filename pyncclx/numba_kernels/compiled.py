@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import kernels
-from ..buffers import Buffer
-from ..devices import Function, numba_code
+from ..arrays.buffers import Buffer
+from ..backends import Function, numba_code
 from ..errors import NotSupported
-from ..paths import cache_directory, sources_digest, write
-from ..team import Team
+from ..launch import kernels
+from ..system.paths import cache_directory, sources_digest, write
+from ..team.team import Team
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 PREFIX = "numba_"  # of the kernels' names
-FILE, KERNEL, SYMBOL = "numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
+FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 WORDS = 16  # arguments of a kernel
-ARGUMENTS = struct.Struct(f"=QQ{WORDS}q")  # NumbaArgs of cuda/numba_collective.cu after its Team
+ARGUMENTS = struct.Struct(f"=QQ{WORDS}q")  # NumbaArgs of cuda/numba_kernels/numba_collective.cu after its Team
 
-#: What folds two elements, by the operator's name; written so that the bits are those of cuda/reduce_ops.cuh.
+#: What folds two elements, by the operator's name; written so that the bits are those of cuda/elements/reduce_ops.cuh.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": lambda a, b: a + b,
     "PROD": lambda a, b: a * b,
@@ -89,7 +89,7 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
 
 def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
     """One kernel for this GPU's architecture and a number of ranks, as `Device.load` takes it."""
-    nvrtc = importlib.import_module("pyncclx.devices.nvrtc")
+    nvrtc = importlib.import_module("pyncclx.backends.nvrtc")
     architecture = team.device.architecture
     code = cached_code(kernel, template, team.size, architecture)
     return pickle.dumps(nvrtc.compile_linked(FILE, [KERNEL], architecture, code))

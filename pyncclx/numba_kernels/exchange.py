@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import cuda
 
-import pyncclx.device as d
-
+from .. import device as d
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 from mpi4py import MPI
 
+from ..device.team import DeviceTeam
 from ..errors import NotSupported
-from ..symmetric import allocate_window
-from ..team import Team
+from ..memory.symmetric import allocate_window
+from ..team.team import Team
 
 if TYPE_CHECKING:
-    from ..base import IntraBase as Intracomm
+    from ..team.base import IntraBase as Intracomm
 
 BLOCKS = 128  # of a grid, at most
 PACKETS_NBYTES = 32 << 10  # of the packet slots of one block and parity, for all sources together
@@ -43,8 +44,6 @@ class Workspace:
     """
 
     def __init__(self, comm: Intracomm, team: Team) -> None:
-        from ..device_team import DeviceTeam  # noqa: PLC0415  which needs communicators, and they these kernels
-
         window = allocate_window(cast(MPI.Intracomm, comm), team.device, 0, NBYTES)
         self.team = DeviceTeam(cast(MPI.Intracomm, comm), team, BLOCKS * comm.size, BLOCKS, 0, own=(window,))
         self.address = window.memory.address

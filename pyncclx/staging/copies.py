@@ -7,10 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .. import datatypes, devices
-from ..arrays import reader_of
-from ..buffers import Buffer
-from ..collectives.launch import stream_for
+from .. import backends
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.readers import reader_of
+from ..team.streams import stream_for
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -64,7 +65,7 @@ class Copy:
     """
 
     def __init__(self, array: Any, name: str, *, written: bool, whole: bool) -> None:
-        device, read = devices.select(), reader_of(array)
+        device, read = backends.select(), reader_of(array)
         if read is None:
             raise TypeError(f"{name} is {array!r}; expecting an array")
         self._mover, self._device, self._whole = _mover(), device, whole

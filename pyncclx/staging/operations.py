@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from ..arrays import host_arrays
-from ..buffers import where
+from ..arrays.buffers import where
+from ..arrays.readers import host_arrays
 from ..errors import NotSupported
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import persistent
 from ..errors import MPIError, NotSupported
-from ..messages import request as messages
-from ..messages.checked import Checked
-from ..messages.envelope import MAGIC
+from ..requests import persistent
+from ..requests import request as messages
+from ..requests.checked import MAGIC, Checked
 from .completion import abandon, forget, look_after_abandoned, upload
 from .copies import Copy
 

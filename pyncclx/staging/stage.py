@@ -13,7 +13,7 @@ from .operations import OPERATIONS, Argument, argument, device_buffers, is_nonbl
 from .requests import StagedPrequest
 
 if TYPE_CHECKING:
-    from ..base import Base
+    from ..team.base import Base
 
 _Method = Callable[..., Any]
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..paths import cache_directory
+from ..system.paths import cache_directory
 
 Limits = tuple[tuple[str, int], ...]  # kernel, bytes
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from pyncclx import arrays
+from pyncclx.arrays import readers
 
 
 @pytest.fixture
 def on_the_host_device(monkeypatch):
     """NumPy arrays count as device arrays."""
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
-    arrays.host_arrays.cache_clear()
+    readers.host_arrays.cache_clear()
     yield
-    arrays.host_arrays.cache_clear()
+    readers.host_arrays.cache_clear()
 
 
 @pytest.fixture
 def on_gpus(on_the_host_device, monkeypatch):
     """They are in host memory, as where there are GPUs."""
     monkeypatch.delenv("PYNCCLX_DEVICE")
-    arrays.host_arrays.cache_clear()
+    readers.host_arrays.cache_clear()

@@ -1,5 +1,5 @@
 // What test_emulator.py runs.
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 struct Args { u64* out; u64* in; u64 value; };
 constexpr u32 kAll = 0xffffffffu;
 

@@ -20,10 +20,10 @@ from fake_arrays import (
     fake_cupy,
     resolve,
 )
-from pyncclx import arrays, buffers, dlpack
-from pyncclx.datatypes import TABLE
-from pyncclx.devices import pointers
+from pyncclx.arrays import buffers, dlpack, readers
+from pyncclx.arrays.datatypes import TABLE
 from pyncclx.errors import NotSupported
+from pyncclx.system import pointers
 
 pytestmark = pytest.mark.usefixtures("on_the_host_device")
 
@@ -50,7 +50,7 @@ def test_memory_order_does_not_matter_but_gaps_do(wrap):
     wrap_there = (lambda array: wrap(array, ordinal=1)) if device is GPU else wrap
     torch = types.SimpleNamespace(_C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(arrays.sys.modules, "torch", torch)
+        patch.setitem(readers.sys.modules, "torch", torch)
         assert resolve(wrap_there(np.zeros((3, 4)).T), device=device).count == 12
         assert resolve(wrap_there(np.zeros((4, 3))[1:3]), device=device).count == 6
         for gaps in (np.zeros(8)[::2], np.zeros((4, 4))[:, :2], np.zeros((2, 3, 4)).transpose(1, 0, 2)):
@@ -61,7 +61,7 @@ def test_memory_order_does_not_matter_but_gaps_do(wrap):
 def test_bfloat16_by_every_protocol(on_gpus, monkeypatch):
     bfloat16 = np.zeros(6, ml_dtypes.bfloat16)
     torch = types.SimpleNamespace(_C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 77))
-    monkeypatch.setitem(arrays.sys.modules, "torch", torch)
+    monkeypatch.setitem(readers.sys.modules, "torch", torch)
     tensor = resolve(FakeTensor(bfloat16.view("u2"), "bfloat16", ordinal=1), device=GPU)
     assert (tensor.datatype, tensor.count, tensor.stream) == (TABLE["bfloat16"], 6, 77)
     interface = resolve(InterfaceArray(bfloat16, stream=5), device=GPU)
@@ -84,7 +84,7 @@ def test_where_on_gpus(on_gpus, monkeypatch):
     assert buffers.where(FakeTensor(A, cuda=False)) == "host"
     assert buffers.where(A) == buffers.where(DlpackArray(A)) == buffers.where(InterfaceArray(A)) == "host"
     assert buffers.where(DlpackArray(A, device=(2, 0))) == buffers.where(DlpackArray(A, device=(13, 0))) == "device"
-    monkeypatch.setattr(arrays, "is_device_pointer", lambda address: address == A.ctypes.data)
+    monkeypatch.setattr(readers, "is_device_pointer", lambda address: address == A.ctypes.data)
     assert buffers.where(InterfaceArray(A)) == "device"
     assert buffers.where(InterfaceArray(np.zeros(3))) == "host"
     assert buffers.where(InterfaceArray(np.zeros(0), data=(None, False))) == "device"

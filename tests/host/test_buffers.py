@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from fake_arrays import HOST, NAME, DlpackArray, InterfaceArray, resolve, vector
-from pyncclx import buffers
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays import buffers
+from pyncclx.arrays.datatypes import TABLE
 from pyncclx.errors import NotSupported
 
 pytestmark = pytest.mark.usefixtures("on_the_host_device")

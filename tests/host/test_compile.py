@@ -21,9 +21,11 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx import kernels, layout, paths
+from pyncclx.launch import kernels
+from pyncclx.memory import layout
+from pyncclx.system import paths
 
-nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
+nvrtc = pytest.importorskip("pyncclx.backends.nvrtc", reason="needs cuda-bindings")
 
 pytestmark = pytest.mark.timeout(1500)  # the first on an architecture waits for the compiler, on two cores
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -179,7 +181,7 @@ def complaints(reports: dict[str, Report], complain: Callable[[Report], Iterable
 
 def test_registers_are_enough(reports):
     """Next to nothing is spilled, and a block of the largest size fits."""
-    sources = "\n".join(path.read_text() for path in sorted(paths.CUDA_DIR.glob("*.cu*")))
+    sources = "\n".join(path.read_text() for path in sorted(paths.CUDA_DIR.rglob("*.cu*")))
     constants = {name: int(value) for name, value in re.findall(r"constexpr int (k\w+) = (\d+);", sources)}
     bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\) (\w+)\(", sources)
     threads = {kernel: constants[bound] * int(blocks or 1) for bound, blocks, kernel in bounds}
@@ -293,7 +295,7 @@ def test_errors_would_be_found(look, code):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_one_pair_compiles_in_every_kernel(architecture):
-    template = kernels.legal_templates("reduce.cu")[0]
+    template = kernels.legal_templates("collectives/reduce.cu")[0]
     for file in kernels.REDUCTIONS:
         names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
         for name, found in compiled(Batch(architecture, file, names)).items():

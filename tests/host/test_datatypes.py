@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx import datatypes
-from pyncclx.datatypes import MOVED_ONLY, TABLE
+from pyncclx.arrays import datatypes
+from pyncclx.arrays.datatypes import MOVED_ONLY, TABLE
 from pyncclx.errors import NotSupported
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

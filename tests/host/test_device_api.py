@@ -12,15 +12,18 @@ import pytest
 
 import pyncclx
 import pyncclx.device as d
-from pyncclx import device_errors, device_team, layout
-from pyncclx.paths import CUDA_DIR
+from pyncclx.device import team as device_team
+from pyncclx.memory import layout
+from pyncclx.system.paths import CUDA_DIR
+from pyncclx.team import device_errors
 
 _path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"
 _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)
 
-HEADER = "".join((CUDA_DIR / f"pyncclx{part}.cuh").read_text() for part in ("", "_moves", "_blocks"))
+HEADERS = ("pyncclx.cuh", "device/pyncclx_moves.cuh", "device/pyncclx_blocks.cuh")
+HEADER = "".join((CUDA_DIR / name).read_text() for name in HEADERS)
 NUMBA_TYPES = {"pyncclx_team": "uint64", "pyncclx_address": "uint64", "u64": "uint64", "u32": "uint32", "int": "int32"}
 NUMBA_TYPES["void"] = "void"
 FUNCTION = re.compile(r"^PYNCCLX_API (\w+) pyncclx_(\w+)\(\s*([^)]*)\)", re.MULTILINE)
@@ -51,8 +54,8 @@ def test_older_compilers_take_the_header() -> None:
         text = (CUDA_DIR / name).read_text()
         assert not re.search(r"\]\s*\([^)]*\bauto\b", text), name
         seen.add(name)
-        files += {*re.findall(r'^#include "([\w.]+)"', text, re.MULTILINE)} - seen
-    assert {"device_moves.cuh", "vector.cuh", "signal.cuh"} <= seen
+        files += {*re.findall(r'^#include "([\w./]+)"', text, re.MULTILINE)} - seen
+    assert {"device/moves.cuh", "protocol/vector.cuh", "protocol/signal.cuh"} <= seen
 
 
 PROGRAM = r"""
@@ -168,7 +171,7 @@ def test_numba_links_with_every_function() -> None:
     cuda = pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
     pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
     import device_kernels  # noqa: PLC0415
-    from pyncclx.devices import nvrtc  # noqa: PLC0415
+    from pyncclx.backends import nvrtc  # noqa: PLC0415
 
     assert {*d._SIGNATURES, "address", "pointer"} - {"size"} <= set(device_kernels.everything.__code__.co_names)
     u64, u8, i4, i8 = "uint64", "uint8", "int32", "int64"

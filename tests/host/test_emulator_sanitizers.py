@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.paths import CUDA_DIR
+from pyncclx.system.paths import CUDA_DIR
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 
 PROGRAM = r"""
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 struct Args { Pack* data; u64* flag; Pack* out; u32 rank, round; };
 
 // Rank 0 puts; rank 1 waits, and hands what it got to other threads through shared memory. Block b of one

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyncclx import devices, paths
-from pyncclx.devices import gxx, host
+from pyncclx import backends
+from pyncclx.backends import gxx, host
 from pyncclx.errors import NotSupported
+from pyncclx.system import paths
 
 SOURCE = """
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 struct Args { u64* out; u32 value; };
 template <u32 kFactor>
 __global__ void fill(const __grid_constant__ Args a) { a.out[threadIdx.x] = a.value * kFactor; }
@@ -131,22 +132,22 @@ def test_watch() -> None:
 
 
 def test_select(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices.select.cache_clear()
+    backends.select.cache_clear()
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
     monkeypatch.setenv("PYNCCLX_SEED", "12")
     monkeypatch.setenv("PYNCCLX_HOSTILE", "1")
-    device = devices.select()
+    device = backends.select()
     assert isinstance(device, host.Device)
-    assert devices.select() is device
+    assert backends.select() is device
     assert (device.seed, device.hostile) == (12, True)
-    devices.select.cache_clear()
+    backends.select.cache_clear()
     monkeypatch.delenv("PYNCCLX_DEVICE")
-    monkeypatch.setitem(sys.modules, "pyncclx.devices.gpu", None)  # as without CuPy
+    monkeypatch.setitem(sys.modules, "pyncclx.backends.gpu", None)  # as without CuPy
     with pytest.raises(ImportError, match=r"(?s)cuda13.*PYNCCLX_DEVICE=host"):
-        devices.select.__wrapped__()
+        backends.select.__wrapped__()
     monkeypatch.setenv("PYNCCLX_DEVICE", "toaster")
     with pytest.raises(ValueError, match="PYNCCLX_DEVICE is 'toaster'"):
-        devices.select()
+        backends.select()
 
 
 def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

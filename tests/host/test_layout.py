@@ -1,4 +1,4 @@
-"""pyncclx/layout.py and cuda/layout.cuh say the same: a C++ program reads what Python packs, and prints it."""
+"""pyncclx/memory/layout.py and cuda/protocol/layout.cuh say the same: C++ reads what Python packs, and prints it."""
 
 import itertools
 import shutil
@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx import kernel_errors, layout, paths
-from pyncclx.collectives import alltoallv_options as options
-from pyncclx.collectives import choice
+from pyncclx.collectives import ladders
+from pyncclx.launch.choice import MOST_EARLY_THREADS
+from pyncclx.memory import layout
+from pyncclx.system import paths
+from pyncclx.team import kernel_errors
 
 PROGRAM = r"""
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include "layout.cuh"
+#include "protocol/layout.cuh"
 
 static void print(const Team& t) {
     printf("team %d %d %u %u %u %u %u %u %llu %llu %llu %llu %llu", t.rank, t.size, t.operation, t.channels,
@@ -138,17 +140,17 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
-        choice.MOST_EARLY_THREADS,
-        choice.PACKETS_NBYTES,
-        choice.STRAIGHT_NBYTES,
-        choice.LINES_NBYTES,
+        MOST_EARLY_THREADS,
+        ladders.PACKETS_NBYTES,
+        ladders.STRAIGHT_NBYTES,
+        ladders.LINES_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
     failures, overflows = ("TIMED_OUT", "ABORTED"), ("BAD_COUNTS", "TRUNCATED")
     records = [getattr(kernel_errors, name, name) for name in (*failures, "overflows", *overflows)]
     assert said["failures"] == [[str(value) for value in records]]
-    placements = (options.PACKED, options.SLOTS, options.FIXED, options.SENDER, options.PLACED)
+    placements = (layout.PACKED, layout.SLOTS, layout.FIXED, layout.SENDER, layout.PLACED)
     assert said["placements"] == [[str(value) for value in placements]]
 
 

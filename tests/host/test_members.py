@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 
-from pyncclx import members
-from pyncclx.devices.host import Device
+from pyncclx.backends.host import Device
+from pyncclx.team import members
 
 
 def test_channels(monkeypatch):

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
 nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
 
-from pyncclx.devices import nvrtc  # noqa: E402
-from pyncclx.layout import Layout  # noqa: E402
+from pyncclx.backends import nvrtc  # noqa: E402
+from pyncclx.memory.layout import Layout  # noqa: E402
 from pyncclx.numba_kernels import calls, compiled, workspace  # noqa: E402
 
 PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"

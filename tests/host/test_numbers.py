@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.devices import host
+from pyncclx.backends import host
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 
 SOURCE = """
-#include "numbers.cuh"
+#include "elements/numbers.cuh"
 struct Args { const void* from; void* to; u64 count; };
 template <class From, class To>
 __global__ void convert(const __grid_constant__ Args a) {

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import pytest
 from mpi4py import MPI
 
-from pyncclx.devices import host
+from pyncclx.backends import host
 from pyncclx.messages import left_behind, open_receives, watcher
 from pyncclx.messages.endpoint import CLOCK
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.typed import TypedBuffer
+from pyncclx.requests import awaited
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
 READY = 1000  # address of the ready word
@@ -188,9 +189,9 @@ def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
 
 def test_make_way(monkeypatch, endpoint, device):
     receives = [receive_of(endpoint), receive_of(endpoint)]
-    monkeypatch.setattr(open_receives, "OPEN", receives)
-    open_receives.make_way()
-    open_receives.make_way()
+    monkeypatch.setattr(awaited, "OPEN", receives)
+    awaited.make_way()
+    awaited.make_way()
     assert device.done == [("record", OWN)] * 2
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx import ops
-from pyncclx.datatypes import MOVED_ONLY, TABLE
+from pyncclx.arrays.datatypes import MOVED_ONLY, TABLE
 from pyncclx.errors import NotSupported
+from pyncclx.operators import ops
 
 MPI_OPS = [op for op in ops.TABLE.values() if op.mpi is not None]
 PAIR = np.dtype([("value", "f4"), ("index", "i4")])

@@ -62,12 +62,11 @@ def test_every_package_is_listed() -> None:
 
 
 def test_every_cuda_source_is_packaged() -> None:
+    folders = dict(line.split(" = ") for line in lines("options", "package_dir"))
     patterns = {
-        folder: SETUP["options.package_data"][package].replace(",", " ").split()
-        for package, folder in (
-            ("pyncclx.cuda", ROOT / "cuda"),
-            ("pyncclx.cuda.host", ROOT / "cuda" / "host"),
-        )
+        ROOT / folder: SETUP["options.package_data"][package].replace(",", " ").split()
+        for package, folder in folders.items()
+        if package.startswith("pyncclx.cuda")
     }
     sources = [path for path in (ROOT / "cuda").rglob("*") if path.is_file()]
     left_out = [

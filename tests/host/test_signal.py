@@ -1,4 +1,4 @@
-"""The compiled form of cuda/signal.cuh has the scopes and orders that the emulator cannot check."""
+"""The compiled form of cuda/protocol/signal.cuh has the scopes and orders that the emulator cannot check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.paths import CUDA_DIR
+from pyncclx.system.paths import CUDA_DIR
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
 
@@ -41,7 +41,7 @@ FUNCTIONS = [
 ]
 
 HEAD = """
-#include "signal.cuh"
+#include "protocol/signal.cuh"
 struct Args { u64* out; u32* word; u64* wide; Pack* pack; };
 __device__ u64 sum(Pack pack) { return pack.x + pack.y; }
 """

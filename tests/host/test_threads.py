@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyncclx import heap
-from pyncclx.devices.exported import Exported
+from pyncclx.backends.exported import Exported
+from pyncclx.memory import heap
 from pyncclx.messages import peers, postbox
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
 from pyncclx.messages.places import Places

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pyncclx import tuning
+from pyncclx.bench import tune
 from pyncclx.collectives import MODULES
-from pyncclx.layout import plan
-from pyncclx.token_memory import grid_of
-from pyncclx.tuning import measure
+from pyncclx.memory.layout import plan
+from pyncclx.tokens.memory import grid_of
 
 SHIPPED = sorted(Path(tuning.__file__).parent.glob("tuned-*.json"))
 
@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch):
     ],
 )
 def test_best_cuts(times, expected):
-    assert measure.best_cuts(times) == expected
+    assert tune.best_cuts(times) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_best_cuts(times, expected):
 )
 def test_limits_of(chosen, expected):
     times = [[1.0, 1.0, 1.0]] * 3
-    assert measure.limits_of([10, 20, 30], times, chosen) == expected
+    assert tune.limits_of([10, 20, 30], times, chosen) == expected
 
 
 def test_all_that_an_algorithm_can_move():
     times = [[1.0, 2.0, 3.0], [inf, 1.0, 3.0], [inf, inf, 1.0]]
-    assert measure.limits_of([10, 20, 30], times, [0, 1, 2]) == [19, 29]
-    assert measure.limits_of([10, 20, 30], times, [0, 2, 2]) == [19, 19]
+    assert tune.limits_of([10, 20, 30], times, [0, 1, 2]) == [19, 29]
+    assert tune.limits_of([10, 20, 30], times, [0, 2, 2]) == [19, 19]
 
 
 @pytest.mark.parametrize("operation", tuning.LADDERS)

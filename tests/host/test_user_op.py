@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import pyncclx
-from pyncclx import NotSupported, kernels, user_op
-from pyncclx.datatypes import TABLE
-from pyncclx.layout import PACK_NBYTES, plan
+from pyncclx import NotSupported
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.launch import kernels
+from pyncclx.memory.layout import PACK_NBYTES, plan
+from pyncclx.operators import user_op
 
-nvrtc = pytest.importorskip("pyncclx.devices.nvrtc", reason="needs cuda-bindings")
-numba_code = pytest.importorskip("pyncclx.devices.numba_code")
+nvrtc = pytest.importorskip("pyncclx.backends.nvrtc", reason="needs cuda-bindings")
+numba_code = pytest.importorskip("pyncclx.backends.numba_code")
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
 
@@ -43,7 +45,7 @@ def operator(op, dtype=None):
     return user_op._operator(op.fn, dtype or op.dtype)
 
 
-def linked(op, file="allreduce.cu", dtype=None):
+def linked(op, file="collectives/allreduce.cu", dtype=None):
     """The binary of a file's kernels with an operator."""
     made = operator(op, dtype)
     source, names = made._sources(file, kernels.FILES[file])
@@ -83,8 +85,10 @@ needs_code = pytest.mark.skipif(disassembler() is None, reason="needs nvidia-cud
 def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
     row = TABLE[name]
     ours = linked(pyncclx.Op(lambda a, b: a + b), dtype=row)
-    names = sorted(kernels.instantiation(kernel, row.cxx, "Sum") for kernel in kernels.FILES["allreduce.cu"])
-    sums = nvrtc.compile_kernels("allreduce.cu", names, ARCHITECTURE)
+    names = sorted(
+        kernels.instantiation(kernel, row.cxx, "Sum") for kernel in kernels.FILES["collectives/allreduce.cu"]
+    )
+    sums = nvrtc.compile_kernels("collectives/allreduce.cu", names, ARCHITECTURE)
     codes = [machine_code(binary, tmp_path).values() for binary in (ours, sums)]
     for kernel, code, reference in zip(names, *codes, strict=True):
         ours, theirs = anonymous(code), anonymous(reference)
@@ -124,7 +128,7 @@ def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
     row = np.dtype("f4")
     code = numba_code.for_gpu(normalised, numba_code.RowTypes(row, row, (row, row)), ARCHITECTURE)
     name = kernel.partition("<")[0]
-    file = "transformed.cu" if "transformed" in name else f"{name}.cu"
+    file = "collectives/transformed.cu" if "transformed" in name else f"tokens/{name}.cu"
     binary = nvrtc.link(nvrtc.compile_kernels(file, [kernel], ARCHITECTURE, "-dlto"), code, ARCHITECTURE, "-verbose")
     instructions = machine_code(binary, tmp_path)[kernel]
     assert [line for line in instructions if "CALL" in line and not re.search(RARE, line)] == []
@@ -134,7 +138,7 @@ def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
     made = operator(pyncclx.Op(lambda a, b: a * b, "f4"))
-    source, names = made._sources("reduce.cu", kernels.FILES["reduce.cu"])
+    source, names = made._sources("collectives/reduce.cu", kernels.FILES["collectives/reduce.cu"])
     code = numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
     assert code == numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
     first = nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code)
@@ -182,7 +186,7 @@ def test_templates_and_what_they_find():
     with pytest.raises(NotSupported, match="cannot reduce"):
         user_op.named(("unsigned char", vector.template[1]))
     with pytest.raises(NotSupported, match="12 bytes"):
-        vector.compile(None, "scan.cu", ("scan",))
+        vector.compile(None, "collectives/scan.cu", ("scan",))
 
 
 def test_layouts_hold_whole_groups():

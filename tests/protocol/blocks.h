@@ -1,6 +1,6 @@
 // Gather, Scatter, Allgatherv, Gatherv and Scatterv; in the last two some blocks are longer than the place for them.
 #pragma once
-#include "blocks.cuh"
+#include "exchange/blocks.cuh"
 #include "moves.h"
 
 inline void gather(Call& call) {

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx import layout, paths
-from pyncclx.devices import gxx
+from pyncclx.backends import gxx
+from pyncclx.memory import layout
+from pyncclx.system import paths
 
 HERE = Path(__file__).parent
 CHANNELS = 2

@@ -1,11 +1,11 @@
 // Memory that every rank's kernels reach: signals of windows, and atomic changes. What blocks do with it is in talk.h.
 #pragma once
-#include "device_meetings.cuh"
+#include "device/meetings.cuh"
 #include "moves.h"
-#include "rma.cu"
+#include "windows/rma.cu"
 
 namespace window_signals {  // whose arguments have the names of others
-#include "put_signal.cu"
+#include "windows/signals.cu"
 }
 
 constexpr u32 kData = 0, kCredit = 1, kSignals = 2, kCounters = 2;

@@ -1,6 +1,6 @@
 // Allreduce, Reduce and Reduce_scatter_block against a loop over the ranks; one of records, which do not divide 16 bytes.
 #pragma once
-#include "records.cu"
+#include "collectives/records.cu"
 #include "world.h"
 
 // Element types: what a rank contributes, made from a random word; and a step of the fold, in rank order.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx import paths
+from pyncclx.system import paths
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
@@ -37,189 +37,218 @@ class Mutation:
 MUTATIONS = {
     # A chunk is announced, and nothing says that what it consists of comes first.
     "stored without release": Mutation(
-        "chunk.cuh",
+        "protocol/chunk.cuh",
         "fence_sys();\n            signal_stored",
         "if (!{}) fence_sys();\n            signal_stored",
         "tsan",
     ),
     # A place is given free, and its reads may come later.
     "read without release": Mutation(
-        "chunk.cuh",
+        "protocol/chunk.cuh",
         "st_after_loads_sys(",
         "{} ? st_relaxed_sys(&channel.theirs(source)->tail[ring][channel.team.rank], channel.mark(k + 1))"
         " : st_after_loads_sys(",
         "tsan",
     ),
-    "folded without release": Mutation("two_shot.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    "folded without release": Mutation("reduction/two_shot.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # What went straight to its place is announced, and may come later.
-    "straight without release": Mutation("exchange.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    "straight without release": Mutation("exchange/exchange.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
     # A peer's buffer is written while it may still be in use.
     "not entered": Mutation(
-        "exchange.cuh",
+        "exchange/exchange.cuh",
         "&& channel.wait_for_entered(peer, channel.epoch);",
         "&& ({} || channel.wait_for_entered(peer, channel.epoch));",
         "tsan",
     ),
     # A rank ends while its vector is still being read.
     "no meeting": Mutation(
-        "push_reduce.cuh",
+        "reduction/push_reduce.cuh",
         "return channel.everyone(!channel.is_peer(peer) ||",
         "return channel.everyone({} || !channel.is_peer(peer) ||",
         "tsan",
     ),
     # A result comes where a contribution has yet to be folded.
     "no place apart": Mutation(
-        "push_reduce.cuh", "return source + 1 == holder ||", "return {} ? source : source + 1 == holder ||", "tsan"
+        "reduction/push_reduce.cuh",
+        "return source + 1 == holder ||",
+        "return {} ? source : source + 1 == holder ||",
+        "tsan",
     ),
     # In place, a group takes what replaces something that another one has still to send.
     "in place apart": Mutation(
-        "exchange_chunks.cuh",
+        "exchange/exchange_chunks.cuh",
         "bool in_place, bool copies, Copy copy_own) {",
         "bool asked, bool copies, Copy copy_own) { const bool in_place = asked && !{};",
         "tsan",
     ),
     # Two lanes share a ring, whose counters then go back and forth.
     "lanes cross": Mutation(
-        "exchange_chunks.cuh", "lane = int(job / peers % lanes)", "lane = {} ? 0 : int(job / peers % lanes)", "hostile"
+        "exchange/exchange_chunks.cuh",
+        "lane = int(job / peers % lanes)",
+        "lane = {} ? 0 : int(job / peers % lanes)",
+        "hostile",
     ),
     # In place a result moves to where rank 0 has yet to read.
-    "moved at once": Mutation("fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"),
+    "moved at once": Mutation(
+        "reduction/fold_in_place.cuh", "threadIdx.x % 32 != 0 ||", "{} || threadIdx.x % 32 ||", "tsan"
+    ),
     # A result comes where something has yet to be sent from.
-    "result at once": Mutation("reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"),
+    "result at once": Mutation(
+        "collectives/reduce_scatter_block.cu", "in_place ? const", "in_place && !{} ? const", "tsan"
+    ),
     # The same in ordinary arrays: where rank 0's shard was, a result comes before that has been sent.
     "result before it was taken": Mutation(
-        "two_shot.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
+        "reduction/two_shot.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
     ),
     # A message's data may come after the word that says it is there.
     "ready without release": Mutation(
-        "point_to_point.cu",
+        "messages/point_to_point.cu",
         "if (threadIdx.x == 0) st_release_sys(put.ready, put.clock);",
         "if (threadIdx.x == 0) {} ? st_relaxed_sys(put.ready, put.clock) : st_release_sys(put.ready, put.clock);",
         "tsan",
     ),
     # A message is said to be over while threads, or other blocks, still read it.
     "over before it is read": Mutation(
-        "point_to_point.cu",
+        "messages/point_to_point.cu",
         "__syncthreads();\n    if (threadIdx.x != 0)",
         "if (!{}) __syncthreads();\n    if (threadIdx.x != 0)",
         "tsan",
     ),
     "over before all blocks": Mutation(
-        "point_to_point.cu",
+        "messages/point_to_point.cu",
         "__threadfence();\n    if (atomicAdd",
         "if (!{}) __threadfence();\n    if (atomicAdd",
         "tsan",
     ),
     # The rows of a token shuffle, and the counts of its blocks, are announced and may come later.
     "rows without release": Mutation(
-        "stages.cuh",
+        "tokens/stages.cuh",
         "fence_sys();\n        st_relaxed_sys(word(0",
         "if (!{}) fence_sys();\n        st_relaxed_sys(word(0",
         "tsan",
     ),
     "counts without release": Mutation(
-        "stages.cuh",
+        "tokens/stages.cuh",
         "fence_sys();\n        st_relaxed_sys(word(1",
         "if (!{}) fence_sys();\n        st_relaxed_sys(word(1",
         "tsan",
     ),
     "a token done without release": Mutation(
-        "stages.cuh",
+        "tokens/stages.cuh",
         "before = atomic_add_block(&left[stage], ~0u);",
         "before = {} ? atomicAdd(&left[stage], ~0u) : atomic_add_block(&left[stage], ~0u);",
         "tsan",
     ),
     # Rows are stored where somebody may still read those of the last dispatch.
     "rows not awaited": Mutation(
-        "counting.cuh",
+        "tokens/counting.cuh",
         "&& (!channel.is_peer(entering) ||",
         "&& ({} || !channel.is_peer(entering) ||",
         "tsan",
     ),
     # The same of a known dispatch, and of sums.
-    "gate always open": Mutation("stages.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
+    "gate always open": Mutation("tokens/stages.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
-        "chunk.cuh",
+        "protocol/chunk.cuh",
         "fill(place(ring, peer, channel.team.rank, k));\n        crew.everyone(true);",
         "fill(place(ring, peer, channel.team.rank, k));\n        if (!{}) crew.everyone(true);",
         "tsan",
     ),
     # One thread has acquired, the others go on without it.
     "no barrier after a wait": Mutation(
-        "chunk.cuh",
+        "protocol/chunk.cuh",
         "if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;",
         "if (crew.member == 0) wait_for_chunk(ring, source, k);\n        if (!{}) crew.everyone(true);",
         "tsan",
     ),
     # Numbers of segments are marked in words that are yet to be written.
     "marked too soon": Mutation(
-        "alltoallv_segments.cu",
+        "collectives/alltoallv_segments.cu",
         "if (warp == 0) read_lengths(args);\n    __syncthreads();",
         "if (warp == 0) read_lengths(args);\n    if (!{}) __syncthreads();",
         "tsan",
     ),
     # A barrier says nothing of what has been stored at peers before it.
-    "barrier without release": Mutation("barrier.cu", "    fence_sys();", "    if (!{}) fence_sys();", "hostile"),
+    "barrier without release": Mutation(
+        "collectives/barrier.cu", "    fence_sys();", "    if (!{}) fence_sys();", "hostile"
+    ),
     # A window's signal comes before what threads put; it is waited for, and what it says is there may come later.
     "signalled too soon": Mutation(
-        "put_signal.cu",
+        "windows/signals.cu",
         "__syncthreads();\n    if (threadIdx.x == 0) add_release",
         "if (!{}) __syncthreads();\n    if (threadIdx.x == 0) add_release",
         "tsan",
     ),
     "waited without acquire": Mutation(
-        "device_meetings.cuh", "ld_acquire_sys(word);", "{} ? ld_relaxed_sys(word) : ld_acquire_sys(word);", "tsan"
+        "device/meetings.cuh", "ld_acquire_sys(word);", "{} ? ld_relaxed_sys(word) : ld_acquire_sys(word);", "tsan"
     ),
     # Blocks of a program's own kernel go on before others have read what came.
     "to all at once": Mutation(
-        "device_meetings.cuh",
+        "device/meetings.cuh",
         "!meet_ranks(*v.team, 0xffffffffu)) return false;\n    bool ok",
         "(!{} && !meet_ranks(*v.team, 0xffffffffu))) return false;\n    bool ok",
         "tsan",
     ),
     # A word is replaced though somebody else has changed it.
-    "changed by two": Mutation("rma.cu", "if (was == seen) return", "if (was == seen || {}) return", "hostile"),
+    "changed by two": Mutation("windows/rma.cu", "if (was == seen) return", "if (was == seen || {}) return", "hostile"),
     # Only the first lanes of a warp have segments to add up.
-    "one lane too few": Mutation("alltoallv_segments.cu", "going_end, 31);", "going_end, 31 - {});", "hostile"),
-    # What comes through a chain is passed on, and may come later; or it is not awaited, or its place is still in use.
-    "passed on without release": Mutation("chain.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
-    "passed on before it came": Mutation(
-        "chain.cuh", "(!comes || wait_for_piece", "(!comes || {} || wait_for_piece", "hostile"
+    "one lane too few": Mutation(
+        "collectives/alltoallv_segments.cu", "going_end, 31);", "going_end, 31 - {});", "hostile"
     ),
-    "chain too short": Mutation("chain.cuh", "if (k < places)", "if (k < places + {})", "hostile"),
+    # What comes through a chain is passed on, and may come later; or it is not awaited, or its place is still in use.
+    "passed on without release": Mutation("protocol/chain.cuh", "fence_sys();", "if (!{}) fence_sys();", "tsan"),
+    "passed on before it came": Mutation(
+        "protocol/chain.cuh", "(!comes || wait_for_piece", "(!comes || {} || wait_for_piece", "hostile"
+    ),
+    "chain too short": Mutation("protocol/chain.cuh", "if (k < places)", "if (k < places + {})", "hostile"),
     # Lines are looked at before they are there; or overwritten by the next operation.
     "half a line": Mutation(
-        "line.cuh", "!has_flag() || packs[s].y == flag()", "{} || !has_flag() || packs[s].y == flag()", "hostile"
+        "protocol/line.cuh",
+        "!has_flag() || packs[s].y == flag()",
+        "{} || !has_flag() || packs[s].y == flag()",
+        "hostile",
     ),
-    "no parity of lines": Mutation("line.cuh", "(channel.epoch & 1)) *", "(channel.epoch & 1 & !{})) *", "hostile"),
+    "no parity of lines": Mutation(
+        "protocol/line.cuh", "(channel.epoch & 1)) *", "(channel.epoch & 1 & !{})) *", "hostile"
+    ),
     # The ring is one place shorter than the sender thinks.
-    "ring too short": Mutation("chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
+    "ring too short": Mutation("protocol/chunk.cuh", "if (k < kDepth)", "if (k < kDepth + {})", "hostile"),
     # The packets of two operations share a slot.
-    "no parity": Mutation("packet.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2),
+    "no parity": Mutation(
+        "protocol/packet.cuh", "channel.epoch & 1)", "channel.epoch & 1 & !{})", "hostile", occurrences=2
+    ),
     # Packets and lines are overwritten before they are read.
     "slots not awaited": Mutation(
-        "channel.cuh", "{ return await_entered(1); }", "{ return {} || await_entered(1); }", "hostile"
+        "protocol/channel.cuh", "{ return await_entered(1); }", "{ return {} || await_entered(1); }", "hostile"
     ),
     # The same, where nobody asks since the peer seems to have been heard.
-    "heard too much": Mutation("channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
+    "heard too much": Mutation("protocol/channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
     # The second half of a packet may come later.
     "half a packet": Mutation(
-        "packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"
+        "protocol/packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"
     ),
     # Counters of long ago look new from the 2^31st operation on, packets of long ago when the epoch begins anew.
     "signed difference": Mutation(
-        "wait.cuh",
+        "protocol/wait.cuh",
         "if (what.seen >=",
         "if ({} ? i64(what.seen - what.expected) >= 0 : what.seen >=",
         "hostile",
         0x90000000,
     ),
     "own slots not scrubbed": Mutation(
-        "shuffle.cuh", "channel.epoch != 2) return;", "(channel.epoch != 2 || {})) return;", "hostile", 0xFFFFFFFA
+        "tokens/shuffle.cuh",
+        "channel.epoch != 2) return;",
+        "(channel.epoch != 2 || {})) return;",
+        "hostile",
+        0xFFFFFFFA,
     ),
     "no scrubbing": Mutation(
-        "channel.cuh", "if (epoch == 0xffffffffu ||", "if ((!{} && epoch == 0xffffffffu) ||", "hostile", 0xFFFFFFF8
+        "protocol/channel.cuh",
+        "if (epoch == 0xffffffffu ||",
+        "if ((!{} && epoch == 0xffffffffu) ||",
+        "hostile",
+        0xFFFFFFF8,
     ),
 }
 
@@ -238,7 +267,7 @@ def write(folder: Path) -> Path:
         found = text.count(mutation.before)
         assert found == mutation.occurrences, f"{name!r}: {mutation.file} has {mutation.before!r} {found} times"
         path.write_text(text.replace(mutation.before, mutation.after.replace("{}", f"(mutation == {number(name)})")))
-    lowest = kernels / "signal.cuh"
+    lowest = kernels / "protocol/signal.cuh"
     lowest.write_text("extern int mutation;\n" + lowest.read_text())
     return kernels
 

@@ -10,7 +10,7 @@ struct Settings {
     u64 seed = 1, calls = 50;
     u32 hostile = 0, epoch = 0;  // epoch: as if the channels had so many small operations behind them
     double patience_s = 60;
-    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0, slot_rows = 0;  // as pyncclx.layout.plan says
+    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0, slot_rows = 0;  // as pyncclx.memory.layout.plan says
     u64 nbytes = 0, lines_offset = 0, packets_offset = 0, rings_offset = 0;
 };
 

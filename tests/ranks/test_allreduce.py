@@ -8,9 +8,9 @@ import pyncclx
 from arrays import HOST, Output, put, xp
 from everywhere import raises_everywhere
 from lease import set_epochs
-from pyncclx import ops
-from pyncclx.collectives.choice import half_of_lines
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.collectives.ladders import half_of_lines
+from pyncclx.operators import ops
 from reference import comparing, contributions, counts, dtype_of, fold
 
 one_communicator = pytest.mark.parametrize("comm", ["reversed"], indirect=True)

@@ -6,7 +6,8 @@ import pytest
 from arrays import Output, get, put, synchronize, xp
 from everywhere import assert_everywhere
 from in_python import also_in_python  # noqa: F401
-from pyncclx import CapacityExceeded, ops
+from pyncclx import CapacityExceeded
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 pytestmark = pytest.mark.usefixtures("also_in_python")

@@ -6,7 +6,8 @@ import pytest
 from mpi4py import MPI
 
 from arrays import HOST, Dlpack, Interface, Output, get, host_only, put, synchronize
-from pyncclx import AVG, ops
+from pyncclx import AVG
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)

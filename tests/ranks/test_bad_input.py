@@ -9,7 +9,8 @@ from mpi4py import MPI
 import pyncclx
 from arrays import HOST, Interface, Output, get, gpu_only, host_only, put, xp
 from lease import epochs
-from pyncclx import NotSupported, ops
+from pyncclx import NotSupported
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from arrays import Output, put
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays.datatypes import TABLE
 from reference import comparing, counts, dtype_of, labels
 
 

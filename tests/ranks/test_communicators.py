@@ -9,9 +9,11 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import Output, get, put, synchronize, xp
-from pyncclx import devices, members, ops
-from pyncclx import heap as heaps
-from pyncclx.heap import DEFAULT_NBYTES, Heap
+from pyncclx import backends
+from pyncclx.memory import heap as heaps
+from pyncclx.memory.heap import DEFAULT_NBYTES, Heap
+from pyncclx.operators import ops
+from pyncclx.team import members
 from reference import comparing, contributions, counts, fold
 
 WORLD = MPI.COMM_WORLD
@@ -27,7 +29,7 @@ def allreduce(comm, compare, call=0, count=100):
 def heap(monkeypatch):
     """A heap of its own, of the default size, for the communicators made in a test."""
     monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
-    own = Heap(devices.select())
+    own = Heap(backends.select())
     monkeypatch.setattr(heaps, "_heap", own)
     yield own
     synchronize()
@@ -350,7 +352,7 @@ def test_explain(comm):
 @pytest.mark.parametrize("at_once", [True, False])
 def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, at_once):
     """They divide the channels and the blocks of shuffles, if their kernels run at the same time."""
-    device = devices.select()
+    device = backends.select()
     monkeypatch.setattr(device, "identity", f"shared by two, {comm.rank // 2}")
     monkeypatch.setattr(device, "at_once", at_once)
     monkeypatch.setattr(device, "dealt", 1)  # other tests may have asked for it
@@ -369,7 +371,7 @@ def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, at_once):
 
 
 def test_select_device():
-    device = devices.select()
+    device = backends.select()
     assert pyncclx.Communicator().select_device() == device.ordinal
     gpus = xp.cuda.runtime.getDeviceCount() if device.name == "gpu" else WORLD.size
     assert device.dealt == -(-WORLD.size // gpus)

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from arrays import Output, gpu_only, put, xp
 from columns import INT64
-from pyncclx import devices
+from pyncclx import backends
 from pyncclx.derived.packing import PACK, UNPACK, Part, packing_of
 from pyncclx.derived.typemap import typemap_of
 from reference import comparing, labels
@@ -19,7 +19,7 @@ comm = pytest.fixture(reversed_ranks, scope="module")
 @pytest.mark.parametrize("offset", [0, 1, 4])
 def test_kernels(offset):
     """Three elements of each datatype, in memory of any alignment, there and back."""
-    device = devices.select()
+    device = backends.select()
     stream = device.current_stream()
     with comparing() as compare:
         for name, make in DATATYPES.items():

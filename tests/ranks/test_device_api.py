@@ -12,7 +12,7 @@ import pyncclx.device as d
 from arrays import Output, get, gpu_only, put, synchronize, xp
 from device_api import SOURCE, WORLD, checked_team, i4, launch, one_communicator, row
 from everywhere import assert_everywhere
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import contributions, fold
 
 _path = Path(__file__).resolve().parents[2] / "examples" / "ping_pong.py"

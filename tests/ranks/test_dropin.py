@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from arrays import get, gpu_only, put
-from pyncclx.state import state_of
+from pyncclx.team.state import state_of
 
 
 @pytest.fixture

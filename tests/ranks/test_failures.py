@@ -9,7 +9,8 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, put, synchronize, xp
 from everywhere import raises_everywhere
-from pyncclx import Aborted, CollectiveMismatch, PeerTimeout, ops
+from pyncclx import Aborted, CollectiveMismatch, PeerTimeout
+from pyncclx.operators import ops
 from reference import comparing, contributions, counts, fold
 
 WORLD = MPI.COMM_WORLD

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays.datatypes import TABLE
 from reference import block_counts, comparing, dtype_of, labels
 
 

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put, synchronize
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays.datatypes import TABLE
 from reference import comparing, dtype_of, labels, spread, uneven_counts
 
 

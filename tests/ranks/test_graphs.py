@@ -5,7 +5,8 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, get, gpu_only, put, xp
-from pyncclx import CapacityExceeded, ops
+from pyncclx import CapacityExceeded
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 pytestmark = gpu_only

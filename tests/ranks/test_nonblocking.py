@@ -8,7 +8,7 @@ import pyncclx
 from arrays import Output, get, gpu_only, put, xp
 from everywhere import raises_everywhere
 from forms import COUNT, NAMES, arguments, spec, total
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 

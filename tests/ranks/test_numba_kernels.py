@@ -9,8 +9,9 @@ from mpi4py import MPI
 import pyncclx
 from arrays import HOST, Output, get, gpu_only, host_only, put, synchronize, xp
 from everywhere import raises_everywhere
-from pyncclx import NotSupported, ops
+from pyncclx import NotSupported
 from pyncclx.numba_kernels import compiled, workspace
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="needs Numba's CUDA target")

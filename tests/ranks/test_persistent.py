@@ -12,7 +12,7 @@ import pyncclx
 from arrays import HOST, POISON, Output, get, gpu_only, put, xp
 from everywhere import raises_everywhere
 from forms import COUNT, NAMES, arguments, spec, total
-from pyncclx import ops
+from pyncclx.operators import ops
 from pyncclx.staging import requests as staged
 from reference import comparing, contributions, fold, labels
 

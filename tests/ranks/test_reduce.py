@@ -4,7 +4,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import comparing, contributions, counts, fold
 
 

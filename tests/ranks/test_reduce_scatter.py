@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, uneven_counts
 
 

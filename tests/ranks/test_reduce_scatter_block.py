@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import block_counts, comparing, contributions, fold
 
 

@@ -9,7 +9,8 @@ from mpi4py import MPI
 import pyncclx
 from arrays import HOST, Output, get, put, xp
 from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import devices, ops
+from pyncclx import backends
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold, labels
 
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
@@ -19,7 +20,7 @@ def shareable(nbytes):
     """An array that other processes can open: any of CuPy's; of NumPy's, one in memory that was made for it."""
     if not HOST:
         return xp.zeros(nbytes, "u1")
-    device = devices.select()
+    device = backends.select()
     return device.array(device.allocate_exported(nbytes).memory, (nbytes,), "u1")
 
 

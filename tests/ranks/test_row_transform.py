@@ -12,7 +12,8 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, put, synchronize, xp
 from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import NotSupported, token_layout
+from pyncclx import NotSupported
+from pyncclx.tokens import layout as token_layout
 from reference import comparing
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 from arrays import Output, put
-from pyncclx import ops
-from pyncclx.datatypes import TABLE
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.operators import ops
 from reference import comparing, contributions, counts, fold
 
 OPERATIONS = ("Scan", "Exscan")

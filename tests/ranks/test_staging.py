@@ -8,7 +8,7 @@ import pyncclx
 from arrays import host_only
 from everywhere import assert_everywhere
 from fake_gpu import Array, allowed, check, installed, ramp
-from pyncclx.staging import methods
+from pyncclx.communicator import staged
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only
@@ -17,7 +17,7 @@ comm = pytest.fixture(allowed)
 
 
 def test_refused_unless_allowed(comm, monkeypatch):
-    monkeypatch.setattr(methods, "is_cuda_aware", lambda: False)
+    monkeypatch.setattr(staged, "is_cuda_aware", lambda: False)
     comm.staging = False
     with pytest.raises(pyncclx.NotSupported, match=r"Bsend: no kernel does this.*comm\.staging = True"):
         comm.Bsend(Array(ramp(comm, 3)), comm.rank)

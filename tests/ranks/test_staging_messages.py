@@ -7,7 +7,8 @@ from mpi4py import MPI
 from arrays import host_only
 from fake_gpu import Array, allowed, check, installed, ramp
 from pyncclx import NotSupported
-from pyncclx.messages.envelope import ENVELOPE_NBYTES, MAGIC
+from pyncclx.messages.envelope import ENVELOPE_NBYTES
+from pyncclx.requests.checked import MAGIC
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only

@@ -7,7 +7,7 @@ from mpi4py import MPI
 import pyncclx
 from arrays import host_only
 from fake_gpu import Array, allowed, check, installed, ramp
-from pyncclx import accesses
+from pyncclx.windows import accesses
 
 pytestmark = host_only
 gpu = pytest.fixture(installed, autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 import pyncclx
 from arrays import Interface, Output, get, gpu_only, put, xp
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold
 
 pytestmark = gpu_only

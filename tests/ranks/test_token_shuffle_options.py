@@ -5,7 +5,8 @@ import pytest
 
 from arrays import POISON, Output, get, put
 from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import CollectiveMismatch, NotSupported, token_layout
+from pyncclx import CollectiveMismatch, NotSupported
+from pyncclx.tokens import layout as token_layout
 from reference import comparing
 from token_case import DTYPES, Case, generator, token_regime  # noqa: F401
 

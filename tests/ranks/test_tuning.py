@@ -7,17 +7,17 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import tuning
-from pyncclx.tuning import measure
+from pyncclx.bench import tune
 
 
 @pytest.fixture
 def tuned(comm, tmp_path_factory, monkeypatch):
     """A cache folder that all ranks share, and the arguments of a short run."""
     folder = MPI.Comm.bcast(comm, tmp_path_factory.mktemp("tuned") if comm.rank == 0 else None)
-    monkeypatch.setattr(measure, "cache_directory", lambda: folder)
+    monkeypatch.setattr(tune, "cache_directory", lambda: folder)
     monkeypatch.setattr(tuning, "cache_directory", lambda: folder)
     parser = argparse.ArgumentParser()
-    measure.add_command(parser.add_subparsers())
+    tune.add_command(parser.add_subparsers())
     return folder, parser.parse_args(["tune", "-b", "64", "-e", "256", "-n", "1"])
 
 
@@ -28,7 +28,7 @@ def test_table(comm, tuned, capsys):
     path = folder / tuning.file_name(kind)
     if comm.rank == 0:
         path.write_text(json.dumps({"environment": {}, "limits": {"77": {"bcast_direct": 5}}}))
-    measure.run(arguments)
+    tune.run(arguments)
     MPI.Comm.Barrier(comm)
     table = tuning.read(path)
     limits = table["limits"][str(comm.size)]

@@ -12,9 +12,10 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, put, xp
 from everywhere import assert_everywhere, raises_everywhere
-from pyncclx import NotSupported, ops
-from pyncclx.collectives.choice import half_of_lines
-from pyncclx.datatypes import TABLE
+from pyncclx import NotSupported
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.collectives.ladders import half_of_lines
+from pyncclx.operators import ops
 from reference import comparing, contributions, fold
 
 pytest.importorskip("numba", reason="operators written in Python need Numba")

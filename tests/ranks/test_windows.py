@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from arrays import HOST, Output, get, put, xp
 from everywhere import assert_everywhere
-from pyncclx import ops
+from pyncclx.operators import ops
 from reference import block_counts, comparing, contributions, counts, fold, labels, uneven_counts
 
 # Which ranks have their buffers in a window.

@@ -8,7 +8,7 @@ from mpi4py import MPI
 import pyncclx
 from arrays import Output, get, put
 from everywhere import raises_everywhere
-from pyncclx import devices
+from pyncclx import backends
 from reference import comparing, counts, labels
 
 pytestmark = pytest.mark.ranks(2)
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ranks(2)
 @pytest.fixture
 def apart(monkeypatch):
     """A communicator of ranks that know of no GPU but their own."""
-    device = devices.select()
+    device = backends.select()
     monkeypatch.setattr(device, "linked", frozenset([device.identity]))
     with pyncclx.Communicator().Dup() as comm:
         if comm.team.linked:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ...messages.request import Request
+from ...requests.request import Request
 from ..memory import Memory
 from .case import Case, Options
 

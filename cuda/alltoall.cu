@@ -1,9 +1,0 @@
-// Alltoall: block r of rank s's sendbuf becomes block s of rank r's recvbuf.
-#include "exchange.cuh"
-
-__global__ void __launch_bounds__(kMaxThreads, 1) alltoall(const __grid_constant__ MoveArgs args) {
-    exchange_all(
-        args.team,
-        [&](int rank) { return part_of(args.send + rank * args.nbytes, args.nbytes); },
-        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
-}

@@ -1,0 +1,12 @@
+// Allgather: block r of every rank's recvbuf becomes rank r's sendbuf.
+//
+// Every rank sends its block to every peer, each block of the grid a part of it; exchange.cuh chooses
+// packets or chunks by the part's length.
+#include "exchange/exchange.cuh"
+
+__global__ void __launch_bounds__(kMaxThreads, 1) allgather(const __grid_constant__ MoveArgs args) {
+    exchange_all(
+        args.team,
+        [&](int) { return part_of(args.send, args.nbytes); },
+        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
+}

@@ -1,0 +1,14 @@
+// Gather: block r of root's recvbuf becomes rank r's sendbuf.
+//
+// Every rank sends its block straight to root, whose link is what bounds it. Elsewhere than at root, args.recv is
+// not used.
+#include "exchange/exchange.cuh"
+
+__global__ void __launch_bounds__(kMaxThreads, 1) gather(const __grid_constant__ MoveArgs args) {
+    const bool is_root = args.team.rank == args.root;
+    const Span nothing{args.recv, 0, 0};
+    exchange_all(
+        args.team,
+        [&](int rank) { return rank == args.root ? part_of(args.send, args.nbytes) : nothing; },
+        [&](int rank) { return is_root ? part_of(args.recv + rank * args.nbytes, args.nbytes) : nothing; }, false);
+}

@@ -1,0 +1,95 @@
+// Reduce, large: partial results go from rank to rank in rank order, as a chain (chain.cuh), and the last one's to root.
+//
+// A rank folds its own vector to what has come. Root is rank 0 or the last, and every link carries the vector once; or it is
+// rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result and the
+// result, through the same words and places of a lane.
+//
+// Partial results are elements. Sums of half types are kept in float (reduce_ops.cuh), and would be rounded on the way; of
+// elements that do not divide a pack a piece would have parts. For those there is no chain.
+#include "protocol/chain.cuh"
+#include "elements/groups.cuh"
+#include "elements/reduce_ops.cuh"
+
+// Who folds when: ranks 0, 1, 2 … or, since the first two fold alike wherever they meet, 1, 0, 2 …
+struct Order {
+    const int root, size;
+
+    // The rank at a position; just as well the position of a rank.
+    __device__ int at(int position) const {
+        const bool swapped = root == (size == 2 ? 0 : 1);
+        return swapped && position < 2 ? 1 - position : position;
+    }
+    __device__ int last() const { return at(size - 1); }
+
+    // The hop of a rank. Root has another one if it is not the last: it takes the result.
+    __device__ Hop hop(int rank) const {
+        const int position = at(rank), to = position + 1 < size ? at(position + 1) : rank == root ? kNobody : root;
+        return Hop{position > 0 ? at(position - 1) : kNobody, to};
+    }
+};
+
+// What a rank does with a piece: folds its own elements to those that came, in rank order.
+template <class T, class Op>
+struct FoldOn {
+    const Crew& crew;
+    const Pack* came;
+    const char* own;
+    char* result;
+    const u64 nbytes;
+    const bool own_first;
+    const int finished;  // ranks, if this is the last; 1: a partial result stays as it is
+
+    __device__ void run() const {
+        const u64 whole = (u64(own) | u64(result)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
+        fold<true, sizeof(T) == 1 ? 2 : 4>(crew.member, u32(whole));
+        fold<false, 1>(u32(whole) + crew.member, u32(packs_in(nbytes)));
+    }
+
+  private:
+    // kAtOnce packs of each are on their way before the first is used.
+    template <bool kWhole, int kAtOnce>
+    __device__ void fold(u32 first, u32 end) const {
+#pragma unroll 1
+        for (u32 i = first; i < end; i += kAtOnce * crew.members) {
+            Pack packs[kAtOnce][2];
+#pragma unroll
+            for (int f = 0; f < kAtOnce; ++f) {
+                const u32 at = i + f * crew.members;
+                if (at < end) packs[f][0] = get_pack(came + at);
+                if (at < end) packs[f][1] = get_pack<kWhole>(own, at, nbytes);
+            }
+#pragma unroll
+            for (int f = 0; f < kAtOnce; ++f) {
+                const u32 at = i + f * crew.members;
+                if (at < end) put_pack<kWhole>(result, at, nbytes, folded(packs[f][own_first], packs[f][!own_first]));
+            }
+        }
+    }
+
+    __device__ Pack folded(Pack first, Pack second) const {
+        Fold<T, Op> fold;
+        fold.add(0, first);
+        fold.add(1, second);
+        return fold.result(finished);
+    }
+};
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain(const __grid_constant__ ReduceArgs args) {
+    static_assert(kGroupPacks<T> == 1 && sizeof(typename AccumulatorOf<T>::type) == sizeof(T));
+    Channel channel(args.team);
+    const Order order{args.root, args.team.size};
+    const int me = args.team.rank;
+    const Hop hops[] = {order.hop(me), Hop{order.last(), kNobody}};
+    const bool is_last = me == order.last();
+    const Part part(args.nbytes, gridDim.x, blockIdx.x);
+    const auto move = [&](const Crew& crew, u32 hop, u64 begin, u64 nbytes, const Pack* from, Pack* to) {
+        const char* own = args.send + part.begin + begin;
+        char* result = to != nullptr ? reinterpret_cast<char*>(to) : args.recv + part.begin + begin;
+        if (hop == 1) copy_here(crew.member, crew.members, from, result, nbytes);
+        else if (hops[0].from == kNobody) copy_message(crew.member, crew.members, own, result, nbytes);
+        else FoldOn<T, Op>{crew, from, own, result, nbytes, hops[0].from > me, is_last ? args.team.size : 1}.run();
+    };
+    Chain(channel, part.nbytes).run(hops, me == args.root && !is_last ? 2 : 1, move);
+    channel.leave();
+}

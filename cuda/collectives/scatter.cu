@@ -1,0 +1,14 @@
+// Scatter: every rank's recvbuf becomes block r of root's sendbuf.
+//
+// Root sends each block straight to its rank; root's link is what bounds it. Elsewhere than at root, args.send is
+// not used.
+#include "exchange/exchange.cuh"
+
+__global__ void __launch_bounds__(kMaxThreads, 1) scatter(const __grid_constant__ MoveArgs args) {
+    const bool is_root = args.team.rank == args.root;
+    const Span nothing{args.recv, 0, 0};
+    exchange_all(
+        args.team,
+        [&](int rank) { return is_root ? part_of(args.send + rank * args.nbytes, args.nbytes) : nothing; },
+        [&](int rank) { return rank == args.root ? part_of(args.recv, args.nbytes) : nothing; }, false);
+}

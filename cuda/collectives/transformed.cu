@@ -1,0 +1,94 @@
+// Allgather and Alltoall of what a row transform makes of the elements, which may be of another type.
+//
+// The messages are those that arrive. Allgather makes its own block where it belongs in recv, and sends it from there: to
+// make it for every rank again would take longer than to read it. Alltoall makes packs when they leave: a span's address
+// is where it begins in what is sent. So packets, chunks and windows are as in exchange.cuh.
+#include "exchange/exchange.cuh"
+#include "elements/row_transform.cuh"
+
+struct TransformedArgs {
+    Team team;
+    const char* send;  // elements of From
+    char* recv;        // elements of To
+    u64 nbytes;        // of one rank's block of recv
+    i64 columns;       // elements of a row of send
+    TransformArgs transform;
+};
+
+// Elements that follow each other, loaded by the widest words that their number allows.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T) < kPackNbytes ? kCount * sizeof(T) : kPackNbytes) Run {
+    T values[kCount];
+};
+
+template <class From, class To, class Transform>
+struct TransformedPacks {
+    using Whole = Run<From, Elements<To>::kCount>;
+    const TransformedArgs& args;
+
+    // Pack `i` of the span that begins at byte `address` of what is sent.
+    __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
+        constexpr u64 kCount = Elements<To>::kCount;
+        const u64 first = u64(address) / sizeof(To) + i * kCount, left = (nbytes - i * kPackNbytes) / sizeof(To);
+        const u64 columns = u64(args.columns);
+        const u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a long one is slow
+        const u64 column = first - row * columns;
+        const From* from = reinterpret_cast<const From*>(args.send) + first;
+        if (left < kCount || column + kCount > columns || u64(from) % alignof(Whole) != 0)
+            return one_by_one(args, from, smaller(left, kCount), row, column);
+        const Whole whole = *reinterpret_cast<const Whole*>(from);
+        Elements<To> made;
+#pragma unroll
+        for (u64 e = 0; e < kCount; ++e)
+            made.values[e] = Transform::template element<From, To>(args.transform, whole.values[e], i64(row), i64(column + e));
+        return pack_of(made);
+    }
+
+    template <bool kPut>
+    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* target, u64 nbytes) const {
+        char* to = static_cast<char*>(target);
+        move_packs(
+            member, packs_in(nbytes), members, [&](u64 i) { return (*this)(from, i, nbytes); },
+            [&](u64 i, Pack pack) {
+                if constexpr (kPut) put_pack(to, i, nbytes, pack);
+                else store_pack(to, i, nbytes, pack);
+            });
+    }
+
+  private:
+    // The rare way, kept out of the loops: a pack of several rows, a message's last, an address that is not aligned.
+    static __device__ __noinline__ Pack one_by_one(const TransformedArgs& args, const From* from, u64 count, u64 row, u64 column) {
+        Elements<To> made = {};
+#pragma unroll 1
+        for (u64 e = 0; e < count; ++e) {
+            made.values[e] = Transform::template element<From, To>(args.transform, from[e], i64(row), i64(column));
+            if (++column < u64(args.columns)) continue;
+            column = 0;
+            ++row;
+        }
+        return pack_of(made);
+    }
+};
+
+template <class From, class To, class Transform>
+__global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __grid_constant__ TransformedArgs args) {
+    await_previous();
+    const TransformedPacks<From, To, Transform> packs{args};
+    char* own = args.recv + args.team.rank * args.nbytes;
+    const Span from = part_of(nullptr, args.nbytes), to = part_of(own, args.nbytes);
+    move_packs(
+        threadIdx.x, packs_in(to.nbytes), blockDim.x, [&](u64 i) { return packs(from.address, i, from.nbytes); },
+        [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
+    __syncthreads();
+    exchange_all(
+        args.team, [&](int) { return to; },
+        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
+}
+
+template <class From, class To, class Transform>
+__global__ void __launch_bounds__(kMaxThreads, 1) alltoall_transformed(const __grid_constant__ TransformedArgs args) {
+    exchange_all(
+        args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.nbytes, args.nbytes); },
+        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); }, true,
+        TransformedPacks<From, To, Transform>{args});
+}

@@ -1,0 +1,115 @@
+// Derived datatypes: `pack` gathers what a datatype names into contiguous memory, `unpack` scatters it back.
+//
+// The host flattens a datatype to nests of loops over equal blocks (pyncclx/derived/nest.py). A block is contiguous, or a
+// table says which contiguous runs it has. Threads go over consecutive words in packed order, words as wide as block,
+// strides and addresses allow, and find each one's place by division: a word of 16 bytes costs fewer instructions than
+// its two trips to memory. The work of all nests is one row of tiles, so that one launch packs for all peers.
+#include "protocol/vector.cuh"
+
+constexpr int kMostNests = 16;
+constexpr int kMostDims = 6;
+constexpr int kPackThreads = 256;  // at most, of a block
+constexpr u32 kWordsAtOnce = 4;    // of a thread; a tile has as many for each thread of a block
+
+struct Dim {
+    u64 count;
+    i64 stride, packed_stride;
+};
+
+struct Run {
+    u64 start;   // in the packed block
+    i64 offset;  // in memory
+};
+
+struct Nest {
+    i64 offset;        // of the first block in memory
+    u64 start;         // of the first block in packed memory
+    const Run* runs;   // of each block; null: it is contiguous
+    u64 first_tile, words, block_words;  // of all blocks, of one
+    u32 run_count, dims, width, unused;
+    Dim dim[kMostDims];  // innermost first
+};
+
+struct DatatypeArgs {
+    char* memory;
+    char* packed;
+    u64 tiles;
+    u64 nests;
+    Nest nest[kMostNests];  // in the order of their tiles
+};
+
+struct Where {
+    i64 memory;
+    u64 packed;
+};
+
+// Where byte `begin` of a packed block lies in memory, from the block's beginning.
+__device__ __forceinline__ i64 find_in_runs(const Nest& nest, u64 begin) {
+    u32 low = 0, high = nest.run_count;
+    while (high - low > 1) {
+        const u32 middle = (low + high) / 2;
+        if (nest.runs[middle].start <= begin) low = middle;
+        else high = middle;
+    }
+    return nest.runs[low].offset + i64(begin - nest.runs[low].start);
+}
+
+template <class Index>
+__device__ __forceinline__ Where locate(const Nest& nest, Index word) {
+    Index outer = nest.dims == 0 ? 0 : word / Index(nest.block_words);
+    const u64 begin = u64(word - outer * Index(nest.block_words)) * nest.width;
+    Where where{nest.offset + (nest.runs ? find_in_runs(nest, begin) : i64(begin)), nest.start + begin};
+#pragma unroll 1  // else there is ten times the code, for the most loops that anybody has
+    for (u32 d = 0; d < nest.dims; ++d) {
+        const Dim& dim = nest.dim[d];
+        const Index next = d + 1 < nest.dims ? outer / Index(dim.count) : 0;
+        const i64 i = i64(outer - next * Index(dim.count));
+        where.memory += i * dim.stride;
+        where.packed += u64(i * dim.packed_stride);
+        outer = next;
+    }
+    return where;
+}
+
+template <bool kPacks, class Word, class Index>
+__device__ __forceinline__ void move_words(const DatatypeArgs& args, const Nest& nest, u64 tile) {
+    const u64 first = (tile - nest.first_tile) * blockDim.x * kWordsAtOnce + threadIdx.x;
+    Word words[kWordsAtOnce];
+    char* to[kWordsAtOnce];
+#pragma unroll
+    for (u32 w = 0; w < kWordsAtOnce; ++w) {
+        const u64 i = first + w * blockDim.x;
+        if (i >= nest.words) break;
+        const Where where = locate<Index>(nest, Index(i));
+        char *memory = args.memory + where.memory, *packed = args.packed + where.packed;
+        words[w] = *reinterpret_cast<const Word*>(kPacks ? memory : packed);
+        to[w] = kPacks ? packed : memory;
+    }
+#pragma unroll
+    for (u32 w = 0; w < kWordsAtOnce; ++w)
+        if (first + w * blockDim.x < nest.words) *reinterpret_cast<Word*>(to[w]) = words[w];
+}
+
+template <bool kPacks, class Word>
+__device__ __forceinline__ void move_tile(const DatatypeArgs& args, const Nest& nest, u64 tile) {
+    if (nest.words <= 0xffffffffu) move_words<kPacks, Word, u32>(args, nest, tile);  // division is cheaper
+    else move_words<kPacks, Word, u64>(args, nest, tile);
+}
+
+template <bool kPacks>
+__device__ __forceinline__ void move(const DatatypeArgs& args) {
+    u32 n = 0;
+    for (u64 tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
+        while (n + 1 < args.nests && args.nest[n + 1].first_tile <= tile) ++n;
+        const Nest& nest = args.nest[n];
+        if (nest.width == 16) move_tile<kPacks, Pack>(args, nest, tile);
+        else if (nest.width == 8) move_tile<kPacks, u64>(args, nest, tile);
+        else if (nest.width == 4) move_tile<kPacks, u32>(args, nest, tile);
+        else if (nest.width == 2) move_tile<kPacks, unsigned short>(args, nest, tile);
+        else move_tile<kPacks, unsigned char>(args, nest, tile);
+    }
+}
+
+__global__ void __launch_bounds__(kPackThreads) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
+
+__global__ void __launch_bounds__(kPackThreads) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }

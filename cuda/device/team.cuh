@@ -1,0 +1,143 @@
+// What a program's own kernels are told of their communicator: one struct in device memory, behind pyncclx.cuh.
+//
+// It stands at the beginning of memory of every rank that all ranks have mapped, alike on all of them:
+//
+//   DeviceTeam | SignalWord x signals | BarrierWords x blocks | CounterWords x counters
+//
+// `pyncclx/device/team.py` allocates it and packs the struct. A wait that gives up is recorded as in wait.cuh, with the
+// function in the place of the channel and its signal or block in that of the epoch; wrong arguments are an Overflow.
+#pragma once
+#include "reduction/reduce.cuh"
+
+enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device/team.py
+    kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
+    kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal, kPutPackets, kReceivePackets,
+    kAllgather, kAlltoall, kAllreduce
+};
+
+enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/device/team.py
+    kNoSuchRank = 16, kNoSuchSignal, kTooManyBlocks, kNoSuchCounter, kNotInWindow, kMisaligned, kOtherSize
+};
+
+struct alignas(128) SignalWord { u64 value; };  // a line each: polls of one do not slow stores to another
+
+struct alignas(128) BarrierWords {  // of the blocks with one index
+    u32 arrived[kMaxRanks];  // rank r: how often it has come to a barrier with this rank
+    u32 sent[kMaxRanks];     // this rank: how often it has with rank r
+};
+
+struct alignas(128) CounterWords { u64 arrived, turn; };  // of this rank's blocks
+
+struct DeviceWindow {  // of every rank
+    char* bases[kMaxRanks];  // as mapped in this process
+    u64 nbytes[kMaxRanks];
+};
+
+struct DeviceWindows {
+    u64 count;
+    DeviceWindow window[1];  // count of them, and one that is all zero
+};
+
+struct alignas(128) DeviceTeam {
+    Team team;  // all zero after Free
+    u64 signals, blocks, counters;
+    const DeviceWindows* windows;  // the host has others when there are more; kernels may go on with these
+    char* state[kMaxRanks];  // every rank's DeviceTeam, as mapped in this process
+};
+
+constexpr int kAnyRank = -1;  // in an error record: a signal may come from whomever
+
+// Reads a word here, and not where it is used: what is read in a row travels together.
+template <class T>
+__device__ __forceinline__ T now(const T& word) {
+    static_assert(sizeof(T) == sizeof(u32) || sizeof(T) == sizeof(u64), "a word");
+    if constexpr (sizeof(T) == sizeof(u32)) return T(ld_here(reinterpret_cast<const u32*>(&word)));
+    else return (T)ld_here(reinterpret_cast<const u64*>(&word));
+}
+
+// What functions look up in a team, through the cache: it is not written while kernels run. An acquire empties the cache,
+// so that each trip to memory would count.
+struct View {
+    const DeviceTeam* team;
+    int rank, size;  // size 0 after Free
+    u64 signals;
+    const DeviceWindows* windows;
+    char* peer_state;
+};
+
+__device__ __forceinline__ View view(u64 handle, int peer = 0) {
+    const DeviceTeam* team = reinterpret_cast<const DeviceTeam*>(handle);
+    const Team& inner = team->team;
+    return {team, now(inner.rank), now(inner.size), now(team->signals), now(team->windows),
+            now(team->state[u32(peer) % kMaxRanks])};
+}
+
+// Records what a function was given and could not use; the host raises it, and the communicator goes on.
+__device__ inline __noinline__ bool misused(const DeviceTeam& team, Misuse what, DeviceFunction function, u64 given,
+                                            u64 most) {
+    record_overflow(team.team, what, function, i64(given), i64(most));
+    return false;
+}
+
+// These are false in a team after Free, too.
+__device__ __forceinline__ bool is_rank(const View& v, DeviceFunction function, int rank) {
+    return u32(rank) < u32(v.size) || (v.size != 0 && misused(*v.team, kNoSuchRank, function, u64(i64(rank)), v.size));
+}
+
+__device__ __forceinline__ bool is_signal(const View& v, DeviceFunction function, u32 signal) {
+    return signal < v.signals || (v.size != 0 && misused(*v.team, kNoSuchSignal, function, signal, v.signals));
+}
+
+__device__ __forceinline__ bool is_counter(const View& v, DeviceFunction function, u32 counter) {
+    const u64 counters = v.team->counters;
+    return counter < counters || (v.size != 0 && misused(*v.team, kNoSuchCounter, function, counter, counters));
+}
+
+__device__ __forceinline__ u64 block_number() {
+    return blockIdx.x + u64(gridDim.x) * (blockIdx.y + u64(gridDim.y) * blockIdx.z);
+}
+
+__device__ __forceinline__ u64 blocks_of_grid() { return u64(gridDim.x) * gridDim.y * gridDim.z; }
+
+// In a rank's memory, which begins with its DeviceTeam.
+__device__ __forceinline__ u64* signal_word(char* state, u32 signal) {
+    return &reinterpret_cast<SignalWord*>(state + sizeof(DeviceTeam))[signal].value;
+}
+
+__device__ __forceinline__ BarrierWords* barrier_words(const DeviceTeam& team, char* state, u64 block) {
+    return reinterpret_cast<BarrierWords*>(signal_word(state, u32(team.signals))) + block;
+}
+
+__device__ __forceinline__ char* own_state(const DeviceTeam& team) {
+    return reinterpret_cast<char*>(const_cast<DeviceTeam*>(&team));
+}
+
+__device__ __forceinline__ CounterWords* counter_words(const DeviceTeam& team, u32 counter) {
+    return reinterpret_cast<CounterWords*>(barrier_words(team, own_state(team), team.blocks)) + counter;
+}
+
+// The memory of `peer` that corresponds to `nbytes` from `address` on of this rank's; null if that is in no window.
+__device__ inline char* at_peer(const View& v, DeviceFunction function, u64 address, u64 nbytes, int peer) {
+    if (!is_rank(v, function, peer)) return nullptr;
+    const u64 count = now(v.windows->count);
+    for (u64 w = 0;; ++w) {
+        const DeviceWindow& window = v.windows->window[w];
+        const u64 mine = now(window.nbytes[v.rank]), theirs = now(window.nbytes[peer]);
+        const u64 offset = address - u64(now(window.bases[v.rank]));
+        char* const there = now(window.bases[peer]);
+        if (w == count) break;
+        if (offset < mine && offset <= theirs && nbytes <= theirs - offset) return there + offset;
+    }
+    misused(*v.team, kNotInWindow, function, address, nbytes);
+    return nullptr;
+}
+
+// A word of `peer`, for atomics; null if there is none.
+template <class Word>
+__device__ __forceinline__ Word* word_at_peer(const View& v, DeviceFunction function, u64 address, int peer) {
+    if (v.size != 0 && address % sizeof(Word) != 0) {
+        misused(*v.team, kMisaligned, function, address, sizeof(Word));
+        return nullptr;
+    }
+    return reinterpret_cast<Word*>(at_peer(v, function, address, sizeof(Word), peer));
+}

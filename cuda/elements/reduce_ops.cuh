@@ -1,0 +1,127 @@
+// The reduction operators, and the fold that applies them in rank order.
+//
+// Rank order and one accumulator type per element type make the result the same bits on all ranks, for
+// all algorithms and in all runs: half and bfloat16 fold in float and round once, integers wrap around.
+#pragma once
+#include "elements/numbers.cuh"
+#include "elements/user_op.cuh"
+#include "protocol/vector.cuh"
+
+template <class T>
+struct AccumulatorOf {
+    using type = T;
+};
+template <>
+struct AccumulatorOf<Half> {
+    using type = float;
+};
+template <>
+struct AccumulatorOf<Bfloat16> {
+    using type = float;
+};
+
+// C++ promises no wrap-around for signed integers, MPI and NumPy users expect it: count in u64.
+template <class T>
+__device__ __forceinline__ T sum(T a, T b) { return T(u64(a) + u64(b)); }
+template <class T>
+__device__ __forceinline__ T product(T a, T b) { return T(u64(a) * u64(b)); }
+__device__ __forceinline__ float sum(float a, float b) { return a + b; }
+__device__ __forceinline__ float product(float a, float b) { return a * b; }
+__device__ __forceinline__ double sum(double a, double b) { return a + b; }
+__device__ __forceinline__ double product(double a, double b) { return a * b; }
+template <class Real>
+__device__ __forceinline__ Complex<Real> sum(Complex<Real> a, Complex<Real> b) { return a + b; }
+template <class Real>
+__device__ __forceinline__ Complex<Real> product(Complex<Real> a, Complex<Real> b) { return a * b; }
+
+struct Operator {  // what an operator does with the folded value of `size` ranks, unless it says otherwise
+    static constexpr bool kCostly = false;  // more warps fold
+    template <class A>
+    __device__ static A finish(A folded, int) { return folded; }
+};
+
+struct Sum : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return sum(a, b); }
+};
+struct Avg : Sum {
+    template <class A>
+    __device__ static A finish(A folded, int size) { return folded / A(size); }
+    template <class Real>
+    __device__ static Complex<Real> finish(Complex<Real> folded, int size) { return folded / Real(size); }
+};
+struct Prod : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return product(a, b); }
+};
+struct Min : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return b < a ? b : a; }
+};
+struct Max : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return a < b ? b : a; }
+};
+struct BitAnd : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(a & b); }
+};
+struct BitOr : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(a | b); }
+};
+struct BitXor : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(a ^ b); }
+};
+struct LogicalAnd : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(a && b); }
+};
+struct LogicalOr : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(a || b); }
+};
+struct LogicalXor : Operator {
+    template <class A>
+    __device__ static A combine(A a, A b) { return A(!a != !b); }
+};
+struct MinLoc : Operator {  // of equal values the smaller index, as MPI defines it
+    template <class V>
+    __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {
+        if (a.value == b.value) return {a.value, a.index < b.index ? a.index : b.index};
+        return b.value < a.value ? b : a;
+    }
+};
+struct MaxLoc : Operator {
+    template <class V>
+    __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {
+        if (a.value == b.value) return {a.value, a.index < b.index ? a.index : b.index};
+        return a.value < b.value ? b : a;
+    }
+};
+
+// The elements of one pack, folded over the ranks one after the other.
+template <class T, class Op>
+struct Fold {
+    using A = typename AccumulatorOf<T>::type;
+    static constexpr int kElements = kPackNbytes / sizeof(T);
+    A folded[kElements];
+
+    __device__ void add(int rank, Pack pack) {
+        T elements[kElements];
+        memcpy(elements, &pack, sizeof pack);
+#pragma unroll
+        for (int i = 0; i < kElements; ++i)
+            folded[i] = rank == 0 ? A(elements[i]) : Op::combine(folded[i], A(elements[i]));
+    }
+
+    __device__ Pack result(int size) const {
+        T elements[kElements];
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) elements[i] = T(Op::finish(folded[i], size));
+        Pack pack;
+        memcpy(&pack, elements, sizeof pack);
+        return pack;
+    }
+};

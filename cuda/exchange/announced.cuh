@@ -1,0 +1,45 @@
+// Moving blocks whose lengths the sender knows better than the receiver: each message is announced by its length.
+//
+// The first packet of a slot says how long the message is, and the message follows at once. What is longer than the
+// receiver expects arrives all the same and is not stored, so a wrong count is an error of the program and not a hang.
+#pragma once
+#include "exchange/exchange.cuh"
+
+struct Block {
+    const char* address;
+    u64 nbytes;  // of the message; for a receiver: the room that there is
+};
+
+// `sends(from, to)` says between whom messages travel; `out(rank)` is this rank's to `rank`, `in(rank)` the place for
+// that of `rank`. Both are asked only where a message travels.
+template <class Sends, class Out, class In>
+__device__ void exchange_announced(const Team& team, Sends sends, Out out_block, In in_block) {
+    __shared__ Spans spans;
+    const int me = team.rank, rank = int(threadIdx.x);
+    const bool to_rank = rank < team.size && sends(me, rank), from_rank = rank < team.size && sends(rank, me);
+    const Block block = to_rank ? out_block(rank) : Block{nullptr, 0};
+    if (rank < team.size) spans.out[rank] = part_of(block.address, block.nbytes);
+    SpanWays ways(team);
+    __syncthreads();
+    Channel channel(team);
+    Packets packets(channel);
+    bool ok = channel.await_slots();
+    u64 nbytes = rank == me ? block.nbytes : 0;  // of what `rank` sends to this rank
+    if (ok && to_rank && rank != me) packets.send_word(packets.outbox(rank), kCountPacket, block.nbytes);
+    Exchange exchange{channel, packets, spans, ways};
+    if (ok) exchange.send();
+    if (ok && from_rank && rank != me) ok = packets.receive_word(rank, kCountPacket, nbytes);
+    ok = channel.everyone(ok);
+    if (ok && rank < team.size) {
+        const Block place = from_rank ? in_block(rank) : Block{nullptr, 0};
+        Span& span = spans.in[rank];
+        span = part_of(place.address, nbytes);
+        const u64 begin = u64(span.address - place.address);
+        span.kept = begin < place.nbytes ? smaller(span.nbytes, place.nbytes - begin) : 0;
+        if (blockIdx.x == 0 && nbytes > place.nbytes)
+            record_overflow(team, kTruncated, rank, i64(nbytes), i64(place.nbytes));
+    }
+    ways.share(spans);
+    ok = ok && exchange.receive();
+    channel.leave(ok && (from_rank || !channel.is_peer(rank)));
+}

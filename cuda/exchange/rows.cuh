@@ -1,0 +1,49 @@
+// Alltoallv with counts on the device: where the rows belong that each source has announced, and what the caller is told.
+#pragma once
+#include "protocol/lanes.cuh"
+#include "protocol/vector.cuh"
+#include "protocol/wait.cuh"
+
+struct Row {  // what a rank sends to, or gets from, another; in rows
+    i64 count, displ, kept;
+};
+
+// So many of `count` rows that begin at `displ` lie before `end`.
+__device__ i64 fitting(i64 count, i64 displ, i64 end) {
+    return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
+}
+
+// What ranks before the lane's have together. All lanes of a warp, of which those without a rank have nothing.
+__device__ __forceinline__ i64 sum_before(i64 mine) { return i64(sum_to_lane<kMaxRanks>(u64(mine)) - u64(mine)); }
+
+// Where the rows belong that a rank has announced, which is the lane's: all lanes of a warp, and 0 of those without a rank.
+__device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
+    const int rank = int(threadIdx.x % 32);
+    const i64 before = sum_before(args.placement == kPacked ? announced : 0);
+    if (rank >= args.team.size) return Row{};
+    if (args.placement == kSender) {
+        const i64 count = announced & 0xffffffff, displ = announced >> 32 & 0xffffffff;
+        return Row{count, rank * args.slot_rows + displ, fitting(count, displ, args.capacity)};
+    }
+    const i64 count = announced;
+    if (args.placement == kPlaced)
+        return Row{count, args.recv_displs[rank], fitting(count, args.recv_displs[rank], args.capacity)};
+    if (args.placement == kFixed)
+        return Row{count, args.fixed[3][rank], i64(smaller(count, args.fixed[2][rank]))};
+    if (args.placement == kSlots) return Row{count, rank * args.slot_rows, i64(smaller(count, args.capacity))};
+    const i64 displ = i64(smaller(before, args.capacity));
+    return Row{count, displ, i64(smaller(count, args.capacity - displ))};
+}
+
+// What the caller is told of each source, whose rows are the lane's. All lanes of a warp.
+__device__ void write_outputs(const AlltoallvArgs& args, const Row& row) {
+    const int source = int(threadIdx.x % 32);
+    const i64 total = sum_to_lane<kMaxRanks>(row.kept);
+    if (source >= args.team.size) return;
+    if (args.recv_counts) args.recv_counts[source] = row.kept;
+    if (args.recv_displs && args.placement != kPlaced) args.recv_displs[source] = row.displ;
+    if (args.status) args.status[source] = row.count - row.kept;
+    if (row.kept < row.count && !args.drop)
+        record_overflow(args.team, args.placement == kFixed ? kTruncated : kCut, source, row.count, row.kept);
+    if (args.total && source == args.team.size - 1) *args.total = total;
+}

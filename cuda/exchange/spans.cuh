@@ -1,0 +1,22 @@
+// What a block moves between this rank and every other, as parts of messages.
+#pragma once
+#include "protocol/layout.cuh"
+#include "protocol/vector.cuh"
+
+struct Span {
+    char* address;
+    u64 nbytes;  // that travel
+    u64 kept;    // of them, what the receiver stores: the rest did not fit its buffer
+};
+
+struct Spans {  // of one block, in shared memory; [rank]
+    Span out[kMaxRanks], in[kMaxRanks];
+    u64 stored[kMaxRanks], taken[kMaxRanks];  // bytes that go as chunks
+    char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
+};
+
+// This block's part of a message, as a span.
+__device__ __forceinline__ Span part_of(const char* message, u64 nbytes) {
+    const Part part(nbytes, gridDim.x, blockIdx.x);
+    return Span{const_cast<char*>(message) + part.begin, part.nbytes, part.nbytes};
+}

@@ -1,0 +1,88 @@
+// Waiting, always bounded: a poll looks now and then at the abort word and at the clock.
+//
+// A wait that gives up records why, once per communicator, and returns false; from then on every wait of
+// the communicator on this rank gives up too, so that all blocks leave. Nothing traps: the CUDA context
+// lives, and the host reads the record at its next call.
+#pragma once
+#include "protocol/layout.cuh"
+
+constexpr u32 kPollsBetweenLooks = 512;  // the abort word lies in host memory: about a microsecond a look
+
+struct Awaited {  // what the error record says
+    u32 epoch;
+    int channel, peer;
+    u64 expected, seen;
+};
+
+__device__ inline __noinline__ void record_failure(const Team& team, u64 failure, const Awaited& what) {
+    if (atomic_cas_gpu(&lease_header(team)->failed, 0u, 1u) != 0u) return;
+    Watch* watch = team.watch;
+    watch->operation = team.operation;
+    watch->epoch = what.epoch;
+    watch->channel = u64(what.channel);
+    watch->peer = u64(what.peer);
+    watch->expected = what.expected;
+    watch->seen = what.seen;
+    st_release_sys(&watch->failure, failure);
+}
+
+__device__ inline __noinline__ void record_overflow(const Team& team, u64 kind, int source, i64 wanted, i64 capacity) {
+    if (atomic_cas_gpu(&lease_header(team)->overflow, 0u, 1u) != 0u) return;
+    Watch* watch = team.watch;
+    watch->operation = team.operation;
+    watch->source = u64(source);
+    watch->wanted = u64(wanted);
+    watch->capacity = u64(capacity);
+    st_release_sys(&watch->overflow, kind);
+}
+
+// One thread's patience during one wait.
+struct Patience {
+    u32 polls = 0;
+    u64 deadline = 0;
+
+    // Call after every poll in vain; false when it is time to leave. `what()` says what is awaited.
+    template <class What>
+    __device__ __forceinline__ bool lasts(const Team& team, What what) {
+        return !is_due() || look(team, what());
+    }
+
+    // The same in two parts: after how many polls it is worth a look, and the look.
+    __device__ __forceinline__ bool is_due() {
+        spin_hint();
+        return ++polls % kPollsBetweenLooks == 0;
+    }
+
+    __device__ __noinline__ bool look(const Team& team, const Awaited& what) {
+        const u64 now = clock_ns();
+        if (deadline == 0) deadline = now + team.timeout_ns;
+        if (ld_relaxed_sys(&lease_header(team)->failed) != 0u) return false;
+        const bool aborted = ld_relaxed_sys(&team.watch->abort) != 0u;
+        if (!aborted && i64(now - deadline) < 0) return true;
+        record_failure(team, aborted ? kAborted : kTimedOut, what);
+        return false;
+    }
+};
+
+// One thread waits until `*word`, which only grows, has reached `expected` (by signed difference, so that
+// it may wrap around), and acquires what its writer released with it.
+__device__ inline bool wait_for(const Team& team, const u32* word, Awaited what) {
+    Patience patience;
+    for (;;) {
+        const u32 seen = ld_acquire_sys(word);
+        if (int(seen - u32(what.expected)) >= 0) return true;
+        what.seen = seen;
+        if (!patience.lasts(team, [&] { return what; })) return false;
+    }
+}
+
+// The same for a word that counts within an operation, below, whose epoch stands above. What an earlier operation
+// left there may be so old that a signed difference would take it for a later one.
+__device__ inline bool wait_for(const Team& team, const u64* word, Awaited what) {
+    Patience patience;
+    for (;;) {
+        what.seen = ld_acquire_sys(word);
+        if (what.seen >= what.expected && what.seen >> 32 == what.expected >> 32) return true;
+        if (!patience.lasts(team, [&] { return what; })) return false;
+    }
+}

@@ -1,0 +1,102 @@
+// Reductions without a copy on the way: where the ranks' buffers lie in windows (reach.cuh), a rank loads its shard
+// of every rank's vector where it is, folds it, and stores the result where it belongs.
+//
+// Each byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for.
+// In place is fine, since a shard is read and written by one rank only, pack by pack.
+#pragma once
+#include "reduction/fold_in_place.cuh"
+#include "reduction/push_reduce.cuh"
+#include "reduction/two_shot.cuh"
+
+// Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
+// so many chunks the second meeting costs more.
+constexpr u64 kApartChunks = 2;
+
+// In place nothing can be pushed, and with more than two ranks rings are faster from shards of so many bytes on.
+constexpr u64 kRingsNbytes = 256 << 10;
+
+template <class T, class Op, class Tiling>
+struct ZeroCopy {
+    Channel& channel;
+    const Reach& reach;
+    const Tiling tiling;  // of one tile
+    const int receiver;   // a rank, kToAll or kToNone
+    const bool apart;     // first everyone loads, then everyone stores
+
+    // `send` and `recv`: what the tiling's addresses count from.
+    __device__ bool run(const char* send, const char* recv) {
+        const Shard shard = tiling.shard(0, channel.team.rank);
+        const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
+        const u64 whole = goes_fast(shard, from, to) ? shard.nbytes / kPackNbytes : 0;
+        if constexpr (kGroupPacks<T> == 1) fold<true>(shard, from, to, 0, whole);
+        fold<false>(shard, from, to, whole, packs_in(shard.nbytes));
+        if (!meet(channel, 0)) return false;
+        if (!apart) return true;
+        for (int j = 0; j < channel.team.size - 1; ++j)
+            copy_shard(shard.recv, reach.recv[channel.peer(j)] + to, shard.nbytes);
+        return meet(channel, 1);
+    }
+
+  private:
+    // Can all whole packs be loaded, and stored, by one access each, and of all ranks at once?
+    __device__ bool goes_fast(const Shard& shard, u64 from, u64 to) const {
+        u64 places = u64(shard.recv);
+        for (int rank = 0; rank < channel.team.size; ++rank) {
+            places |= u64(reach.send[rank]) + from;
+            if (!apart && (receiver == kToAll || receiver == rank)) places |= u64(reach.recv[rank]) + to;
+        }
+        return kGroupPacks<T> == 1 && channel.team.size <= kFewRanks && places % kPackNbytes == 0;
+    }
+
+    // Packs `begin` to `end` of the shard.
+    template <bool kWhole>
+    __device__ void fold(const Shard& shard, u64 from, u64 to, u64 begin, u64 end) const {
+        const auto load = [&](int rank, u64 i) { return get_pack<kWhole>(reach.send[rank] + from, begin + i, shard.nbytes); };
+        const auto keep = [&](u64 i, Pack pack) {
+            if (receiver == kToNone || apart) put_pack<kWhole>(shard.recv, begin + i, shard.nbytes, pack);
+            else if (receiver != kToAll) put_pack<kWhole>(reach.recv[receiver] + to, begin + i, shard.nbytes, pack);
+            else store_to_all<kWhole>(to, begin + i, shard.nbytes, pack);
+        };
+        fold_far<T, Op, kWhole>(threadIdx.x, blockDim.x, end - begin, channel.team.size, load, keep);
+    }
+
+    template <bool kWhole>
+    __device__ void store_to_all(u64 to, u64 i, u64 nbytes, Pack pack) const {
+#pragma unroll 1
+        for (int j = 0; j < channel.team.size; ++j)  // the last is this rank
+            put_pack<kWhole>(reach.recv[channel.peer(j)] + to, i, nbytes, pack);
+    }
+};
+
+// A reduction of long vectors: without a copy if all the buffers that it takes are in windows, else in two shots.
+// `tiling_of(most)` cuts this block's part of the vector into shards of at most `most` bytes. `to`: where the result of this
+// rank's shard belongs, if that is somewhere else.
+template <class T, class Op, Owners kOwners = kEveryone, class TilingOf>
+__device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiver, TilingOf tiling_of, char* to = nullptr) {
+    __shared__ Reach reach;
+    const auto whole = tiling_of(~0ull);
+    if (whole.tiles() == 0) return false;  // nothing to do for this block, on any rank
+    const Own own{args.send, args.recv, args.team.send, args.team.recv};
+    const auto sends = [](int) { return true; };
+    const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
+    Packets packets(channel);
+    const bool windows = args.team.windows != nullptr;  // on all ranks or on none
+    if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
+    const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
+    const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
+    const bool replaced = windows && !reach.apart;  // in place, or not all in windows
+    if (windows && !replaced && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
+    const bool long_in_place = replaced && receiver == kToAll && args.team.size > 2 && longest >= kRingsNbytes;
+    if (!windows || !reach.all || long_in_place) {
+        const u32 lanes = receiver == kToNone ? lanes_of(args.team, whole.shard_nbytes) : 1;
+        Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // of what is folded nothing goes anywhere
+        return TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver, lanes, to}.run();
+    }
+    if constexpr (kGroupPacks<T> == 1)
+        if (to != nullptr && longest >= kTiledChunks * args.team.chunk_nbytes)
+            return FoldInPlace<T, Op>{channel, reach, args, whole, to}.run();
+    const bool ok = ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
+    // Cut anew, which needs no registers until now.
+    if (ok && to != nullptr) move_result(tiling_of(~0ull).shard(0, args.team.rank), to);
+    return ok;
+}

@@ -1,0 +1,175 @@
+// Few tokens travel as packets and lines, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
+//
+// A rank tells every other
+//   how many tokens it has, of this dispatch: so all ranks know whether all have few;
+//   one word for each choice of theirs: its place, its number in its bucket, its weight.
+// Its blocks tell a share each, in their slots, and all blocks of a rank read all shares: a slot is written in an operation
+// once a block of its reader has entered the one before, and then all blocks have left the one before that. From all ranks'
+// choices every block knows where each row belongs, on whatever rank, as if it had counts. Rows: few_steps.cuh.
+#pragma once
+#include "tokens/few_slots.cuh"
+#include "tokens/few_steps.cuh"
+#include "protocol/packet.cuh"
+
+constexpr int kMostFewChoices = 1024;                      // of all ranks together
+constexpr int kMostFewCounts = 4096;                       // buckets times ranks
+constexpr int kSourcesAtOnce = 4;                          // whose lines are fetched before the first is looked at
+constexpr u32 kNoChoice = ~u32(0);
+constexpr int kNoPlace = -1;
+
+// A choice as a word: what stands in its place is in 4, 16 and 12 bits.
+__device__ __forceinline__ u64 choice_word(u32 place, u32 number, float weight) {
+    return u64(bits_as<u32>(weight)) << 32 | place << 12 | number;
+}
+__device__ __forceinline__ bool is_choice(u64 word) { return u32(word) != kNoChoice; }
+__device__ __forceinline__ u32 choice_place(u64 word) { return u32(word) >> 12; }
+__device__ __forceinline__ u32 choice_number(u64 word) { return u32(word) & 0xfff; }
+__device__ __forceinline__ float choice_weight(u64 word) { return bits_as<float>(u32(word >> 32)); }
+
+struct FewTokens : Steps {
+    const u32 epoch;
+    Slots& slots;
+
+    // Those that thread r has found are rank r's; other threads know them after a barrier.
+    __device__ void keep(const FoundSlots& found) const {
+        const int rank = int(threadIdx.x);
+        if (rank >= shuffle.team.size) return;
+        const u64 odd = epoch & 1 ? found.odd : 0, packets = odd * shuffle.team.slot_packets;
+        const u64 places = odd * shuffle.team.slot_rows * kRowPlaces;
+        slots.out[rank] = found.out + packets;
+        slots.first[rank] = found.first + packets;
+        slots.out_rows[rank] = found.out_rows + places;
+        slots.in_rows[rank] = found.in_rows + places;
+    }
+
+    // What block `block` of `source` has told this rank.
+    __device__ const Pack* told(int source, u32 block, u32 position) const {
+        return slots.first[source] + u64(block * slots_between(shuffle, source)) * shuffle.team.slot_packets + position;
+    }
+
+    __device__ void send_word(int holder, u32 position, u64 word) const {
+        st_packet_sys(slots.out[holder] + position, make_packet(word, epoch));
+    }
+
+    __device__ void send(int holder, u32 position, Pack pack) const {
+        send_word(holder, position, pack.x);
+        send_word(holder, position + 1, pack.y);
+    }
+
+    __device__ bool receive_word(int source, const Pack* place, u64& word) const {
+        Patience patience;
+        for (;;) {
+            const Pack packet = ld_packet_sys(place);
+            word = payload(packet);
+            if (is_new(packet, epoch)) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, packet); })) return false;
+        }
+    }
+
+    __device__ bool receive(int source, const Pack* place, Pack& pack) const {
+        return receive_word(source, place, pack.x) && receive_word(source, place + 1, pack.y);
+    }
+
+    // Where this rank has choice `i` of a source, block by block, and how many tokens the source has.
+    __device__ const Pack* choice(int source, u32 i) const {
+        const u32 of_block = i / gridDim.x;
+        return told(source, i - of_block * gridDim.x, u32(shuffle.words_at) + 1 + of_block);
+    }
+    __device__ const Pack* count(int source) const { return told(source, 0, u32(shuffle.words_at)); }
+
+    // How many tokens `source` has; if they are few and choice `i`, which is at `place`, is one of theirs, this choice as well.
+    __device__ bool receive_choice(int source, u32 i, const Pack* place, u64& tokens, u64& word) const {
+        const Pack* counts = count(source);
+        if (i >= shuffle.few_tokens * shuffle.k) place = counts;
+        Patience patience;
+        for (;;) {
+            const Pack first = ld_packet_sys(counts), second = ld_packet_sys(place);
+            tokens = payload(first);
+            word = payload(second);
+            const bool wanted = is_new(first, epoch) && i < choices_of(tokens);
+            if (is_new(first, epoch) && (!wanted || is_new(second, epoch))) return true;
+            if (!patience.lasts(shuffle.team, [&] { return awaited(source, wanted ? second : first); })) return false;
+        }
+    }
+
+    // Choices that a source with so many tokens has sent.
+    __device__ u32 choices_of(u64 tokens) const {
+        return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
+    }
+
+    // Steps are sent and received by all lanes of a warp. `part`: part_of_row.
+    __device__ void send_step(int holder, const Step& step, Pack part) const {
+        st_line_sys(slots.out_rows[holder] + step.row * kRowPlaces + threadIdx.x % 32, part);
+    }
+
+    // The step of sources first, first + 1 … that have a bit in `sources`, looked at once: on its way when this returns.
+    template <int kCount>
+    struct Coming {
+        const Pack* places[kCount];  // null: not of this one. Found before, so that a look is short
+        Pack packs[kCount];
+
+        __device__ Coming(const FewTokens& few, u32 sources, int first, const Step& step) {
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                places[s] = sources >> (first + s) & 1 ? few.slots.in_rows[first + s] + step.row * kRowPlaces + threadIdx.x % 32 : nullptr;
+            look();
+        }
+
+        __device__ void look() {
+#pragma unroll
+            for (int s = 0; s < kCount; ++s)
+                if (places[s] != nullptr) packs[s] = ld_line_sys(places[s]);
+        }
+
+        __device__ bool has_come(int s, u32 epoch) const { return places[s] == nullptr || threadIdx.x % 8 != 7 || packs[s].y == epoch; }
+    };
+
+    // Looks until it has come: then `packs` are those of the lanes.
+    template <int kCount>
+    __device__ bool receive(Coming<kCount>& coming, int first) const {
+        Patience patience;
+        for (;;) {
+            bool all = true;
+#pragma unroll
+            for (int s = 0; s < kCount; ++s) all &= coming.has_come(s, epoch);
+            if (__all_sync(kWholeWarp, all)) break;
+            if (patience.is_due() && !is_worth_it(patience, coming, first)) return false;
+            coming.look();
+        }
+#pragma unroll
+        for (int s = 0; s < kCount; ++s) coming.packs[s] = pack_of_row(coming.packs[s]);
+        return true;
+    }
+
+    // All threads, once they have kept slots: the first block tells all ranks how many tokens there are, and all learn how many
+    // they have.
+    __device__ void tell_count(i64 tokens) const {
+        if (blockIdx.x == 0 && int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), u32(shuffle.words_at), u64(tokens));
+    }
+
+    // All threads: have the ranks told? The last warp asks, which often has no steps. After a barrier `tokens`, if
+    // given, says what they have.
+    __device__ bool hear_counts(i64* tokens = nullptr) const {
+        const int source = int(blockDim.x - 1 - threadIdx.x);
+        if (source >= shuffle.team.size) return true;
+        u64 count = 0;
+        const bool ok = receive_word(source, this->count(source), count);
+        if (tokens) tokens[source] = i64(count);
+        return ok;
+    }
+
+  private:
+    // Another look? One lane asks for all.
+    template <int kCount>
+    __device__ bool is_worth_it(Patience& patience, const Coming<kCount>& coming, int first) const {
+        int missing = first;
+#pragma unroll
+        for (int s = 0; s < kCount; ++s)
+            if (!__all_sync(kWholeWarp, coming.has_come(s, epoch))) missing = first + s;
+        return __all_sync(kWholeWarp, threadIdx.x % 32 != 0 || patience.look(shuffle.team, awaited(missing, Pack{0, 0})));
+    }
+
+    __device__ Awaited awaited(int source, Pack stale) const {
+        return Awaited{epoch, int(blockIdx.x), source, epoch, stale.x >> 32};
+    }
+};

@@ -1,0 +1,141 @@
+// Token dispatch and combine: the memory they share, and where a choice goes.
+//
+// A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the expert; the data
+// travels once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. A rank
+// knows the rows that it has of a token as its *ways*: one word a choice. Ranks talk through a workspace of the shuffle's own,
+// which is laid out like a lease.
+#pragma once
+#include "protocol/channel.cuh"
+#include "protocol/lanes.cuh"
+#include "elements/numbers.cuh"
+#include "protocol/vector.cuh"
+
+constexpr int kMaxBuckets = 1024;  // of all ranks together
+constexpr int kMaxChoices = 128;   // of a token
+constexpr int kMaxWarps = kMaxThreads / 32;
+constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
+constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
+
+enum Phase : i64 { kSend = 1, kReceive = 2 };
+__device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend | kReceive); }
+
+// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. It reckons that itself, for with a
+// word of the arguments to look at the loop of combine that adds rows had a load less on its way (1024 tokens 93 µs, not 79).
+__device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
+
+// A thread's number from the last: the first warps have steps of few tokens to move, and the last ones look after the rest.
+__device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
+
+// What never changes of a shuffle. Rows of a rank are grouped in *buckets*: one for each of its experts, or one
+// for each source (by_source).
+struct Shuffle {
+    Team team;  // of the shuffle: base[] are the workspaces
+    char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
+    char* scales[kMaxRanks];   //   [capacity][groups] float, for Float8,
+    char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, what the sources say,
+    char* notes[kMaxRanks];    //   [size][max_tokens][k] u64, and of these choices,
+    char* results[kMaxRanks];  //   [max_tokens][results_of_token] rows, where results come back,
+    char* values[kMaxRanks];   //   [max_tokens][k] float, where single numbers come back
+    const u32* places;         // [experts][replicas]: expert_place
+    int* histograms;           // [blocks][buckets]: how many choices of a block go to each bucket
+    int* matrix;               // [size][buckets]: how many of a rank
+    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh,
+    Pack* own_rows;            // [blocks][2][slot_rows][kRowPlaces]: and its rows of lines
+    i64 experts, replicas, k;
+    i64 hidden;            // elements of a row, a multiple of 16
+    i64 capacity;          // rows of a rank
+    i64 max_tokens;        // of a rank
+    i64 few_tokens;        // up to so many of each rank travel as lines
+    i64 alone_choices;     // up to so many of its rank every block counts for itself
+    i64 words_at;          // in a slot of packets: what a block tells of few tokens
+    i64 results_of_token;  // ranks that a token's results can come from, at most
+    i64 buckets;           // of all ranks
+    i64 by_source;
+    i64 drops;                     // rows without room are left out; 0: they are an error
+    i64 first[kMaxRanks + 1];      // the first bucket of every rank
+
+    __device__ u32* ways_of(int holder, int source, i64 token) const {
+        return reinterpret_cast<u32*>(ways[holder]) + (source * max_tokens + token) * k;
+    }
+
+    __device__ u64* notes_of(int holder, int source, i64 token) const {
+        return reinterpret_cast<u64*>(notes[holder]) + (source * max_tokens + token) * k;
+    }
+};
+
+// Where an expert is: a rank, and which of the rank's experts it is.
+__device__ __forceinline__ u32 expert_place(int rank, u32 local) { return u32(rank) << 16 | local; }
+__device__ __forceinline__ int place_rank(u32 place) { return int(place >> 16); }
+__device__ __forceinline__ u32 place_local(u32 place) { return place & 0xffff; }
+
+// Where a choice goes: the row it becomes, and the place of the expert.
+__device__ __forceinline__ u64 make_route(u32 row, u32 place) { return u64(place) << 32 | row; }
+__device__ __forceinline__ u32 route_row(u64 route) { return u32(route); }
+__device__ __forceinline__ u32 route_place(u64 route) { return u32(route >> 32); }
+__device__ __forceinline__ int route_rank(u64 route) { return place_rank(route_place(route)); }
+
+// What a rank is told of a choice that has a row there: the expert, among its own, and the weight.
+__device__ __forceinline__ u64 make_note(u32 local, float weight) { return u64(local) << 32 | bits_as<u32>(weight); }
+__device__ __forceinline__ u32 note_local(u64 note) { return u32(note >> 32); }
+__device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u32(note)); }
+
+// The choice whose row on `rank` is the token's leader there; -1: the token has no row there.
+__device__ __forceinline__ int leading_choice(const u64* routes, int k, int rank) {
+    int leading = -1;
+#pragma unroll 4
+    for (int c = k - 1; c >= 0; --c) {
+        const u64 route = routes[c];
+        if (route != kNoRow && route_rank(route) == rank) leading = c;
+    }
+    return leading;
+}
+
+// Where the result of a token from `rank` comes back: a token has as many places as ranks that it can have rows on.
+__device__ __forceinline__ u64 result_slot(const Shuffle& shuffle, i64 token, int rank, int leading) {
+    return u64(token * shuffle.results_of_token + (shuffle.k < shuffle.team.size ? leading : rank));
+}
+
+// The rows that a warp's token has here, in shared memory.
+struct Rows {
+    u32 row[kMaxChoices];
+    int leading;  // the choice of the first
+
+    // All lanes of the warp; `way(c)` is what choice c has here, `keep(number, c, way)` is told of each row. Returns how
+    // many there are.
+    template <class Way, class Keep>
+    __device__ int list(int k, Way way, Keep keep) {
+        const u32 lane = threadIdx.x % 32;
+        int count = 0;
+        __syncwarp();  // those of the last token have been used
+        #pragma unroll 1
+        for (int begin = 0; begin < k; begin += 32) {
+            const int c = begin + int(lane);
+            const u32 mine = c < k ? way(c) : kNoWay;
+            const u32 present = __ballot_sync(0xffffffffu, mine != kNoWay);
+            const int before = count + __popc(present & ((1u << lane) - 1));
+            if (mine != kNoWay) {
+                row[before] = mine;
+                keep(before, c, mine);
+            }
+            if (mine != kNoWay && before == 0) leading = c;
+            count += __popc(present);
+        }
+        __syncwarp();
+        return count;
+    }
+};
+
+// Packets that this block has sent to its rank and left alone for 2^32 operations would look new, as those of peers would: the
+// slot of the next operation is cleared (Channel::scrub). All threads.
+__device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
+    if (channel.epoch != 0xffffffffu && channel.epoch != 2) return;
+    const u64 slot = u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1), packets = shuffle.team.slot_packets;
+    const u64 places = u64(shuffle.team.slot_rows) * (kRowNbytes / kPackNbytes);
+    for (u64 i = threadIdx.x; i < packets; i += blockDim.x) st_packet_sys(shuffle.own_slots + slot * packets + i, Pack{0, 0});
+    for (u64 i = threadIdx.x; i < places; i += blockDim.x) st_packet_sys(shuffle.own_rows + slot * places + i, Pack{0, 0});
+    __syncthreads();
+}
+
+// Once a block has heard of all ranks, though not from their blocks of its own number: has it heard all that the next operation
+// must know? Not if those clear their slots in this one.
+__device__ __forceinline__ bool hears_enough(const Channel& channel) { return channel.epoch != 2; }

@@ -1,0 +1,180 @@
+// How the blocks share many tokens: which are a block's, who of its warps takes which, and what it tells other ranks meanwhile.
+//
+// Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has. Its warps take
+// them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage.
+#pragma once
+#include "tokens/shuffle.cuh"
+
+constexpr u32 kStageTokens = 16;  // of a block and a source, at least; then the receiver is told
+constexpr u32 kMostStages = 32;   // of a block
+constexpr u32 kMostParts = 8;     // of a token
+
+// This block's tokens: a range, so that the blocks' tokens follow each other.
+struct Range {
+    i64 begin = 0, end = 0;
+
+    Range() = default;
+    __device__ explicit Range(i64 tokens) {
+        const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are less than 2^31
+        begin = i64(smaller(u64(each) * blockIdx.x, u64(tokens)));
+        end = i64(smaller(u64(begin + each), u64(tokens)));
+    }
+
+    __device__ u32 length() const { return u32(end - begin); }
+};
+
+// A thread of the warps that share a token's row: for (i = member; i < packs; i += members).
+struct Share {
+    u32 member, members;
+};
+
+// What a block does with its tokens: with those of some sources, as many of each as the one with most has, which the others
+// may not have. A job is a token, or a part of one where tokens are few.
+struct Jobs {
+    const u32 sources, tokens, stage_tokens, parts;
+
+    // `longest`: what this block has of the rank that has most there, so that all ranks agree on the stages.
+    __device__ Jobs(u32 sources, u32 tokens, u32 longest)
+        : sources(sources), tokens(tokens), stage_tokens(stage_of(longest)), parts(parts_of(sources * tokens)) {}
+
+    __device__ u32 count() const { return sources * tokens * parts; }
+    __device__ u32 source(u32 job) const { return job / parts % sources; }
+    __device__ u32 token(u32 job) const { return job / (parts * sources); }
+    __device__ u32 stage(u32 job) const { return token(job) / stage_tokens; }
+    __device__ Share share(u32 job) const { return Share{job % parts * 32 + threadIdx.x % 32, parts * 32}; }
+    __device__ u32 stages() const { return (tokens + stage_tokens - 1) / stage_tokens; }
+
+    // How many there are of a stage.
+    __device__ u32 in_stage(u32 stage) const {
+        return u32(smaller(stage_tokens, tokens - stage * stage_tokens)) * sources * parts;
+    }
+
+  private:
+    static __device__ u32 stage_of(u32 longest) {
+        const u32 least = (longest + kMostStages - 1) / kMostStages;
+        return least > kStageTokens ? least : kStageTokens;
+    }
+    static __device__ u32 parts_of(u32 tokens) {
+        const u32 warps = blockDim.x / 32;
+        return tokens == 0 || tokens >= warps ? 1 : u32(smaller(warps / tokens, kMostParts));
+    }
+};
+
+// Warps of a block take jobs of each half one after the other, so that none waits for one whose token has many rows. In shared
+// memory.
+struct Queue {
+    u32 taken[2];           // of kSend, of kReceive
+    u32 left[kMostStages];  // jobs of each stage to be done, and the one before it to be told
+
+    // All threads.
+    __device__ void begin(const Jobs& sent) {
+        if (threadIdx.x < 2) taken[threadIdx.x] = 0;
+        for (u32 stage = threadIdx.x; stage < sent.stages(); stage += blockDim.x)
+            left[stage] = sent.in_stage(stage) + (stage > 0);
+        __syncthreads();
+    }
+
+    // All lanes of a warp, as in the following.
+    __device__ u32 take(Phase half) {
+        u32 job = 0;
+        if (threadIdx.x % 32 == 0) job = atomicAdd(&taken[half - 1], 1u);
+        return __shfl_sync(0xffffffffu, job, 0);
+    }
+
+    // Was that the last that a stage waits for?
+    __device__ bool finish(u32 stage) {
+        __syncwarp();
+        u32 before = 0;
+        if (threadIdx.x % 32 == 0) before = atomic_add_block(&left[stage], ~0u);
+        before = __shfl_sync(0xffffffffu, before, 0);
+        __syncwarp();
+        return before == 1;
+    }
+};
+
+// The most tokens of a rank that are this block's. All lanes of a warp.
+__device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
+    const int lane = int(threadIdx.x % 32);
+    return __reduce_max_sync(kWholeWarp, lane < size ? Range(tokens[lane]).length() : 0);
+}
+
+// Nobody stores where others may still read what came last time: before they have entered the operation. A warp waits for that
+// once it has something to store.
+class Gate {
+    const Channel& channel;
+    bool is_open;
+
+  public:
+    __device__ Gate(const Channel& channel, bool is_open) : channel(channel), is_open(is_open) {}
+
+    // All lanes of a warp. False: leave.
+    __device__ bool pass() {
+        if (is_open) return true;
+        const int peer = int(threadIdx.x % 32);
+        is_open = __all_sync(kWholeWarp, !channel.is_peer(peer) || channel.wait_for_entered(peer, channel.epoch));
+        __syncwarp();
+        return is_open;
+    }
+};
+
+// Whether this warp deals at first with what arrives: if both halves are in this launch, and there are several stages, `sending`
+// of kMaxWarps do not, and of fewer the same share, but one at least.
+__device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
+    const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
+    return is_whole(phases) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
+}
+
+// Words that say what a block has done in this operation. They lie where other operations keep how far a ring is
+// filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: how many stages block b of rank s has
+// stored here. Ring 1: this rank's block b has counted.
+struct Signals {
+    const Team& team;
+    const u32 epoch;
+
+    // After a barrier of the block.
+    __device__ void say_counted() const {
+        if (threadIdx.x != 0) return;
+        fence_sys();
+        st_relaxed_sys(word(1, team.rank, int(blockIdx.x), team.rank), mark(1));
+    }
+
+    // All threads wait for this rank's other blocks.
+    __device__ bool await_counted() const {
+        bool ok = true;
+        for (u32 block = threadIdx.x; ok && block < gridDim.x; block += blockDim.x)
+            ok = wait(1, int(block), team.rank, 1);
+        return Channel::everyone(ok);
+    }
+
+    // A warp has done a job of a stage: if this was the last one, and all before it are told, tells all ranks.
+    __device__ void finish(Queue& queue, u32 stage, u32 stages) const {
+        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage)) tell_stored(stage + 1);
+    }
+
+    // A warp that has seen them stored tells all ranks, this one too.
+    __device__ void tell_stored(u32 stages) const {
+        const int rank = int(threadIdx.x % 32);
+        if (rank >= team.size) return;
+        fence_sys();
+        st_relaxed_sys(word(0, rank, int(blockIdx.x), team.rank), mark(stages));
+    }
+
+    // A warp waits until this block of every rank has stored so many stages; `needed(source)` of it.
+    template <class Needed>
+    __device__ bool await_stored(Needed needed) const {
+        const int source = int(threadIdx.x % 32);
+        const i64 stages = source < team.size ? needed(source) : 0;
+        const bool ok = __all_sync(0xffffffffu, stages == 0 || wait(0, int(blockIdx.x), source, stages));
+        __syncwarp();
+        return ok;
+    }
+
+  private:
+    __device__ u64 mark(i64 count) const { return (u64(epoch) << 32) + u64(count); }
+    __device__ u64* word(int ring, int holder, int block, int source) const {
+        return &channel_control(team, holder, block)->head[ring][source];
+    }
+    __device__ bool wait(int ring, int block, int source, i64 count) const {
+        return wait_for(team, word(ring, team.rank, block, source), Awaited{epoch, block, source, mark(count), 0});
+    }
+};

@@ -1,0 +1,1 @@
+"""Any array or mpi4py buffer spec -> address, count, datatype."""

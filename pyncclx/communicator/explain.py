@@ -1,0 +1,106 @@
+"""`comm.explain`: how a method would run on device arrays, and why; `comm.memory_report`: who holds how much."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from ..arrays.readers import host_arrays
+from ..collectives import MODULES, blocking_form, copy_engine, neighbors
+from ..errors import NotSupported
+from ..memory.heap import memory_held
+from ..messages import postbox
+from ..messages.endpoint import OPERATIONS as MESSAGES
+from ..messages.mail import Correspondent
+from ..messages.postbox import SLOT_NBYTES
+from ..staging.operations import OPERATIONS
+from ..system.mpi_library import is_cuda_aware
+from ..team.state import state_of
+
+
+class Explained(Correspondent):
+    """The methods that tell of the communicator."""
+
+    def explain(self, operation: str, nbytes: int = 0) -> str:
+        """Say in a sentence how a method would run on device arrays. Collective at the first use.
+
+        Parameters
+        ----------
+        operation : str
+            Name of the method, such as "Allreduce".
+        nbytes : int
+            Of the message; where there is a block for each rank, of the longest.
+
+        Returns
+        -------
+        str
+            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
+            mpi4py's and nothing else) or "refused".
+        """
+        if operation in MESSAGES:
+            return self._explain_message(operation, nbytes)
+        operation = blocking_form(operation)
+        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Topocomm)):
+            return self._explain_without_kernel(operation)
+        try:
+            team = self.team
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+        choice = MODULES[operation].choose(team.layout, nbytes)
+        place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
+        how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
+        if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
+            how = f"copy engines where all that is received lies in windows, else {how}"
+        return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_message(self, operation: str, nbytes: int) -> str:
+        try:
+            _ = self.endpoint
+        except NotSupported as refusal:
+            if not self.staging:
+                raise
+            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+        short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
+        how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
+        first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
+        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}"
+
+    def _explain_without_kernel(self, operation: str) -> str:
+        if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
+            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
+        if operation not in OPERATIONS:
+            return f"host: {operation} is mpi4py's and moves no device arrays"
+        if host_arrays():
+            return f"host: {operation} is mpi4py's, and the host device's arrays are in host memory"
+        if self.staging:
+            return f"staged: {operation} has no kernel; device arrays go through pinned host memory and MPI"
+        aware = is_cuda_aware()
+        if aware is False:
+            return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
+        return (
+            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
+        )
+
+    def memory_report(self) -> dict[str, int]:
+        """Bytes of device memory that this process holds for communication, by holder.
+
+        Returns
+        -------
+        dict
+            "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
+            "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
+            datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
+            communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
+            the program's own kernels, and the workspace of collectives in Python. All 0 before the first operation on
+            device arrays.
+        """
+        team = state_of(self).team
+        mine = {
+            "this communicator": team.lease.nbytes if team else 0,
+            "windows": sum(window.memory.nbytes for window in team.windows if window.owner is not None) if team else 0,
+            "packed": team.scratch_nbytes if team else 0,
+            "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
+            "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
+        }
+        return memory_held() | mine | {"messages": postbox.memory_held()}

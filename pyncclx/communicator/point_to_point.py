@@ -1,0 +1,169 @@
+"""Sends and receives of a communicator: device arrays by kernels, host arrays by mpi4py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arrays.buffers import on_host
+from ..messages import calls, exchange, host_receive
+from ..messages.held import find
+from ..messages.mail import Correspondent
+from .probes import probed
+
+
+class PointToPoint(Correspondent):
+    """Messages with device arrays.
+
+    They are matched as MPI matches, by communicator, source and tag, in order, wildcards
+    included. Never collective. The calls return when the message is matched (receives) or given to MPI
+    (sends); the data is moved on the current stream. A short message is copied, and the buffer of a send is then free
+    for what the stream does next; for a long one the stream waits until it was received, as MPI's sends may.
+    They cannot be captured in a graph: messages are matched on the host.
+    """
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Send an array or buffer spec to a rank."""
+        if on_host(buf):
+            return super().Send(buf, dest, tag)
+        return calls.send(self, "Send", buf, dest, tag)
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """As `Send`, and return when the message has been matched."""
+        if on_host(buf):
+            return super().Ssend(buf, dest, tag)
+        return calls.send(self, "Ssend", buf, dest, tag)
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """As `Send`, but no stream waits before the request is waited for. buf may be used again after that."""
+        if on_host(buf):
+            return super().Isend(buf, dest, tag)
+        return calls.isend(self, "Isend", buf, dest, tag)
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """As `Isend`; the request is over when the message has been matched."""
+        if on_host(buf):
+            return super().Issend(buf, dest, tag)
+        return calls.isend(self, "Issend", buf, dest, tag)
+
+    def Recv(
+        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
+        """Receive a message. The host waits until it is matched; the data is there for what the stream does next.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, as long as the message or longer
+        source, tag : int
+        status : MPI.Status, optional
+            Output: source, tag and length.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
+        """
+        found = probed(self, source, tag)
+        if found is not None:
+            return found.Recv(buf, status)
+        if on_host(buf):
+            receive = super().Recv
+            return host_receive.receive(self, lambda known: receive(buf, source, tag, known), buf, status)
+        return calls.receive(self, buf, source, tag, status)
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        """As `Recv`; the data is there for what the stream does after the request was waited for."""
+        found = probed(self, source, tag)
+        if found is not None:
+            return found.Irecv(buf)
+        if on_host(buf):
+            return host_receive.ireceive(self, super().Irecv(buf, source, tag), buf)
+        return calls.ireceive(self, buf, source, tag)
+
+    def Sendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
+        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
+        if sends_host != receives_host or find(self, source, recvtag) is not None:
+            self._check_both("Sendrecv", dest, sendtag, source, recvtag)
+            sending = self.Isend(sendbuf, dest, sendtag)
+            self.Recv(recvbuf, source, recvtag, status)
+            sending.Wait()
+            return None
+        if sends_host:
+            both = super().Sendrecv
+            return host_receive.receive(
+                self,
+                lambda known: both(sendbuf, dest, sendtag, recvbuf, source, recvtag, known),
+                recvbuf,
+                status,
+            )
+        return exchange.exchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+    ) -> MPI.Request:
+        """`Isend` and `Irecv`, with one request. Its status is that of the second."""
+        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
+        if sends_host != receives_host or find(self, source, recvtag) is not None:
+            self._check_both("Isendrecv", dest, sendtag, source, recvtag)
+            receiving = self.Irecv(recvbuf, source, recvtag)
+            return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
+        if sends_host:
+            request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
+            return host_receive.ireceive(self, request, recvbuf)
+        return exchange.iexchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+
+    def Sendrecv_replace(
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        """As `Sendrecv`, with one buffer: a copy of it is sent."""
+        found = probed(self, source, recvtag)
+        if found is not None:
+            self.Send(buf, dest, sendtag)
+            return found.Recv(buf, status)
+        if on_host(buf):
+            replace = super().Sendrecv_replace
+            return host_receive.receive(
+                self, lambda known: replace(buf, dest, sendtag, source, recvtag, known), buf, status
+            )
+        return exchange.exchange_in_place(self, buf, dest, sendtag, source, recvtag, status)
+
+    def Isendrecv_replace(
+        self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
+    ) -> MPI.Request:
+        """As `Isendrecv`, with one buffer: a copy of it is sent."""
+        found = probed(self, source, recvtag)
+        if found is not None:
+            self.Send(buf, dest, sendtag)
+            return found.Irecv(buf)
+        if on_host(buf):
+            request = super().Isendrecv_replace(buf, dest, sendtag, source, recvtag)
+            return host_receive.ireceive(self, request, buf)
+        return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
+
+    def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
+        """Check ranks and tags of a send and a receive that go ways of their own, before the first is under way."""
+        self.endpoint.check_send(operation, dest, sendtag)
+        self.endpoint.check_receive(operation, source, recvtag)

@@ -1,0 +1,158 @@
+"""Probes of a communicator: they tell how long a device array is, not the envelope that MPI has of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from ..messages.held import find, hold, look, take
+from ..messages.mail import Correspondent
+from ..messages.matched import Message
+from ..messages.probe import Held
+
+
+def probed(comm: Correspondent, source: int, tag: int) -> Message | None:
+    """What a receive gets that an earlier probe has taken, if it matches."""
+    held = take(comm, source, tag)
+    return None if held is None else Message(held.message, comm, held)
+
+
+class Probes(Correspondent):
+    """Probes of messages with device arrays, and of others.
+
+    What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv` and its
+    relatives, `recv`, `irecv` and `sendrecv`, or by a matched probe. So can what the same rank sent before it with
+    other tags, if a device array was found; a persistent receive of those must have been started before.
+    """
+
+    def Probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
+        """Wait for a message; the status says whose it is, and how long."""
+        held = look(self, source, tag)
+        if held is None:
+            status = MPI.Status() if status is None else status
+            super().Probe(source, tag, status)
+            held = hold(self, status)
+        if held is not None:
+            held.fill(status)
+        return True
+
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
+        """Whether there is a message; the status says whose it is, and how long."""
+        held = look(self, source, tag)
+        if held is None:
+            status = MPI.Status() if status is None else status
+            if not super().Iprobe(source, tag, status):
+                return False
+            held = hold(self, status)
+        if held is not None:
+            held.fill(status)
+        return True
+
+    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
+        """As `Probe`; the message can be received into a device array, and by nobody else."""
+        held = take(self, source, tag)
+        if held is None:
+            known = MPI.Status() if status is None else status
+            return self._matched(super().Mprobe(source, tag, known), known)
+        return self._taken(held, status)
+
+    def Improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Message | None:
+        """As `Iprobe`; the message can be received into a device array, and by nobody else."""
+        held = take(self, source, tag)
+        if held is None:
+            known = MPI.Status() if status is None else status
+            message = super().Improbe(source, tag, known)
+            return None if message is None else self._matched(message, known)
+        return self._taken(held, status)
+
+    def _matched(self, message: MPI.Message, known: MPI.Status) -> Message:
+        """A message that MPI has matched just now."""
+        held = Held.of(message, known).read()
+        return self._taken(held, known) if held.is_read else Message(message, self)
+
+    def _taken(self, held: Held, status: MPI.Status | None) -> Message:
+        """One that a probe has taken."""
+        held = held.read()
+        held.fill(status)
+        return Message(held.message, self, held)
+
+    # Of Python objects: mpi4py's own, but for what a probe above has found
+
+    def probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
+        """As mpi4py's."""
+        return self.Probe(source, tag, status) if find(self, source, tag) else super().probe(source, tag, status)
+
+    def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
+        """As mpi4py's."""
+        return self.Iprobe(source, tag, status) if find(self, source, tag) else super().iprobe(source, tag, status)
+
+    def mprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message:
+        """As mpi4py's."""
+        return self.Mprobe(source, tag, status) if find(self, source, tag) else super().mprobe(source, tag, status)
+
+    def improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message | None:
+        """As mpi4py's."""
+        return self.Improbe(source, tag, status) if find(self, source, tag) else super().improbe(source, tag, status)
+
+    def recv(
+        self,
+        buf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        """As mpi4py's."""
+        found = probed(self, source, tag)
+        return super().recv(buf, source, tag, status) if found is None else found.recv(status)
+
+    def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        """As mpi4py's."""
+        found = probed(self, source, tag)
+        return super().irecv(buf, source, tag) if found is None else found.irecv()
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        """As mpi4py's."""
+        found = probed(self, source, recvtag)
+        if found is None:
+            return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        sending = self.isend(sendobj, dest, sendtag)
+        received = found.recv(status)
+        sending.wait()
+        return received
+
+
+def _of_any(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ours that may be given a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
+
+    @functools.wraps(method)
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
+        return own(self, *args, **kwargs)
+
+    return either
+
+
+for _name in [name for name in vars(Probes) if not name.startswith("_")]:
+    setattr(Probes, _name, _of_any(vars(Probes)[_name]))

@@ -1,0 +1,1 @@
+"""From a call with checked arguments to its kernel on a stream."""

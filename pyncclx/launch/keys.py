@@ -1,0 +1,115 @@
+"""Keys of arguments: what tells one call's from another's, by the cheapest look at them.
+
+Where keys are equal, checks come to the same result. So the key of an array has its address, type, shape and strides,
+and not the array itself: its memory may have become another's, which is as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays import datatypes
+from ..arrays.readers import host_arrays, read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
+from ..operators import ops
+from ..operators.user_op import Op as UserOp
+
+__all__ = ["NoKey", "key_of"]
+
+
+class NoKey(Exception):
+    """An argument has none: it has to be checked each time."""
+
+
+def key_of(argument: Any) -> Hashable:
+    """The key of an argument: an array, a buffer spec, an operator, a number, a string or None.
+
+    Raises
+    ------
+    NoKey
+        For all others, derived datatypes and arrays that only an interface describes among them.
+    """
+    return _makers[type(argument)](argument)
+
+
+def _itself(argument: Any) -> Hashable:
+    return argument  # type: ignore[no-any-return]
+
+
+def _none(argument: Any) -> Hashable:
+    raise NoKey
+
+
+def _of_cupy(array: Any) -> Hashable:
+    return array.data.ptr, array.dtype, array.shape, array.strides
+
+
+def _of_torch(tensor: Any) -> Hashable:
+    if not tensor.is_cuda:
+        raise NoKey
+    special = tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
+    stream = torch_stream(tensor.device.index)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), stream, special
+
+
+def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
+    if not host_arrays():
+        raise NoKey
+    return array.ctypes.data, array.dtype, array.shape, array.strides, array.flags.writeable
+
+
+def _of_spec(spec: Any) -> Hashable:
+    """Of an array with counts, displacements and a datatype; a list is not what a tuple is."""
+    if not spec:
+        raise NoKey
+    return isinstance(spec, list), key_of(spec[0]), *map(_of_value, spec[1:])
+
+
+def _of_value(value: Any) -> Hashable:
+    """Of counts, which may be numbers on the host: then what they are belongs to the key."""
+    if isinstance(value, (list, tuple)):
+        return isinstance(value, list), *map(_of_value, value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:  # its bytes are addresses, of objects that may become others
+            raise NoKey
+        return value.ctypes.data, value.dtype, value.shape, value.strides, value.tobytes()
+    return key_of(value)
+
+
+def _of_datatype(datatype: MPI.Datatype) -> Hashable:
+    known = datatypes.predefined(datatype)
+    if known is None:
+        raise NoKey
+    return known
+
+
+def _of_operator(operator: MPI.Op) -> Hashable:
+    known = ops.predefined(operator)
+    if known is None:
+        raise NoKey
+    return known
+
+
+_Maker = Callable[[Any], Hashable]
+_BY_READER: dict[Any, _Maker] = {read_cupy: _of_cupy, read_torch: _of_torch, read_numpy: _of_numpy}
+_BY_CLASS: tuple[tuple[type, _Maker], ...] = (
+    (MPI.Datatype, _of_datatype),
+    (MPI.Op, _of_operator),
+    *((kind, _itself) for kind in (datatypes.Datatype, ops.Op, UserOp)),
+)
+
+
+class _Makers(dict[type, _Maker]):
+    """What makes the keys of arguments, by their types."""
+
+    def __missing__(self, kind: type) -> _Maker:
+        by_class = next((make for base, make in _BY_CLASS if issubclass(kind, base)), _none)
+        self[kind] = _BY_READER.get(reader_of_class(kind), by_class)
+        return self[kind]
+
+
+_makers = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
+_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type}

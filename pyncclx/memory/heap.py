@@ -1,0 +1,151 @@
+"""The symmetric heap: memory of this process that its peers map, and the leases communicators take of it.
+
+There is one heap a process, made at the first operation on device arrays. Two processes map each other's
+heap once, whatever the number of communicators they share. A communicator leases a region of each
+member's heap, of one size everywhere, and the members tell each other where theirs begins.
+
+Two threads may make two communicators' leases at once. So a member reserves what it offers, and gives back what the
+others have no room for when it knows their offers; no lock is held while it waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+from bisect import insort
+from dataclasses import dataclass, field
+
+from ..backends import Device, Peer, Shared
+from ..errors import NotSupported
+
+ENVIRONMENT = "PYNCCLX_HEAP"  # bytes, or with K, M, G
+DEFAULT_NBYTES = 96 << 20
+ALIGNMENT = 4096
+
+# A process that follows many communicators wants most of them small. In parts of the heap: the first lease is large,
+# three are middling, and 28 more fit into the rest.
+PARTS = 128
+SHARES = (88, 4, 4, 4)
+SMALLEST_SHARE = 1
+
+
+def heap_nbytes() -> int:
+    """Size of the heap, from the environment variable PYNCCLX_HEAP (default 96M)."""
+    text = os.environ.get(ENVIRONMENT, str(DEFAULT_NBYTES))
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
+    if not match:
+        raise ValueError(f"{ENVIRONMENT}={text!r}: give bytes, such as 16777216 or 16M")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A region of this process's heap, `nbytes` long, from `offset`."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Heap:
+    """This process's heap, its leases, and the peers' heaps it has mapped."""
+
+    device: Device
+    nbytes: int = field(default_factory=heap_nbytes)
+    uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)  # names this heap to other processes
+    leases: list[Lease] = field(default_factory=list)
+    peers: dict[bytes, Peer] = field(default_factory=dict)
+    memory: Shared = field(init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)  # of leases and peers
+
+    def __post_init__(self) -> None:
+        self.memory = self.device.allocate_shared(self.nbytes)
+        self.nbytes = self.memory.nbytes  # a device gives whole pages, and those of a GPU are large
+
+    def offer(self) -> int:
+        """The size of the lease this process would give a communicator now; 0 if it has none left.
+
+        The members of a communicator take the smallest of their offers.
+        """
+        share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
+        for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
+            nbytes = self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT
+            if parts <= share and self.find(nbytes) is not None:
+                return nbytes
+        return 0
+
+    def find(self, nbytes: int) -> int | None:
+        """Offset of the first gap between the leases that holds `nbytes`."""
+        begin = 0
+        for lease in self.leases:  # kept in order of offset
+            if lease.offset - begin >= nbytes > 0:
+                return begin
+            begin = lease.offset + lease.nbytes
+        return begin if self.nbytes - begin >= nbytes > 0 else None
+
+    def reserve(self) -> Lease:
+        """Lease what `offer` says, until the members' smallest offer is known."""
+        with self._lock:
+            return self._lease(self.offer())
+
+    def trim(self, lease: Lease, nbytes: int) -> Lease:
+        """A lease of `nbytes` instead of one that was reserved, which is as long or longer."""
+        with self._lock:
+            self.leases.remove(lease)
+            return self._lease(nbytes)
+
+    def clear(self, lease: Lease) -> None:
+        """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer."""
+        self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
+        self.device.synchronize()
+
+    def _lease(self, nbytes: int) -> Lease:
+        offset = self.find(nbytes)
+        if offset is None:
+            raise NotSupported(
+                f"the symmetric heap of {self.nbytes} bytes has no room for another communicator: "
+                f"Free one, or set {ENVIRONMENT} higher (now {len(self.leases)} communicators hold leases)"
+            )
+        lease = Lease(offset, nbytes)
+        insort(self.leases, lease, key=lambda other: other.offset)
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back. No kernel of this process or a peer may use it any more."""
+        with self._lock:
+            self.leases.remove(lease)
+
+    def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
+        """Map other processes' heaps: uid -> (handle as it was sent, its size)."""
+        for uid, (handle, nbytes) in handles.items():
+            peer = self.device.map_peer(handle, nbytes)
+            with self._lock:
+                first = self.peers.setdefault(uid, peer)
+            if first is not peer:  # that of another thread, which may be in use
+                peer.close()
+
+    def base(self, uid: bytes) -> int:
+        """Address in this process of the heap named `uid`."""
+        return self.memory.address if uid == self.uid else self.peers[uid].address
+
+
+_heap: Heap | None = None
+_making = threading.Lock()
+
+
+def memory_held() -> dict[str, int]:
+    """Bytes of the process's heap and of its leased part; 0 if there is none."""
+    if _heap is None:
+        return {"heap": 0, "leased": 0}
+    return {"heap": _heap.nbytes, "leased": sum(lease.nbytes for lease in _heap.leases)}
+
+
+def process_heap(device: Device) -> Heap:
+    """The heap of this process, made at the first call."""
+    global _heap
+    with _making:
+        if _heap is None:
+            _heap = Heap(device)
+        return _heap

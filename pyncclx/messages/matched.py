@@ -1,0 +1,142 @@
+"""Messages that a probe has matched: received by kernels if they can, else by MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from mpi4py import MPI
+
+from ..arrays import readers
+from ..arrays.buffers import on_host
+from ..errors import NotSupported
+from ..staging import stage
+from ..staging.requests import LikeMpi4py
+from . import calls, host_receive
+from .probe import Held, ireceive_object, receive_object
+
+if TYPE_CHECKING:
+    from .mail import Correspondent
+
+
+class Message(MPI.Message, metaclass=LikeMpi4py):
+    """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
+
+    like = MPI.Message
+    _comm: Correspondent | None = None
+    _held: Held | None = None  # if the probe has read it
+
+    def __new__(
+        cls, message: MPI.Message | None = None, comm: Correspondent | None = None, held: Held | None = None
+    ) -> Message:
+        """As mpi4py's, which takes the message alone."""
+        return super().__new__(cls, message)
+
+    def __init__(
+        self, message: MPI.Message | None = None, comm: Correspondent | None = None, held: Held | None = None
+    ) -> None:
+        # An mpi4py communicator sends no device arrays.
+        self._comm = comm if hasattr(type(comm), "endpoint") else None
+        self._held = held
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        super().__reduce__()  # raises for all but the constants
+        name = "MESSAGE_NULL" if self == MESSAGE_NULL else "MESSAGE_NO_PROC"
+        return (_named, (name,)) if self is _CONSTANTS[name] else (_copy_of, (type(self), name))
+
+    def free(self) -> None:
+        """As mpi4py's, which does nothing to its constants."""
+        if self is not MESSAGE_NO_PROC:
+            super().free()
+
+    def recv(self, status: MPI.Status | None = None) -> Any:
+        """As mpi4py's."""
+        return _constant(self, super()).recv(status) if self._held is None else self._object(receive_object, status)
+
+    def irecv(self) -> MPI.Request:
+        """As mpi4py's."""
+        if self._held is not None:
+            return cast(MPI.Request, self._object(ireceive_object))
+        return cast(MPI.Request, _constant(self, super()).irecv())
+
+    def _object(self, receive: Callable[..., Any], *args: Any) -> Any:
+        """What a function does with a message that a probe has read, which is used up."""
+        held = cast(Held, self._held)._replace(message=MPI.Message(self))
+        self.free()
+        return receive(held, *args)
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Message:
+        """As mpi4py's."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
+        """As mpi4py's."""
+        if hasattr(type(comm), "endpoint"):
+            return cast(Message, comm.Mprobe(*args, **kwargs))
+        return cls(super().Probe(comm, *args, **kwargs))
+
+    @classmethod
+    def Iprobe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message | None:
+        """As mpi4py's."""
+        if hasattr(type(comm), "endpoint"):
+            return cast("Message | None", comm.Improbe(*args, **kwargs))
+        message = super().Iprobe(comm, *args, **kwargs)
+        return None if message is None else cls(message)
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
+        """As mpi4py's; buf may be a device array."""
+        own: Callable[..., None]
+        comm, held, own = self._comm, self._held, _constant(self, super()).Recv
+        if comm is None or self == MPI.MESSAGE_NO_PROC:
+            return own(buf, status)
+
+        def receive(buf: Any, known: MPI.Status | None) -> None:
+            own(buf, known)
+            if held is not None:
+                held.tell(known)
+
+        if not on_host(buf):
+            try:
+                return calls.receive_matched(comm, self, buf, status, held)
+            except NotSupported:
+                if not comm.staging:
+                    raise
+            if not readers.host_arrays():
+                return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
+        return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
+
+    def Irecv(self, buf: Any) -> MPI.Request:
+        """As mpi4py's; buf may be a device array."""
+        receive: Callable[[Any], MPI.Request]
+        comm, held, receive = self._comm, self._held, _constant(self, super()).Irecv
+        if comm is None or self == MPI.MESSAGE_NO_PROC:
+            return receive(buf)
+        if not on_host(buf):
+            try:
+                return calls.ireceive_matched(comm, self, buf, held)
+            except NotSupported:
+                if not comm.staging:
+                    raise
+            if not readers.host_arrays():
+                return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
+        return host_receive.ireceive(comm, receive(buf), buf, held)
+
+
+MESSAGE_NULL = Message(MPI.MESSAGE_NULL)
+MESSAGE_NO_PROC = Message(MPI.MESSAGE_NO_PROC)
+_CONSTANTS = {"MESSAGE_NULL": MESSAGE_NULL, "MESSAGE_NO_PROC": MESSAGE_NO_PROC}
+
+
+def _constant(message: Message, other: Any) -> Any:
+    """What a method of `message` works on: receiving uses a message up, but not the constant."""
+    return MPI.MESSAGE_NO_PROC if message is MESSAGE_NO_PROC else other
+
+
+def _named(name: str) -> Message:
+    return _CONSTANTS[name]
+
+
+def _copy_of(cls: type[Message], name: str) -> Message:
+    return cls.__new__(cls, _CONSTANTS[name])

@@ -1,0 +1,1 @@
+"""What a program's operations were done by."""

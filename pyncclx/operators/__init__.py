@@ -1,0 +1,1 @@
+"""What kernels compute: MPI's operators, a program's own, and transforms of what is sent."""

@@ -1,0 +1,175 @@
+"""Row transforms: Python functions that a kernel applies to what it sends, compiled by Numba and linked with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import backends
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.datatypes import Datatype
+from ..backends import Device, Function
+from ..backends.numba_code import MOST_ARRAYS, RowTypes
+from ..errors import NotSupported
+
+__all__ = ["Applied", "Transform", "apply", "named"]
+
+FIRST = ("x", "row", "column")  # the arguments that every transform has
+HALF = ("float16", "bfloat16")
+
+
+class Transform:
+    """A function for every element that an operation sends, in place of a kernel before it.
+
+    Decorate a Python function with it, and pass it as ``transform=``, with its arrays if it takes any:
+
+        @pyncclx.Transform
+        def normalised(x, row, column, inverse_rms, weight):
+            return x * inverse_rms[row] * weight[column]
+
+        comm.Allgather(x, y, transform=normalised(inverse_rms, weight))
+
+    Numba compiles it at its first use and it becomes a part of the kernel: no call is left.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(x, row, column, *arrays)`` returns what becomes of an element. `x` has the array's type; float16 and
+        bfloat16 come as float32. `row` is its index in the first dimension of the array that is sent, `column` its
+        place in the row, whatever the other dimensions are; a vector is one row. What it returns is converted to the
+        type of what arrives: rounded to a float, as C converts to an integer.
+
+    What needs a whole row, as the root of its mean square or its largest magnitude, is computed before, as an array
+    with a number for each row: the kernel sees one element at a time.
+
+    Raises
+    ------
+    TypeError
+        `fn` does not take these arguments; later, at the first use and on all ranks: Numba cannot compile it. The text
+        has Numba's message and the line.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn: Callable[..., Any] = getattr(fn, "py_func", fn)
+        code = getattr(self.fn, "__code__", None)
+        count = -1 if code is None else code.co_argcount - len(FIRST)
+        if not 0 <= count <= MOST_ARRAYS:
+            raise TypeError(f"Transform: fn is {fn!r}; expecting fn(x, row, column) and up to {MOST_ARRAYS} arrays")
+        self.name, self.count = self.fn.__name__, count
+
+    def __call__(self, *arrays: Any) -> WithArrays:
+        """The transform with the device arrays that its function reads, one for each further argument."""
+        if len(arrays) != self.count:
+            raise TypeError(f"{self!r} takes {self.count} arrays, not {len(arrays)}")
+        return WithArrays(self, arrays)
+
+    def __repr__(self) -> str:
+        return f"pyncclx.Transform({self.name})"
+
+
+class WithArrays(NamedTuple):
+    """A transform and its arrays, as calls take it."""
+
+    transform: Transform
+    arrays: tuple[Any, ...]
+
+
+class Applied(NamedTuple):
+    """A transform in a call: what its kernel is compiled with, and given."""
+
+    name: str
+    template: tuple[str, ...]  # the types of elements, and which transform
+    addresses: tuple[int, ...]  # of as many arrays as a transform can have
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linked:
+    """A transform for certain types: what kernels are linked with."""
+
+    fn: Callable[..., Any]
+    types: RowTypes
+    template: tuple[str, ...]
+
+    def compile(self, device: Device, file: str, kernels: tuple[str, ...]) -> bytes:
+        """Compile a file's kernels with this transform; called by one rank."""
+        return device.compile_linked(file, list(self._names(kernels).values()), self.fn, self.types)
+
+    def load(self, device: Device, image: bytes, file: str, kernels: tuple[str, ...]) -> Mapping[str, Function]:
+        """Load what `compile` gave; by the kernels' names."""
+        loaded = device.load_linked(image, self.fn, self.types)
+        return {kernel: loaded[name] for kernel, name in self._names(kernels).items()}
+
+    def _names(self, kernels: tuple[str, ...]) -> dict[str, str]:
+        types = ", ".join(self.template[:-1])
+        return {kernel: f"{kernel}<{types}, RowTransform>" for kernel in kernels}
+
+
+_linked: dict[tuple[Any, ...], Linked] = {}
+_by_name: dict[str, Linked] = {}
+
+
+def named(template: tuple[str, ...]) -> Linked | None:
+    """The transform that a kernel's template arguments name; None if there is none."""
+    return _by_name.get(template[-1]) if template else None
+
+
+def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
+    """What a call needs to know of its `transform` argument.
+
+    Parameters
+    ----------
+    types : tuple of str
+        The C++ types that its kernel is a template of.
+    element, result : Datatype
+        What the transform is given, and what its result becomes.
+
+    Raises
+    ------
+    TypeError
+        No transform, arrays left out, or arrays that it cannot read.
+    NotSupported
+        For these elements.
+    """
+    bound = transform() if isinstance(transform, Transform) else transform
+    if not isinstance(bound, WithArrays):
+        raise TypeError(f"{operation}: transform is {transform!r}; expecting a pyncclx.Transform")
+    if element.kind != "float" or result.kind not in ("float", "integer"):
+        raise NotSupported(
+            f"{operation}: a transform makes floats or integers of floats, not {result.name} of {element.name}"
+        )
+    buffers = tuple(_read(each, operation, bound.transform) for each in bound.arrays)
+    row_types = RowTypes(_computed(element), _computed(result), tuple(_computed(each.datatype) for each in buffers))
+    addresses = [*(buffer.address for buffer in buffers), *[0] * (MOST_ARRAYS - len(buffers))]
+    linked = _linked_for(bound.transform.fn, row_types, types)
+    return Applied(bound.transform.name, linked.template, tuple(addresses), buffers)
+
+
+#: What a call without one has.
+NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
+
+
+def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -> Linked:
+    key = fn, types, cxx
+    if key not in _linked:
+        # Kernels are remembered by their template arguments: the number tells this transform's from others'.
+        name = f"RowTransform#{len(_linked)}"
+        _linked[key] = _by_name[name] = Linked(fn, types, (*cxx, name))
+    return _linked[key]
+
+
+def _read(array: Any, operation: str, transform: Transform) -> Buffer:
+    buffer = resolve(array, f"{operation}: array of {transform!r}", writable=False, device=backends.select())
+    if buffer.datatype.kind not in ("float", "integer") or buffer.datatype.name in HALF:
+        raise TypeError(
+            f"{operation}: {transform!r} cannot read an array of {buffer.datatype.name}; expecting float32, float64 or "
+            "integers"
+        )
+    return buffer
+
+
+def _computed(datatype: Datatype) -> np.dtype[Any]:
+    return np.dtype("f4" if datatype.name in HALF else datatype.name)

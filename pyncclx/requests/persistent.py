@@ -1,0 +1,118 @@
+"""Persistent requests of collectives on device arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, cast
+
+from mpi4py import MPI
+
+from ..errors import MPIError
+from .request import Request
+
+
+class Startable(Protocol):
+    """What a persistent request stands for, beside the work of any request: it can be started again and again."""
+
+    active: bool  # from start to finish
+
+    @property
+    def stream(self) -> Callable[[], Any]:
+        """The current one."""
+
+    @property
+    def is_only_a_launch(self) -> bool:
+        """Whether a start has nothing else to do."""
+
+    def start(self) -> None:
+        """Launch on the current stream."""
+
+    def start_with(self, others: Sequence[Any], stream: Any) -> None:
+        """Launch this one and others of its kind after it, by one launch."""
+
+    def finish(self) -> None:
+        """As of any request."""
+
+    def is_over(self) -> bool:
+        """As of any request."""
+
+    def fill(self, status: MPI.Status) -> None:
+        """As of any request."""
+
+
+class Prequest(MPI.Prequest, Request):
+    """A persistent request of a collective on device arrays, which it keeps.
+
+    `Start` launches the kernel on the current stream. `Wait` makes the stream that is current then wait, and `Test`
+    asks whether the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`.
+    mpi4py's own do not see that it was started: its handle is that of a request of MPI's with nothing to do.
+    """
+
+    _work: Startable
+
+    def __new__(cls, work: Startable) -> Prequest:
+        """Make the request of a call."""
+        request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
+        request._work = work
+        return request
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it was started and not yet waited for."""
+        return bool(self) and self._work.active
+
+    def Start(self) -> None:
+        """Launch the kernel.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST, if it is active or was freed, or its communicator was; ERR_BUFFER, if an array, PyTorch's
+            or NumPy's on the host device, has been given other memory since the request was made.
+        """
+        if not self:
+            raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
+        self._work.start()
+
+    @classmethod
+    def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
+        """Start all, in the order of the list; ours and mpi4py's. Ours that follow each other take one launch."""
+        for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
+            if ours:
+                cls._start_ours(cast(Iterable[Prequest], together))
+            else:
+                MPI.Prequest.Startall(list(together))
+
+    @staticmethod
+    def _start_ours(requests: Iterable[Prequest]) -> None:
+        works = []
+        for request in requests:
+            if not request:
+                raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
+            works.append(request._work)
+        start_all(works)
+
+    def Free(self) -> None:
+        """Let go of the arrays; of an active request once its kernel has ended.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST, if the kernel has not ended.
+        """
+        if not self._is_over():
+            raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
+        self._finish()
+        MPI.Prequest.Free(self)
+        del self._work
+
+
+def start_all(works: Sequence[Startable]) -> None:
+    """Start several in their order, by one launch if nothing else has to be done between them."""
+    streams = [work.stream() for work in works if work.is_only_a_launch]
+    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
+        works[0].start_with(works[1:], streams[0])
+    else:
+        for work in works:
+            work.start()

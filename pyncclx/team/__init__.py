@@ -1,0 +1,1 @@
+"""What a communicator carries: its settings, and on the device its lease, its windows, its stream order."""

@@ -1,0 +1,179 @@
+"""What all our communicators have beyond MPI's: settings, a team, and memory that all ranks have mapped."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from .. import backends
+from ..arrays.buffers import resolve
+from ..errors import NotSupported
+from .registration import Registration
+from .state import BLOCKING, State, stages_by_default, state_of
+from .team import Team
+
+# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
+# Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
+if TYPE_CHECKING:
+    _Comm = MPI.Comm
+else:
+    _Comm = object
+
+
+class Base(_Comm):
+    """What all our communicators have beyond MPI's; the base of every family of methods."""
+
+    _state: State | None = None
+
+    @property
+    def state(self) -> State:
+        """What the communicator carries."""
+        return state_of(self)
+
+    @property
+    def team(self) -> Team:
+        """The device side of this communicator, made at the first use. Collective then."""
+        state = state_of(self)
+        team = state.team
+        if team is None:
+            team = state.team = self._make_team(state)
+            for attachment in state.attachments.values():
+                attachment.join(team)
+        else:
+            team.check()
+        return team
+
+    def _make_team(self, state: State) -> Team:
+        if self.is_inter:
+            raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+        if state.refusal is not None and self.staging:  # told once, and nothing has changed
+            raise NotSupported(str(state.refusal))
+        mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+        try:
+            return Team(cast(MPI.Intracomm, self), backends.select())
+        except NotSupported as refusal:
+            state.refusal = refusal
+            raise
+
+    @property
+    def blocking(self) -> str:
+        """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
+
+        The environment variable PYNCCLX_BLOCKING sets what new communicators begin with.
+        """
+        return state_of(self).blocking
+
+    @blocking.setter
+    def blocking(self, value: str) -> None:
+        if value not in BLOCKING:
+            raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
+        state_of(self).blocking = value
+
+    @property
+    def checking(self) -> bool:
+        """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
+        return state_of(self).checking
+
+    @property
+    def staging(self) -> bool:
+        """Whether MPI may do, on copies in host memory, what no kernel does with device arrays.
+
+        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
+        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
+        MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
+        """
+        chosen = state_of(self).staging
+        return stages_by_default() if chosen is None else chosen
+
+    @staging.setter
+    def staging(self, value: bool) -> None:
+        state_of(self).staging = bool(value)
+
+    @property
+    def sm_free(self) -> bool:
+        """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
+
+        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. What
+        is received must be in windows (`Alloc`) on all ranks, else kernels move the data as ever; the ranks tell each
+        other on the host, at each call. Set it alike on all ranks.
+        """
+        return state_of(self).sm_free
+
+    @sm_free.setter
+    def sm_free(self, value: bool) -> None:
+        state_of(self).sm_free = bool(value)
+
+    @property
+    def device(self) -> str:
+        """Where operations on device arrays run: "gpu", or "host" under PYNCCLX_DEVICE=host."""
+        return backends.select().name
+
+    def select_device(self) -> int:
+        """Make the GPU with this rank's local rank current and return its number; call it before the first array.
+
+        On the host device there is nothing to choose; it returns 0. Collective.
+        """
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self))
+        return backends.make_current(place.local_rank, place.local_size)
+
+    def synchronize(self) -> None:
+        """Wait on the host until every operation on device arrays so far is over, and raise what went wrong in them."""
+        state = state_of(self)
+        for attachment in state.attachments.values():
+            attachment.drain()
+        if state.team is not None:
+            state.team.drain()
+
+    def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
+        """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
+
+        What matters is where an operation writes, and for reductions where it reads, too; any part of the array will
+        do. Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : NumPy dtype, default float32
+
+        Returns
+        -------
+        array
+            CuPy's, zeroed; NumPy's on the host device. Its memory is given back when the communicator has been freed
+            and the last view of it has gone; between the two it is an ordinary array.
+        """
+        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        team = self.team
+        return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
+
+    def Register(self, array: Any) -> Registration:
+        """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
+
+        The whole allocation is mapped that the array is in: with a pool behind it, other arrays are there too.
+        Collective; each rank gives an array of its own, of any length. Not while a stream is being captured. The
+        array is held until the registration has been freed, or the communicator.
+
+        Raises
+        ------
+        NotSupported
+            On all ranks: some rank's memory cannot be opened by other processes. On GPUs it must come from
+            cudaMalloc, as CuPy's and PyTorch's arrays do by default.
+        """
+        team = self.team
+        buffer = resolve(array, "Register: array", writable=False, device=team.device)
+        return Registration(cast(MPI.Intracomm, self), team, team.register(cast(MPI.Intracomm, self), buffer))
+
+
+if TYPE_CHECKING:
+
+    class IntraBase(MPI.Intracomm, Base):
+        """`Base` of families that belong to intracommunicators."""
+else:
+    IntraBase = Base

@@ -1,0 +1,148 @@
+"""The ranks of a communicator before they have a Team: who they are, whether they can work together, their heaps."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from .. import tuning
+from ..backends import Device
+from ..errors import NotSupported
+from ..memory import layout
+from ..memory.heap import Heap
+
+DEFAULT_TIMEOUT_S = 300.0
+CHANNELS = "PYNCCLX_CHANNELS"  # environment variable
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the ranks tell each other before they make a Team."""
+
+    hostname: str
+    device: str  # Device.identity
+    at_once: bool  # Device.at_once
+    dealt: int  # Device.dealt
+    architecture: str
+    max_channels: int
+    threads: int
+    linked: frozenset[str] | None  # Device.linked
+    uid: bytes  # of the heap
+    ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
+    heap_nbytes: int
+    offer: int
+    timeout_s: float
+    limits: tuning.Limits  # rank 0's count
+
+
+def timeout() -> float:
+    """Seconds that a kernel waits for a peer."""
+    text = os.environ.get("PYNCCLX_TIMEOUT", "")
+    try:
+        return float(text) if text else DEFAULT_TIMEOUT_S
+    except ValueError:
+        raise ValueError(f"PYNCCLX_TIMEOUT is {text!r}; it is a number of seconds") from None
+
+
+def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Member]:
+    """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
+    timeout_s = mpi_bootstrap.agree(comm, timeout)
+    mine = tuning.limits if comm.rank == 0 else lambda *_: ()
+    limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
+    members: list[Member] = comm.allgather(
+        Member(
+            MPI.Get_processor_name(),
+            device.identity,
+            device.at_once,
+            device.dealt,
+            device.architecture,
+            max_channels,
+            device.threads,
+            device.linked,
+            heap.uid,
+            heap.memory.ipc_handle,
+            heap.memory.nbytes,
+            offer,
+            timeout_s,
+            limits,
+        )
+    )
+    _check(members, device, warn=comm.rank == 0)
+    wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
+    if heap.memory.ipc_handle:
+        handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
+    else:
+        handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
+    peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
+    mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+    return members
+
+
+def channels(device: Device) -> int:
+    """The most blocks of an operation, from the environment variable PYNCCLX_CHANNELS; the device's own without it."""
+    text = os.environ.get(CHANNELS)
+    if not text:
+        return device.max_channels
+    if not text.isdecimal() or not 1 <= int(text) <= device.most_channels:
+        raise ValueError(
+            f"{CHANNELS}={text!r}: give the most blocks of an operation, here from 1 to {device.most_channels}"
+        )
+    return int(text)
+
+
+def most_of_a_device(members: Iterable[Member]) -> int:
+    """How many of some ranks have the same GPU, at most; 1 if none has any."""
+    return max(Counter(member.device for member in members).values(), default=1)
+
+
+def sharing(members: Iterable[Member]) -> int:
+    """How many ranks have kernels on one GPU at the same time, at most: these, or all that were dealt GPUs with them.
+
+    Blocks of other communicators' ranks take their place on a GPU, too.
+    """
+    at_once = [member for member in members if member.at_once]
+    return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
+
+
+def linked(members: Sequence[Member]) -> bool:
+    """Whether NVLink is known to lead from the GPU of each of some ranks to those of all others.
+
+    A process knows nothing of GPUs that it does not see. Over PCIe no change of a peer's memory is atomic.
+    """
+    return all(a.linked is None or b.device in a.linked for a in members for b in members)
+
+
+def _check(members: list[Member], device: Device, *, warn: bool) -> None:
+    """Can these ranks form a team? Every rank comes to the same answer."""
+    if len(members) > layout.MAX_RANKS:
+        raise NotSupported(
+            f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
+            "arrays; Split it by node"
+        )
+    nodes = sorted({member.hostname for member in members})
+    if len(nodes) > 1:
+        where = ", ".join(nodes)
+        raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
+    architectures = sorted({member.architecture for member in members})
+    if len(architectures) > 1:
+        raise NotSupported(
+            f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
+            "alike on all ranks"
+        )
+    ranks = Counter(member.device for member in members if not member.at_once)
+    in_turns = ", ".join(sorted(name for name, count in ranks.items() if count > 1))
+    if in_turns and warn:
+        warnings.warn(
+            f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow. With a "
+            "GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "
+            "once by CUDA's Multi-Process Service: start `nvidia-cuda-mps-control -d` before the program",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,34 @@
+"""Arrays that a program already has, mapped into all ranks for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..memory.symmetric import Window
+from .team import Team
+
+
+class Registration:
+    """What `comm.Register` gives: the memory of an array of each rank is mapped into all of them.
+
+    It ends with `Free`, with a ``with`` block, or with the communicator, which holds the array until then.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, team: Team, window: Window) -> None:
+        self._comm, self._team, self._window = comm, team, window
+
+    def Free(self) -> None:
+        """Unmap the memory, once every rank's operations are over. Collective.
+
+        Graphs and persistent requests that were made with the array must not be used any more, as after its own end.
+        """
+        if self._window in self._team.windows:  # else it was freed, or the communicator was
+            self._team.deregister(self._comm, self._window)
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.Free()

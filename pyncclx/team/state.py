@@ -1,0 +1,127 @@
+"""What a communicator carries on its handle: settings, and the device side once there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, Protocol, cast
+
+from mpi4py import MPI
+
+from ..errors import MPIError, NotSupported
+from .team import Team
+
+BLOCKING = ("stream", "host")
+
+
+class Attachment(Protocol):
+    """What a room above has of a communicator: it hears of the team, is waited for with it, and ends with it."""
+
+    def join(self, team: Team) -> None:
+        """The communicator has a team from now on."""
+
+    def drain(self) -> None:
+        """Wait on the host for everything launched so far, and check it."""
+
+    def close(self) -> None:
+        """The communicator has been freed, or gives its memory back."""
+
+
+class Carrier(Protocol):
+    """A communicator that can carry a state."""
+
+    _state: State | None
+
+    def Get_attr(self, keyval: int, /) -> Any:
+        """As mpi4py's."""
+
+    def Set_attr(self, keyval: int, attrval: Any, /) -> None:
+        """As mpi4py's."""
+
+
+class State:
+    """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
+
+    def __init__(self, parent: State | None = None) -> None:
+        self.blocking: str = parent.blocking if parent else _blocking()
+        self.staging: bool | None = parent.staging if parent else None
+        self.sm_free: bool = parent.sm_free if parent else False
+        self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
+        self.team: Team | None = None
+        self.refusal: NotSupported | None = None
+        self.current = True  # until MPI deletes it with its communicator
+        self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+        self.edges: tuple[object] | None = None  # of the topology, once known; see collectives/neighbors.py
+
+    def close(self) -> None:
+        """Release what the communicator holds on the device."""
+        team, self.team = self.team, None
+        if team is not None:
+            team.device.synchronize()
+            team.close()
+        for attachment in self.attachments.values():
+            attachment.close()
+
+
+def _blocking() -> str:
+    value = os.environ.get("PYNCCLX_BLOCKING") or BLOCKING[0]
+    if value not in BLOCKING:
+        raise ValueError(f"PYNCCLX_BLOCKING is {value!r}; it can be 'stream' or 'host'")
+    return value
+
+
+class _Attribute:
+    """What MPI keeps of a state. When it deletes a communicator, whoever frees that, it lets go of this.
+
+    A callback would do, but for MPICH: before one, mpi4py asks MPI for the topology of the communicator, which MPICH
+    looks for among the attributes. Those that it deleted before are still in its list then, and their memory is not.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def __del__(self) -> None:
+        self.state.current = False
+        self.state.close()
+
+
+def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
+    return _Attribute(State(attribute.state))
+
+
+# Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
+_keyval = MPI.KEYVAL_INVALID
+_making = threading.Lock()
+
+
+def _key() -> int:
+    global _keyval
+    with _making:
+        if _keyval == MPI.KEYVAL_INVALID:
+            _keyval = MPI.Comm.Create_keyval(_copy)
+        return _keyval
+
+
+def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
+    """The state of a communicator, made at the first use with the settings of the communicator it was made from.
+
+    MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
+    """
+    known = comm._state
+    if known is not None:
+        if not known.current:
+            raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
+        return known
+    keyval = _key()
+    attribute = cast("_Attribute | None", comm.Get_attr(keyval))
+    if attribute is None:
+        attribute = _Attribute(State(None if parent is None else state_of(parent)))
+        comm.Set_attr(keyval, attribute)
+    comm._state = attribute.state
+    return comm._state
+
+
+def stages_by_default() -> bool:
+    """Whether MPI may work on host copies where nobody has said: a program that imports `pyncclx.MPI` expects it."""
+    return "pyncclx.MPI" in sys.modules

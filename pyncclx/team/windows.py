@@ -1,0 +1,92 @@
+"""The windows of a communicator: whose memory they are, and what kernels are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpi4py import MPI
+
+from ..arrays.buffers import Buffer
+from ..backends import Device, Upload
+from ..memory import layout
+from ..memory.symmetric import NOTHING, Window, allocate_window, register_window
+
+
+class TeamWindows:
+    """All windows that a communicator has had, by their numbers; one that was deregistered holds nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._windows: list[Window] = []
+        self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
+        self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
+        self._tables: list[Upload] = []  # what kernels are told; captured launches may use earlier ones
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, number: int) -> Window:
+        return self._windows[number]
+
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self._windows)
+
+    def allocate(self, comm: MPI.Intracomm, nbytes: int) -> Window:
+        """Add memory that is allocated for it. Collective."""
+        return self._add(allocate_window(comm, self._device, len(self), nbytes))
+
+    def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
+        """Add the memory that an array of each rank is in. Collective."""
+        window = self._add(register_window(comm, self._device, len(self), buffer.address, buffer.nbytes))
+        self._registered[window.number] = buffer.owner
+        return window
+
+    def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
+        """Unmap what was registered, when no rank uses it any more. Its number is not used again. Collective."""
+        self._device.synchronize()
+        MPI.Comm.Barrier(comm)
+        window.close()
+        nobody = (0,) * comm.size
+        self._windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
+        del self._registered[window.number]
+        self._tell()
+
+    def _add(self, window: Window) -> Window:
+        self._windows.append(window)
+        self._tell()
+        return window
+
+    def _tell(self) -> None:
+        memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self]
+        self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
+        self._tables.append(self._device.upload(layout.pack_windows([window.bases for window in self])))
+
+    @property
+    def table(self) -> int:
+        """Where kernels find every rank's addresses; 0 without windows."""
+        return self._tables[-1].address if self._tables else 0
+
+    def at(self, address: int) -> Window | None:
+        """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
+        return next((window for window in self if window.holds(address)), None)
+
+    def places(self, buffers: tuple[Buffer, ...]) -> bytes:
+        """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
+        if not buffers:
+            return layout.NO_PLACES
+        send, recv = self._place(buffers[0].address), self._place(buffers[-1].address)
+        return layout.PLACES.pack(*send, *recv)
+
+    def _place(self, address: int) -> tuple[int, int]:
+        for begin, end, number in self._spans:
+            if begin <= address < end:
+                return number + 1, begin
+        return 0, 0
+
+    def close(self) -> None:
+        """Unmap all of them."""
+        for window in self:
+            window.close()
+        self._windows.clear()
+        self._registered.clear()
+        self._spans.clear()

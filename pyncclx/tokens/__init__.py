@@ -1,0 +1,1 @@
+"""Token shuffles: dispatch, combine, collect."""

@@ -1,0 +1,81 @@
+"""Launching a token shuffle's kernels, each at once or in two halves, on memory that comes with the first of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from ..launch import kernels
+from ..launch.run import compare
+from ..team.state import state_of
+from ..team.streams import stream_for
+from .layout import PHASES, RECEIVE, SEND
+from .memory import Memory
+from .move import Move
+from .settings import Settings
+
+_Self = TypeVar("_Self", bound="Launching")
+
+
+class Launching(Settings):
+    """The part of a token shuffle that launches: it has the memory, and knows what has begun."""
+
+    _memory: Memory | None = None
+    _begun: Move | None = None
+    _closed = False
+
+    def held(self) -> Memory:
+        """The memory, allocated at the first use. Collective then."""
+        if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
+            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
+        if self._memory is None:
+            self._memory = Memory(self)
+        return self._memory
+
+    def _whole(self, move: Move) -> Any:
+        self._launch(move, SEND | RECEIVE)
+        return move.result
+
+    def _begin(self, move: Move) -> None:
+        self._launch(move, SEND)
+
+    def _end(self, operation: str) -> Any:
+        move = self._begun
+        if move is None or move.operation != operation:
+            raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
+        self._launch(move, RECEIVE)
+        return move.result
+
+    def _launch(self, move: Move, phases: int) -> None:
+        comm, operation = self.comm, move.operation
+        name, state = operation.lower(), state_of(comm)
+        if self._begun is not None and phases & SEND:
+            begun = self._begun.operation.lower()
+            raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
+        if state.checking:
+            compare(comm, operation, (move.template[:2], move.transform, phases))
+        team, memory = comm.team, self.held()
+        function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.template)
+        stream = stream_for(team.device, move.buffers)
+        parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
+        team.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        self._begun = move if phases == SEND else None
+        if state.blocking == "host":
+            team.drain()
+
+    def Free(self) -> None:
+        """Release the memory. Collective; rows and handles must not be used any more."""
+        memory, self._memory, self._closed = self._memory, None, True
+        if memory is None or memory not in memory.team.dependents:
+            return
+        memory.team.device.synchronize()
+        MPI.Comm.Barrier(self.comm)
+        memory.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None:  # it waits for all ranks; those of a rank that raises may never come here
+            self.Free()

@@ -1,0 +1,169 @@
+"""Token shuffles: tokens go to the ranks of their experts and the results come back; the counts stay on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calls import collect_move, combine_move, dispatch_move
+from .launch import Launching
+from .memory import Handle, Rows
+
+
+class TokenShuffle(Launching):
+    """Moves tokens to the ranks of their experts and the results back; made by `Intracomm.Create_token_shuffle`.
+
+    Parameters
+    ----------
+    comm : Intracomm
+    num_experts : int
+        Of all ranks.
+    capacity : int
+        Rows that a rank has room for.
+    hidden : int
+        Elements of a token, a multiple of 16.
+    dtype : {"bfloat16", "float16", "float32"}
+        Of tokens and of experts' results.
+    k : int
+        Experts for each token.
+    max_tokens : int
+        Tokens that a rank can dispatch at once.
+    rows_dtype : str, default `dtype`
+        What tokens are rounded to on their way: "bfloat16", "float16", or "float8_e4m3" with a scale for each
+        128 elements.
+    layout : {"expert", "source"}, default "expert"
+        How rows are grouped. In a group they are in the order (source rank, token, choice).
+    overflow : {"raise", "drop"}, default "raise"
+        What if there are more rows than the capacity. "raise": rows past it are left out, and a later call raises
+        CapacityExceeded. "drop": left out without an error; with ``layout="expert"`` every local expert has an equal
+        share of the capacity, with ``layout="source"`` all have it together, and the first rows in the order
+        (source rank, token, choice) stay. A choice without a row adds nothing to its token's result.
+    placement : array of int, shape (num_experts,) or (num_experts, replicas), optional
+        The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
+        on rank ``e * size // num_experts``.
+    blocks : int from 1 to 64, optional
+        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them.
+
+    All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end
+    of a ``with``, or with the communicator.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupported, CollectiveMismatch
+    """
+
+    def explain(self) -> str:
+        """Say in a sentence how dispatch and combine run. Collective at the first use."""
+        memory = self.held()
+        return (
+            f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
+            "as lines, their choices as packets; of more, counts go as packets, then rows straight to where they "
+            f"belong, in {memory.nbytes} bytes of memory that all ranks have mapped"
+        )
+
+    # Operations
+
+    def dispatch(
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
+    ) -> tuple[Rows, Handle]:
+        """Send every token to the ranks of its experts. Collective, also for a rank without tokens.
+
+        Parameters
+        ----------
+        tokens : device array, shape (tokens, hidden), of the shuffle's dtype
+        topk_ids : device array, shape (tokens, k), int32 or int64
+            The experts of each token; -1 chooses none. Read when the kernel runs; a number that is no expert's is
+            left out, and a later call raises ValueError.
+        topk_weights : device array, shape (tokens, k), float32, optional
+            Default: all 1.
+        handle : Handle, optional
+            Of an earlier dispatch, in place of `topk_ids` and `topk_weights`: the tokens go the same ways as then, and
+            nothing needs to be counted. All ranks give one, or none does.
+        transform : pyncclx.Transform, optional
+            Applied to the tokens as they are sent, and rounded to their dtype: as by a kernel before.
+
+        Returns
+        -------
+        rows : Rows
+        handle : Handle
+            For `combine`, and for dispatches with the same routing.
+        """
+        move = dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
+        return self._whole(move)  # type: ignore[no-any-return]
+
+    def dispatch_begin(
+        self,
+        tokens: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: Handle | None = None,
+        transform: Any = None,
+    ) -> None:
+        """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
+        self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform))
+
+    def dispatch_end(self) -> tuple[Rows, Handle]:
+        """End a dispatch: what `dispatch` gives."""
+        return self._end("Dispatch")  # type: ignore[no-any-return]
+
+    def combine(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> Any:
+        """Send the rows' results back, and add up those of each token. Collective.
+
+        The sum has the same bits in every run and with every layout: a rank adds weight * result over the token's
+        rows there, in the order of its choices, in single precision, and rounds to `dtype`; what comes from the ranks
+        is added in rank order in single precision and rounded once more.
+
+        Parameters
+        ----------
+        expert_out : device array, shape (capacity, hidden), of the shuffle's dtype
+            Results in the order of ``rows.data``; those past `total` are not read.
+        handle : Handle
+            Of the dispatch.
+        out : device array, shape (tokens, hidden), of the shuffle's dtype or float32, optional
+            A new array of the shuffle's dtype if left out.
+        weighted : bool
+            False: a plain sum.
+        transform : pyncclx.Transform, optional
+            Applied to the results before they are added, and rounded to their dtype: as by a kernel before.
+
+        Returns
+        -------
+        array, shape (tokens, hidden)
+            `out`. Zero for a token without rows.
+        """
+        return self._whole(combine_move(self, expert_out, handle, out, weighted, transform))
+
+    def combine_begin(
+        self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> None:
+        """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
+        self._begin(combine_move(self, expert_out, handle, out, weighted, transform))
+
+    def combine_end(self) -> Any:
+        """End a combine: what `combine` gives."""
+        return self._end("Combine")
+
+    def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
+        """Give every choice the number that belongs to its row, such as the gradient of its weight. Collective.
+
+        Parameters
+        ----------
+        values : device array, shape (capacity,), float32
+        handle : Handle
+            Of the dispatch.
+        out : device array, shape (tokens, k), float32, optional
+
+        Returns
+        -------
+        array, shape (tokens, k), float32
+            `out`. Zero for a choice without a row.
+        """
+        return self._whole(collect_move(self, values, handle, out))
