@@ -8,7 +8,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.arrays import readers
-from pyncclx.messages.mail import Correspondent
+from pyncclx.messages.base import MessageBase
 from pyncclx.staging import copies
 from pyncclx.team.base import Base
 
@@ -92,7 +92,7 @@ def installed(monkeypatch):
         raise pyncclx.NotSupported("no kernels here")
 
     monkeypatch.setattr(Base, "_make_team", refuse)
-    monkeypatch.setattr(Correspondent, "endpoint", property(refuse))
+    monkeypatch.setattr(MessageBase, "endpoint", property(refuse))
     return fake
 
 

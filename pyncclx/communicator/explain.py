@@ -9,15 +9,15 @@ from ..collectives import MODULES, blocking_form, copy_engine, neighbors
 from ..errors import NotSupported
 from ..memory.heap import memory_held
 from ..messages import postbox
+from ..messages.base import MessageBase
 from ..messages.endpoint import OPERATIONS as MESSAGES
-from ..messages.mail import Correspondent
 from ..messages.postbox import SLOT_NBYTES
 from ..staging.operations import OPERATIONS
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import state_of
 
 
-class Explained(Correspondent):
+class Explained(MessageBase):
     """The methods that tell of the communicator."""
 
     def explain(self, operation: str, nbytes: int = 0) -> str:

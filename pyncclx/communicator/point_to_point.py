@@ -8,12 +8,12 @@ from mpi4py import MPI
 
 from ..arrays.buffers import on_host
 from ..messages import calls, exchange, host_receive
+from ..messages.base import MessageBase
 from ..messages.held import find
-from ..messages.mail import Correspondent
 from .probes import probed
 
 
-class PointToPoint(Correspondent):
+class PointToPoint(MessageBase):
     """Messages with device arrays.
 
     They are matched as MPI matches, by communicator, source and tag, in order, wildcards

@@ -8,19 +8,19 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from ..messages.base import MessageBase
 from ..messages.held import find, hold, look, take
-from ..messages.mail import Correspondent
 from ..messages.matched import Message
-from ..messages.probe import Held
+from ..messages.probe import ProbedMessage
 
 
-def probed(comm: Correspondent, source: int, tag: int) -> Message | None:
+def probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """What a receive gets that an earlier probe has taken, if it matches."""
     held = take(comm, source, tag)
     return None if held is None else Message(held.message, comm, held)
 
 
-class Probes(Correspondent):
+class Probes(MessageBase):
     """Probes of messages with device arrays, and of others.
 
     What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv` and its
@@ -74,10 +74,10 @@ class Probes(Correspondent):
 
     def _matched(self, message: MPI.Message, known: MPI.Status) -> Message:
         """A message that MPI has matched just now."""
-        held = Held.of(message, known).read()
+        held = ProbedMessage.of(message, known).read()
         return self._taken(held, known) if held.is_read else Message(message, self)
 
-    def _taken(self, held: Held, status: MPI.Status | None) -> Message:
+    def _taken(self, held: ProbedMessage, status: MPI.Status | None) -> Message:
         """One that a probe has taken."""
         held = held.read()
         held.fill(status)

@@ -19,7 +19,7 @@ import numpy as np
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..backends import numba_code
-from ..requests.awaited import make_way
+from ..requests.open_receives import let_receives_leave
 from ..system import paths
 from ..team.streams import stream_for
 from .team import DeviceTeam
@@ -101,7 +101,7 @@ class Kernel:
         for team in (value for value in args if isinstance(value, DeviceTeam)):
             self._check_grid(grid, block, team)
         stream = stream_for(self._device, tuple(buffers)) if stream is None else stream
-        make_way()
+        let_receives_leave()
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
 
     def most_blocks(self, block: int, comm: IntraBase) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from ..requests.awaited import make_way
+from ..requests.open_receives import let_receives_leave
 from ..requests.request import fill_empty
 from ..team.base import IntraBase
 from ..team.state import state_of
@@ -28,7 +28,7 @@ class Launched:
         self._team, self._event, self._buffers = None, None, ()
         if team is None or event is None:
             return
-        make_way()
+        let_receives_leave()
         event.order(current_stream(team.device, buffers))
         if self._state.blocking == "host":
             event.synchronize()

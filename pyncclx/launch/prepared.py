@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ..arrays.readers import teller_of
 from ..backends import Repeated
 from ..errors import MPIError
-from ..requests.awaited import make_way
+from ..requests.open_receives import let_receives_leave
 from ..requests.request import fill_empty
 from ..team.base import IntraBase
 from ..team.state import state_of
@@ -105,7 +105,7 @@ class Prepared:
         team = self._team
         if not active or team is None:
             return
-        make_way()
+        let_receives_leave()
         self._event.order(self.stream())
         if self._state.blocking == "host":
             self._event.synchronize()

@@ -12,18 +12,18 @@ from ..errors import NotSupported
 from ..requests.request import Request, request_of
 from ..team.streams import stream_for
 from .begin import begin, begin_to_send
-from .probe import Held
+from .probe import ProbedMessage
 from .receive import Incoming
 from .send import SYNCHRONOUS, Outgoing
 from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
     from ..team.state import State
+    from .base import MessageBase
     from .endpoint import Endpoint
-    from .mail import Correspondent
 
 
-def send(comm: Correspondent, operation: str, buf: Any, dest: int, tag: int) -> None:
+def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> None:
     """Send and Ssend."""
     outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is None:
@@ -36,7 +36,7 @@ def send(comm: Correspondent, operation: str, buf: Any, dest: int, tag: int) -> 
     after(comm.state, outgoing.endpoint)
 
 
-def isend(comm: Correspondent, operation: str, buf: Any, dest: int, tag: int) -> Request:
+def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Request:
     """Isend and Issend."""
     outgoing = _begin_send(comm, operation, buf, dest, tag)
     if outgoing is not None:
@@ -44,7 +44,7 @@ def isend(comm: Correspondent, operation: str, buf: Any, dest: int, tag: int) ->
     return request_of(Pending(comm, outgoing, MPI.Status()))
 
 
-def receive(comm: Correspondent, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
+def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
     incoming = begin_to_receive(comm, comm.endpoint, "Recv", buf, source, tag)
     if incoming is None:
@@ -55,14 +55,14 @@ def receive(comm: Correspondent, buf: Any, source: int, tag: int, status: MPI.St
     return after(comm.state, incoming.endpoint)
 
 
-def ireceive(comm: Correspondent, buf: Any, source: int, tag: int) -> Request:
+def ireceive(comm: MessageBase, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
     incoming = posted(begin_to_receive(comm, comm.endpoint, "Irecv", buf, source, tag))
     return request_of(Pending(comm, incoming, incoming.status if incoming else no_source()), incoming)
 
 
 def receive_matched(
-    comm: Correspondent, message: MPI.Message, buf: Any, status: MPI.Status | None, held: Held | None = None
+    comm: MessageBase, message: MPI.Message, buf: Any, status: MPI.Status | None, held: ProbedMessage | None = None
 ) -> None:
     """Mrecv."""
     incoming = _matched(comm, "Recv", message, buf, held)
@@ -72,7 +72,7 @@ def receive_matched(
     after(comm.state, incoming.endpoint)
 
 
-def ireceive_matched(comm: Correspondent, message: MPI.Message, buf: Any, held: Held | None = None) -> Request:
+def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, held: ProbedMessage | None = None) -> Request:
     """Imrecv."""
     incoming = _matched(comm, "Irecv", message, buf, held)
     return request_of(Pending(comm, posted(incoming), incoming.status), incoming)
@@ -81,7 +81,7 @@ def ireceive_matched(comm: Correspondent, message: MPI.Message, buf: Any, held: 
 class Pending:
     """What a request of this module stands for."""
 
-    def __init__(self, comm: Correspondent, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
+    def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
         self._state, self._message, self._status = comm.state, message, status
 
     def finish(self) -> None:
@@ -117,7 +117,7 @@ def resolved(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, free: A
     return buffer, stream
 
 
-def _begin_send(comm: Correspondent, operation: str, buf: Any, dest: int, tag: int) -> Outgoing | None:
+def _begin_send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Outgoing | None:
     """Begin to send; None to MPI.PROC_NULL."""
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(operation, dest, tag)
@@ -128,7 +128,7 @@ def _begin_send(comm: Correspondent, operation: str, buf: Any, dest: int, tag: i
 
 
 def outgoing_of(
-    comm: Correspondent, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, dest: int, tag: int
+    comm: MessageBase, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, dest: int, tag: int
 ) -> Outgoing:
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
@@ -137,7 +137,7 @@ def outgoing_of(
 
 
 def begin_to_receive(
-    comm: Correspondent,
+    comm: MessageBase,
     endpoint: Endpoint,
     operation: str,
     buf: Any,
@@ -161,7 +161,7 @@ def posted(incoming: Incoming | None) -> Incoming | None:
     return incoming
 
 
-def _matched(comm: Correspondent, operation: str, message: MPI.Message, buf: Any, held: Held | None) -> Incoming:
+def _matched(comm: MessageBase, operation: str, message: MPI.Message, buf: Any, held: ProbedMessage | None) -> Incoming:
     """Begin to receive a message that a probe has matched."""
 
     def start(envelope: Any, source: int, tag: int) -> MPI.Request:

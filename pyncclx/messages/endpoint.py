@@ -15,7 +15,7 @@ from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..memory import layout
-from ..requests.awaited import LOCK
+from ..requests.open_receives import LOCK
 from ..team.kernel_errors import ABORTED
 from ..team.members import timeout
 from ..team.team import Team

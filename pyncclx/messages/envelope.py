@@ -6,7 +6,7 @@ import functools
 import struct
 from typing import Any, NamedTuple
 
-from ..requests.checked import MAGIC
+from ..requests.host_receive import ENVELOPE_MAGIC
 
 # How the data travels.
 EMPTY = 0  # there is none
@@ -17,7 +17,7 @@ INLINE = 4  # it follows the envelope in the same message of MPI
 
 HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
 _OWN = struct.Struct("=16s16s64sQ16s16s")
-_MESSAGE = struct.Struct("=16s9Q64s")  # MAGIC, and an `Envelope`
+_MESSAGE = struct.Struct("=16s9Q64s")  # ENVELOPE_MAGIC, and an `Envelope`
 _OWN_OFFSET = _MESSAGE.size
 # A multiple of 32, as the lengths of all messages are: received as elements of any type, they are whole ones. MPICH
 # ends the program where a message to the same process has a part of one.
@@ -67,7 +67,7 @@ def may_be_one(nbytes: int) -> bool:
 
 def pack(sender: bytes, *fields: Any) -> bytes:
     """An envelope; `sender` is what `Sender.pack` gave, the fields are those of `Envelope`."""
-    return _MESSAGE.pack(MAGIC, *fields) + sender
+    return _MESSAGE.pack(ENVELOPE_MAGIC, *fields) + sender
 
 
 def unpack(message: Any) -> tuple[Envelope, Sender] | None:
@@ -75,7 +75,7 @@ def unpack(message: Any) -> tuple[Envelope, Sender] | None:
     if len(message) < ENVELOPE_NBYTES:
         return None
     magic, *fields = _MESSAGE.unpack_from(message)
-    if magic != MAGIC:
+    if magic != ENVELOPE_MAGIC:
         return None
     return Envelope(*fields), _unpack_sender(bytes(message[_OWN_OFFSET:ENVELOPE_NBYTES]))
 

@@ -14,12 +14,12 @@ from .send import Outgoing
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
+    from .base import MessageBase
     from .endpoint import Endpoint
-    from .mail import Correspondent
 
 
 def exchange(
-    comm: Correspondent,
+    comm: MessageBase,
     sendbuf: Any,
     dest: int,
     sendtag: int,
@@ -44,7 +44,7 @@ def exchange(
 
 
 def exchange_in_place(
-    comm: Correspondent, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
+    comm: MessageBase, buf: Any, dest: int, sendtag: int, source: int, recvtag: int, status: MPI.Status | None
 ) -> None:
     """Sendrecv_replace."""
     own = _copied(comm, "Sendrecv_replace", buf)
@@ -52,7 +52,7 @@ def exchange_in_place(
 
 
 def iexchange(
-    comm: Correspondent,
+    comm: MessageBase,
     sendbuf: Any,
     dest: int,
     sendtag: int,
@@ -67,7 +67,7 @@ def iexchange(
     return together(receiving, request_of(Pending(comm, outgoing, MPI.Status())))
 
 
-def iexchange_in_place(comm: Correspondent, buf: Any, dest: int, sendtag: int, source: int, recvtag: int) -> Request:
+def iexchange_in_place(comm: MessageBase, buf: Any, dest: int, sendtag: int, source: int, recvtag: int) -> Request:
     """Isendrecv_replace."""
     operation = "Isendrecv_replace"
     return iexchange(comm, _copied(comm, operation, buf), dest, sendtag, buf, source, recvtag, operation)
@@ -80,7 +80,7 @@ def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
 
 
 def _begin(
-    comm: Correspondent,
+    comm: MessageBase,
     endpoint: Endpoint,
     operation: str,
     sendbuf: Any,
@@ -109,7 +109,7 @@ def _begin(
             outgoing.say_ready()
     except BaseException:
         if incoming is not None and not incoming.launched:  # it goes on without this call
-            incoming.stays = True
+            incoming.stays_on_stream = True
             posted(incoming)
         raise
     return incoming, outgoing
@@ -119,7 +119,7 @@ def _status_of(incoming: Incoming | None) -> MPI.Status:
     return incoming.status if incoming else no_source()
 
 
-def _copied(comm: Correspondent, operation: str, buf: Any) -> Buffer:
+def _copied(comm: MessageBase, operation: str, buf: Any) -> Buffer:
     """A copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
     endpoint = comm.endpoint
     buffer, stream = resolved(endpoint, f"{operation}: buf", buf, writable=True)

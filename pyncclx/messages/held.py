@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from .base import MessageBase
 from .envelope import may_be_one
-from .mail import Correspondent
-from .probe import Held
+from .probe import ProbedMessage
 
 
-def find(comm: Correspondent, source: int, tag: int) -> Held | None:
+def find(comm: MessageBase, source: int, tag: int) -> ProbedMessage | None:
     """The first message that an earlier probe has taken."""
     held = comm.mail.held
     return next((each for each in held if each.fits(source, tag)), None) if held else None
 
 
-def look(comm: Correspondent, source: int, tag: int) -> Held | None:
+def look(comm: MessageBase, source: int, tag: int) -> ProbedMessage | None:
     """The same, read."""
     held = find(comm, source, tag)
     if held is None:
@@ -25,7 +25,7 @@ def look(comm: Correspondent, source: int, tag: int) -> Held | None:
     return read
 
 
-def take(comm: Correspondent, source: int, tag: int) -> Held | None:
+def take(comm: MessageBase, source: int, tag: int) -> ProbedMessage | None:
     """The same, to be received."""
     held = find(comm, source, tag)
     if held is not None:
@@ -33,7 +33,7 @@ def take(comm: Correspondent, source: int, tag: int) -> Held | None:
     return held
 
 
-def hold(comm: Correspondent, known: MPI.Status) -> Held | None:
+def hold(comm: MessageBase, known: MPI.Status) -> ProbedMessage | None:
     """Take a message that a probe has found, if it may be an envelope: the next probe or receive finds it here.
 
     Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
@@ -43,7 +43,7 @@ def hold(comm: Correspondent, known: MPI.Status) -> Held | None:
         return None
     status = MPI.Status()
     while True:
-        held = Held.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
+        held = ProbedMessage.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
         if held.tag == known.tag:
             held = held.read()
         comm.mail.held.append(held)

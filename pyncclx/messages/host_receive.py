@@ -11,19 +11,19 @@ from mpi4py import MPI
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer, spec_parts
 from ..errors import MPIError
-from ..requests.checked import MAGIC, Checked
+from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
 from .endpoint import Endpoint
 from .envelope import ENVELOPE_NBYTES, inline_nbytes, unpack
-from .probe import Held
+from .probe import ProbedMessage
 from .receive import Incoming
 
 if TYPE_CHECKING:
-    from .mail import Correspondent
+    from .base import MessageBase
 
 MOST_MORE = inline_nbytes(1) - 1  # bytes that a message with a device array's data may be longer than that
 
 
-class Found(Incoming):
+class FoundInHostReceive(Incoming):
     """A device array's message that a receive of a host array has got, envelope and all."""
 
     _held = None
@@ -35,7 +35,7 @@ class Found(Incoming):
         self.launch()
 
 
-def receive(comm: Correspondent, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
+def receive(comm: MessageBase, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
     """A receive of a host array: mpi4py's `call`. If it has got a device array's message, bring the data."""
     known = MPI.Status() if status is None else status
     try:
@@ -49,9 +49,14 @@ def receive(comm: Correspondent, call: Callable[[MPI.Status], None], recvbuf: An
         _check(comm, _host_memory(recvbuf), known)
 
 
-def ireceive(comm: Correspondent, request: MPI.Request, buf: Any, held: Held | None = None) -> Checked:
+def ireceive(
+    comm: MessageBase, request: MPI.Request, buf: Any, held: ProbedMessage | None = None
+) -> HostReceiveRequest:
     """An Irecv of a host array: mpi4py's request, but waiting for it does the same."""
-    checked, memory = Checked(request), _host_memory(buf)  # now: when it is over, the datatype may have been freed
+    checked, memory = (
+        HostReceiveRequest(request),
+        _host_memory(buf),
+    )  # now: when it is over, the datatype may have been freed
 
     def check(status: MPI.Status) -> None:
         if held is not None:
@@ -62,13 +67,13 @@ def ireceive(comm: Correspondent, request: MPI.Request, buf: Any, held: Held | N
     return checked
 
 
-def _check(comm: Correspondent, memory: Any, status: MPI.Status) -> None:
+def _check(comm: MessageBase, memory: Any, status: MPI.Status) -> None:
     received = status.Get_count(MPI.BYTE)
-    if received >= ENVELOPE_NBYTES and memory is not None and bytes(memory[: len(MAGIC)]) == MAGIC:
+    if received >= ENVELOPE_NBYTES and memory is not None and bytes(memory[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC:
         _unwrap(comm, memory, received, status)
 
 
-def _unwrap(comm: Correspondent, memory: Any, received: int, status: MPI.Status) -> None:
+def _unwrap(comm: MessageBase, memory: Any, received: int, status: MPI.Status) -> None:
     """Replace a device array's message in host memory by its data.
 
     The program's stream may wait for a peer that waits for this: nothing of it is on that.
@@ -78,7 +83,7 @@ def _unwrap(comm: Correspondent, memory: Any, received: int, status: MPI.Status)
     nbytes = min(found[0].nbytes if found else 0, len(memory))
     copy = device.allocate_temporary(max(nbytes, 1), stream)
     buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
-    incoming = Found(comm.endpoint, buffer, stream, message, status)
+    incoming = FoundInHostReceive(comm.endpoint, buffer, stream, message, status)
     device.copy(MPI.Get_address(memory), copy.address, nbytes, stream)
     device.synchronize(stream)
     incoming.finish(stream)

@@ -13,27 +13,27 @@ from ..errors import NotSupported
 from ..staging import stage
 from ..staging.requests import LikeMpi4py
 from . import calls, host_receive
-from .probe import Held, ireceive_object, receive_object
+from .probe import ProbedMessage, ireceive_object, receive_object
 
 if TYPE_CHECKING:
-    from .mail import Correspondent
+    from .base import MessageBase
 
 
 class Message(MPI.Message, metaclass=LikeMpi4py):
     """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
 
     like = MPI.Message
-    _comm: Correspondent | None = None
-    _held: Held | None = None  # if the probe has read it
+    _comm: MessageBase | None = None
+    _held: ProbedMessage | None = None  # if the probe has read it
 
     def __new__(
-        cls, message: MPI.Message | None = None, comm: Correspondent | None = None, held: Held | None = None
+        cls, message: MPI.Message | None = None, comm: MessageBase | None = None, held: ProbedMessage | None = None
     ) -> Message:
         """As mpi4py's, which takes the message alone."""
         return super().__new__(cls, message)
 
     def __init__(
-        self, message: MPI.Message | None = None, comm: Correspondent | None = None, held: Held | None = None
+        self, message: MPI.Message | None = None, comm: MessageBase | None = None, held: ProbedMessage | None = None
     ) -> None:
         # An mpi4py communicator sends no device arrays.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
@@ -61,7 +61,7 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
 
     def _object(self, receive: Callable[..., Any], *args: Any) -> Any:
         """What a function does with a message that a probe has read, which is used up."""
-        held = cast(Held, self._held)._replace(message=MPI.Message(self))
+        held = cast(ProbedMessage, self._held)._replace(message=MPI.Message(self))
         self.free()
         return receive(held, *args)
 

@@ -28,11 +28,11 @@ from mpi4py import MPI
 
 from ..backends import Device, Watch
 from ..launch import kernels
-from ..requests.awaited import LOCK
+from ..requests.open_receives import LOCK
 from .envelope import Sender
-from .open_receives import OpenReceives
 from .peers import Opened, Readers, this_node
 from .places import Places
+from .progress import ReceiveProgress
 
 NBYTES = 2 << 20  # of the bounce memory
 HEADERS, HEADER_NBYTES = 128, 128  # communicators that have sent or received; sizeof(LeaseHeader)
@@ -53,7 +53,7 @@ def host_memory(nbytes: int) -> memoryview:
     return np.empty(nbytes, np.uint8).data
 
 
-class Postbox(OpenReceives):
+class Postbox(ReceiveProgress):
     """The process's end of all its messages.
 
     Attributes
@@ -86,13 +86,13 @@ class Postbox(OpenReceives):
 
     # Places
 
-    def tick(self) -> int:
+    def next_clock(self) -> int:
         """The clock of a message that is sent now."""
         with LOCK:
             self.clock += 1
             return self.clock
 
-    def see(self, clock: int) -> None:
+    def observe_clock(self, clock: int) -> None:
         """A message with this clock has come: what is sent from now on may follow from it."""
         if clock > self.clock:  # else it is above already, and never goes back
             with LOCK:

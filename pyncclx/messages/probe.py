@@ -21,7 +21,7 @@ _itself = MPI.COMM_NULL  # this process alone; made at the first use
 _sent: list[tuple[MPI.Request, Any]] = []  # what has not been received yet
 
 
-class Held(NamedTuple):
+class ProbedMessage(NamedTuple):
     """A message that a probe has found, or one that came before it."""
 
     source: int
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     is_read: bool = False
 
     @classmethod
-    def of(cls, message: MPI.Message, known: MPI.Status) -> Held:
+    def of(cls, message: MPI.Message, known: MPI.Status) -> ProbedMessage:
         """What MPI has matched and knows of it."""
         return cls(known.source, known.tag, known.Get_elements(MPI.BYTE), message)
 
@@ -39,12 +39,12 @@ class Held(NamedTuple):
         """Whether a receive would match it."""
         return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
 
-    def read(self) -> Held:
+    def read(self) -> ProbedMessage:
         """The same, with the length of its data."""
         if self.is_read or not may_be_one(self.nbytes):
             return self
         nbytes, message = _to_itself(self.message, self.nbytes)
-        return Held(self.source, self.tag, nbytes, message, True)
+        return ProbedMessage(self.source, self.tag, nbytes, message, True)
 
     def tell(self, status: MPI.Status | None) -> None:
         """Say whose message it is."""
@@ -74,7 +74,7 @@ def _to_itself(message: MPI.Message, received: int) -> tuple[int, MPI.Message]:
     return found[0].nbytes if found else received, _itself.Mprobe(0)
 
 
-def receive_object(held: Held, status: MPI.Status | None = None) -> Any:
+def receive_object(held: ProbedMessage, status: MPI.Status | None = None) -> Any:
     """The Python object of a message that turned out to be one."""
     data = np.empty(held.nbytes, np.uint8)
     MPI.Message.Recv(held.message, [data, MPI.BYTE], status)
@@ -82,7 +82,7 @@ def receive_object(held: Held, status: MPI.Status | None = None) -> Any:
     return MPI.pickle.loads(data.tobytes())
 
 
-def ireceive_object(held: Held) -> MPI.Request:
+def ireceive_object(held: ProbedMessage) -> MPI.Request:
     """A request for the same."""
     data = np.empty(held.nbytes, np.uint8)
     MPI.Message.Recv(held.message, [data, MPI.BYTE])

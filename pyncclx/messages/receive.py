@@ -12,9 +12,9 @@ from ..backends import Event
 from ..errors import MPIError
 from .endpoint import PULL, Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope, Sender, inline_nbytes, unpack
-from .left_behind import address_of, is_ready
-from .probe import Held
+from .probe import ProbedMessage
 from .send import Outgoing
+from .sender_memory import address_of, is_ready
 from .typed import TypedBuffer
 
 LOOKS = 8  # for a message before the host does something else
@@ -34,7 +34,7 @@ class Incoming:
         Whether its kernel must be on its own stream: nobody will wait for it.
     """
 
-    stays = False
+    stays_on_stream = False
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Incoming:
         tag: int,
         stream: Any,
         start: Start,
-        held: Held | None = None,  # what a probe has found, where MPI knows another source
+        held: ProbedMessage | None = None,  # what a probe has found, where MPI knows another source
     ) -> None:
         self._held = held
         self._prepare(endpoint, operation, buffer, stream)
@@ -63,14 +63,14 @@ class Incoming:
         self._room = buffer.nbytes
         self.status = MPI.Status()
         self.clock = 0
-        self.come = self.launched = self.wanted = False
+        self.has_arrived = self.launched = self.is_awaited = False
         self._found: tuple[Envelope, Sender] | None = None  # None: the message is a host array's
         self._nbytes = 0
         self._error: Exception | None = None
 
     # The message
 
-    def arrived(self) -> bool:
+    def poll(self) -> bool:
         """Look whether the message has come; True once."""
         try:
             if not self._request.Test(self.status):
@@ -78,25 +78,25 @@ class Incoming:
             self._read()
         except Exception as error:  # belongs to the call that waits for this receive; the request is used up
             self._error = self._refusal(error)
-        self.come = True
+        self.has_arrived = True
         return True
 
     def launch_soon(self, outgoing: Outgoing) -> None:
         """Look for the message for as long as a launch takes; if it comes by then, launch it with one to send."""
         looks = range(LOOKS if self.postbox.alone(self) else 0)
-        if any(self.arrived() for _ in looks):
+        if any(self.poll() for _ in looks):
             self.launch(outgoing)
 
     def await_message(self) -> None:
         """Wait on the host until the message has come and its kernel is launched."""
         if self.launched:
             return
-        self.wanted = True
+        self.is_awaited = True
         if not self.postbox.alone(self):
             self.postbox.wait_until(lambda: self.launched)
             return
         try:
-            if not self.come:
+            if not self.has_arrived:
                 self._request.Wait(self.status)
                 self._read()
         except MPI.Exception as error:
@@ -113,7 +113,7 @@ class Incoming:
             envelope, sender = self._found
             self._nbytes = envelope.nbytes
             self.clock = envelope.clock
-            self.postbox.see(envelope.clock)
+            self.postbox.observe_clock(envelope.clock)
             if envelope.answer and self.postbox.opened.bounce(sender) is not None:
                 self.postbox.readers.answer(sender, envelope.answer - 1)
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._room))
@@ -213,10 +213,10 @@ class Incoming:
 
     # Beside its stream
 
-    def leave(self) -> None:
+    def leave_stream(self) -> None:
         """What its stream has by now is all that its kernel comes after, on the postbox's stream."""
         device = self.endpoint.device
-        if self._after is None and not self.stays and device.can_leave(self.stream):
+        if self._after is None and not self.stays_on_stream and device.can_leave(self.stream):
             self._after = self._event_on(self.stream)
 
     def _event_on(self, stream: Any) -> Event:
@@ -232,5 +232,5 @@ class Incoming:
         """
         if self._found is None or not is_ready(self.endpoint, *self._found):
             return False
-        self.leave()
+        self.leave_stream()
         return self._after is not None and self._after.is_over()

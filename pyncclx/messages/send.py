@@ -40,7 +40,7 @@ class Outgoing:
         self.endpoint, self.postbox = endpoint, endpoint.postbox
         self.operation, self.dest, self.tag, self.stream = operation, dest, tag, stream
         self.buffer, self._nbytes = buffer, buffer.nbytes  # the buffer keeps the memory
-        self.clock = self.postbox.tick()
+        self.clock = self.postbox.next_clock()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put = b""
         self._keep = self._message(buffer, dest)  # what MPI reads

@@ -32,7 +32,7 @@ class Receives(Protocol):
     def idle(self) -> bool:
         """Whether none is open."""
 
-    def help(self) -> None:
+    def launch_due(self) -> None:
         """Launch those that senders may be waiting for."""
 
 
@@ -78,7 +78,7 @@ class Watcher:
                 idle, turn_before, turn = self._receives.idle, turn, self._receives.turn
                 stuck = not idle and turn == turn_before
                 if stuck and not MPI.Is_finalized():
-                    self._receives.help()
+                    self._receives.launch_due()
                 pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
                 quiet = quiet + 1 if idle else 0
                 if quiet == QUIET:

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from mpi4py import MPI
 
 from ..errors import NotSupported
-from .awaited import Awaited
-from .checked import Checked, wait_for_all
+from .host_receive import HostReceiveRequest, wait_for_all
+from .open_receives import OpenReceive
 
 _Result = TypeVar("_Result")
 
@@ -37,7 +37,7 @@ class Request(MPI.Request):
     """
 
     _work: Work
-    receive: Awaited | None = None  # of a device array, that it stands for
+    receive: OpenReceive | None = None  # of a device array, that it stands for
 
     @property
     def is_active(self) -> bool:
@@ -100,11 +100,11 @@ class Request(MPI.Request):
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """Wait for all; ours and mpi4py's."""
-        checked = {index: each for index, each in enumerate(requests) if each and isinstance(each, Checked)}
+        checked = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceiveRequest)}
         mine = [each for each in requests if isinstance(each, Request)]
         for each in mine:
             if each.receive is not None:
-                each.receive.wanted = True
+                each.receive.is_awaited = True
         if checked:
             known = [] if statuses is None else statuses
             known += [MPI.Status() for _ in range(len(known), len(requests))]
@@ -157,7 +157,7 @@ class Request(MPI.Request):
         return over
 
 
-def request_of(work: Work, receive: Awaited | None = None) -> Request:
+def request_of(work: Work, receive: OpenReceive | None = None) -> Request:
     """Make the request of some work, which may be a receive."""
     generalized = MPI.Grequest.Start(_query, None, None, (work,))
     generalized.Complete()
@@ -178,12 +178,15 @@ def _is_active(request: MPI.Request) -> bool:
 
 
 def _wait_for_both(
-    requests: Sequence[MPI.Request], checked: dict[int, Checked], known: list[MPI.Status], mine: list[Request]
+    requests: Sequence[MPI.Request],
+    checked: dict[int, HostReceiveRequest],
+    known: list[MPI.Status],
+    mine: list[Request],
 ) -> Literal[True]:
     """Receive host arrays first, while ours go on.
 
-    A peer's long message to a host array is over once `Checked` has looked at it. If all peers waited for their own
-    long messages first, nobody ever would.
+    A peer's long message to a host array ends only when its `HostReceiveRequest` has been checked. If all peers waited
+    for their own long messages first, none would get there.
     """
     errors: list[Exception] = []
     left = list(checked)

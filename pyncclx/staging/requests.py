@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..errors import MPIError, NotSupported
 from ..requests import persistent
 from ..requests import request as messages
-from ..requests.checked import MAGIC, Checked
+from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
 from .completion import abandon, forget, look_after_abandoned, upload
 from .copies import Copy
 
@@ -51,7 +51,7 @@ def _completing(name: str, completed: _Indices) -> Any:
     with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        ours = any(isinstance(request, (messages.Request, Checked)) for request in requests)
+        ours = any(isinstance(request, (messages.Request, HostReceiveRequest)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         land(requests[i] for i in completed(len(requests), result) if i >= 0)  # MPI.UNDEFINED is negative
         return result
@@ -191,7 +191,7 @@ class StagedPrequest(Prequest):
         """
         if self._active:
             self._active = False
-            if any(copy.written and bytes(copy.host[: len(MAGIC)]) == MAGIC for copy in self._copies):
+            if any(copy.written and bytes(copy.host[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC for copy in self._copies):
                 raise NotSupported(
                     "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
                     "it by Recv or Irecv, or send it by Send_init"

@@ -8,7 +8,7 @@ from typing import Any
 from ..arrays.buffers import Buffer
 from ..arrays.readers import torch_stream
 from ..backends import Device
-from ..requests.awaited import make_way
+from ..requests.open_receives import let_receives_leave
 from .team import Producer
 
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
@@ -28,7 +28,7 @@ def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
             if buffer.of_torch:
                 stream = producer
             else:
-                make_way()
+                let_receives_leave()
                 device.order(producer, stream)
     return stream
 

@@ -19,7 +19,7 @@ from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap, process_heap
 from ..memory.symmetric import Window
-from ..requests.awaited import OPEN, make_way
+from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from . import device_errors, kernel_errors, members
 from .windows import TeamWindows
 
@@ -221,19 +221,19 @@ class Team:
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
     ) -> None:
         """The same with all of the kernel's parameter."""
-        if stream is not self._stream or OPEN:
+        if stream is not self._stream or OPEN_RECEIVES:
             self.follow(stream)
         self.device.launch(function, grid, threads, parameters, stream, early)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
         """The same with a launch that was made ready."""
-        if stream is not self._stream or OPEN:
+        if stream is not self._stream or OPEN_RECEIVES:
             self.follow(stream)
         repeated.launch(stream)
 
     def follow(self, stream: Any) -> None:
         """What is enqueued on `stream` next comes after the last launch on this communicator, and before no receive."""
-        make_way()
+        let_receives_leave()
         if self._stream is not None and self._stream != stream:
             self.device.order(self._stream, stream)
         self._stream = stream

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..device.team import DeviceTeam
 from ..launch import kernels
-from ..requests.awaited import make_way
+from ..requests.open_receives import let_receives_leave
 from ..team.streams import stream_for
 from ..team.team import Team
 
@@ -61,7 +61,7 @@ class Signals:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
         addresses = self.team.pointer, self.team.signal_address(number), self._taken.address + 8 * number
         parameters = _WAIT.pack(*addresses, count, number)
-        make_way()
+        let_receives_leave()
         self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()), early=True)
 
     def close(self) -> None:

@@ -7,12 +7,12 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.backends import host
-from pyncclx.messages import left_behind, open_receives, watcher
+from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.endpoint import CLOCK
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.typed import TypedBuffer
-from pyncclx.requests import awaited
+from pyncclx.requests import open_receives
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
 READY = 1000  # address of the ready word
@@ -97,16 +97,16 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     receive = object.__new__(Incoming)
     receive._prepare(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
     receive._found = Envelope(transport, 5, 64, 0, 0, 0, 0, 0, 0, b""), None
-    receive._nbytes, receive._message, receive.come = 64, bytearray(64), True
+    receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive
 
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_who_is_not_waited_for_leaves(monkeypatch, endpoint, device, wanted):
-    receive, receives = receive_of(endpoint), open_receives.OpenReceives(device)
-    monkeypatch.setattr(open_receives, "OPEN", [receive])
-    receive.wanted = wanted
+    receive, receives = receive_of(endpoint), progress.ReceiveProgress(device)
+    monkeypatch.setattr(progress, "OPEN_RECEIVES", [receive])
+    receive.is_awaited = wanted
     receives.progress()
     assert receives.idle
     assert device.done == ([("pull", OWN)] if wanted else ASIDE)
@@ -114,8 +114,8 @@ def test_who_is_not_waited_for_leaves(monkeypatch, endpoint, device, wanted):
 
 def test_it_leaves_once(endpoint, device):
     receive = receive_of(endpoint)
-    receive.leave()
-    receive.leave()
+    receive.leave_stream()
+    receive.leave_stream()
     receive.launch()
     receive.finish(CURRENT)
     assert device.done == [*ASIDE, (SIDE, CURRENT)]
@@ -125,7 +125,7 @@ def test_it_is_over_when_its_data_is_there(endpoint, device):
     """Whoever is told so goes on behind it, with what the sender may be waiting for."""
     receive, own = receive_of(endpoint), receive_of(endpoint)
     assert not receive.is_over()
-    receive.leave()
+    receive.leave_stream()
     device.over = False
     receive.launch()
     own.launch()
@@ -137,11 +137,11 @@ def test_it_is_over_when_its_data_is_there(endpoint, device):
 def test_it_stays(endpoint, device):
     """Where its stream is being captured, and where nobody will wait for it."""
     captured, abandoned = receive_of(endpoint), receive_of(endpoint)
-    abandoned.stays, device.word = True, 5
-    abandoned.leave()
+    abandoned.stays_on_stream, device.word = True, 5
+    abandoned.leave_stream()
     assert not abandoned.is_due()
     device.free = False
-    captured.leave()
+    captured.leave_stream()
     assert not captured.is_due()
     captured.launch()
     captured.finish(OWN)
@@ -150,7 +150,7 @@ def test_it_stays(endpoint, device):
 
 def test_a_derived_datatype_is_unpacked_by_who_waits(endpoint, device):
     receive = receive_of(endpoint, buffer=Typed())
-    receive.leave()
+    receive.leave_stream()
     receive.launch()
     assert device.done == ASIDE
     receive.finish(CURRENT)
@@ -184,14 +184,14 @@ def test_a_window_that_is_being_made(endpoint, device):
 @pytest.mark.parametrize("transport", [EAGER, INLINE])
 def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
     device.word = 5
-    assert not left_behind.is_ready(endpoint, *receive_of(endpoint, transport)._found)
+    assert not sender_memory.is_ready(endpoint, *receive_of(endpoint, transport)._found)
 
 
 def test_make_way(monkeypatch, endpoint, device):
     receives = [receive_of(endpoint), receive_of(endpoint)]
-    monkeypatch.setattr(awaited, "OPEN", receives)
-    awaited.make_way()
-    awaited.make_way()
+    monkeypatch.setattr(open_receives, "OPEN_RECEIVES", receives)
+    open_receives.let_receives_leave()
+    open_receives.let_receives_leave()
     assert device.done == [("record", OWN)] * 2
 
 
@@ -209,7 +209,7 @@ class Postbox:
         self.asked += 1
         return self.asked if self.busy else 0
 
-    def help(self):
+    def launch_due(self):
         self.helped += 1
         if self.error:
             raise self.error

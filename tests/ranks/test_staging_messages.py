@@ -8,7 +8,7 @@ from arrays import host_only
 from fake_gpu import Array, allowed, check, installed, ramp
 from pyncclx import NotSupported
 from pyncclx.messages.envelope import ENVELOPE_NBYTES
-from pyncclx.requests.checked import MAGIC
+from pyncclx.requests.host_receive import ENVELOPE_MAGIC
 from pyncclx.staging.requests import Prequest, Request
 
 pytestmark = host_only
@@ -114,7 +114,7 @@ def test_a_message_for_kernels(comm):
     y = Array(np.zeros(100))
     receive = comm.Recv_init(y, comm.rank, 3)
     receive.Start()
-    MPI.Comm.Send(comm, [MAGIC + bytes(ENVELOPE_NBYTES - len(MAGIC)), MPI.BYTE], comm.rank, 3)
+    MPI.Comm.Send(comm, [ENVELOPE_MAGIC + bytes(ENVELOPE_NBYTES - len(ENVELOPE_MAGIC)), MPI.BYTE], comm.rank, 3)
     with pytest.raises(NotSupported, match="Send_init"):
         receive.Wait()
     check(y, np.zeros(100))

@@ -8,10 +8,10 @@ from typing import Literal
 from mpi4py import MPI
 
 #: Begins every envelope; nobody's data begins so by accident.
-MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
+ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
-class Checked(MPI.Request):
+class HostReceiveRequest(MPI.Request):
     """mpi4py's request of a receive of a host array, with a look at what has come."""
 
     _check: Callable[[MPI.Status], None]
@@ -43,7 +43,7 @@ class Checked(MPI.Request):
 
 
 def wait_for_all(
-    requests: Sequence[MPI.Request], checked: dict[int, Checked], known: list[MPI.Status]
+    requests: Sequence[MPI.Request], checked: dict[int, HostReceiveRequest], known: list[MPI.Status]
 ) -> Literal[True]:
     """Wait for mpi4py's requests, those by their index among them, and look. `known`: a status for each."""
     over = MPI.Request.Waitall(requests, known)

@@ -13,7 +13,7 @@ from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
 from .endpoint import Endpoint
-from .probe import Held
+from .probe import ProbedMessage
 
 _NAME = "messages"  # of the attachment
 
@@ -23,7 +23,7 @@ class Mail:
 
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
-        self.held: list[Held] = []  # messages that probes have found
+        self.held: list[ProbedMessage] = []  # messages that probes have found
 
     def join(self, team: Team) -> None:
         """Messages may come out of windows from now on."""
@@ -42,7 +42,7 @@ class Mail:
             postbox.reclaim()
 
 
-class Correspondent(Base):
+class MessageBase(Base):
     """The base of the families that send and receive."""
 
     @property

@@ -10,18 +10,18 @@ import threading
 from typing import Protocol
 
 
-class Awaited(Protocol):
+class OpenReceive(Protocol):
     """A receive that is open."""
 
     clock: int
-    come: bool  # its message
+    has_arrived: bool  # its message
     launched: bool
-    wanted: bool  # by a call that makes the program's stream wait for it
+    is_awaited: bool  # by a call that makes the program's stream wait for it
 
-    def arrived(self) -> bool:
+    def poll(self) -> bool:
         """Look whether its envelope is here; True once."""
 
-    def leave(self) -> None:
+    def leave_stream(self) -> None:
         """Leave the order of its stream, as that is by now."""
 
     def is_due(self) -> bool:
@@ -31,13 +31,13 @@ class Awaited(Protocol):
         """Move the data."""
 
 
-OPEN: list[Awaited] = []
+OPEN_RECEIVES: list[OpenReceive] = []
 LOCK = threading.RLock()  # of whoever changes the list, or looks for a message of a receive in it
 
 
-def make_way() -> None:
+def let_receives_leave() -> None:
     """Let open receives go on, whatever their streams are given to wait for after this."""
-    if OPEN:
+    if OPEN_RECEIVES:
         with LOCK:
-            for receive in OPEN:
-                receive.leave()
+            for receive in OPEN_RECEIVES:
+                receive.leave_stream()
