@@ -55,12 +55,11 @@ def allgather(
         return [copies]
 
     return call_of(comm, "Allgather", algorithm, nbytes, (send, recv), rounds_of) or Call(
-        "Allgather",
-        choose,
-        (nbytes,),
-        (),
-        REDUCE.pack(address, recv.address, nbytes, 0),
-        (send, recv),
-        (nbytes,),
-        nbytes == 0,
+        operation="Allgather",
+        choose=choose,
+        sized=(nbytes,),
+        arguments=REDUCE.pack(address, recv.address, nbytes, 0),
+        buffers=(send, recv),
+        signature=(nbytes,),
+        empty=nbytes == 0,
     )

@@ -37,4 +37,12 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
         check_fits("Allgatherv", send.nbytes, mine)
     arguments = pack(address, blocks.buffer.address, mine, 0, blocks)
     longest, buffers = max(blocks.nbytes), (send, blocks.buffer)
-    return Call("Allgatherv", choose, (longest,), (), arguments, buffers, tuple(blocks.nbytes), longest == 0)
+    return Call(
+        operation="Allgatherv",
+        choose=choose,
+        sized=(longest,),
+        arguments=arguments,
+        buffers=buffers,
+        signature=tuple(blocks.nbytes),
+        empty=longest == 0,
+    )

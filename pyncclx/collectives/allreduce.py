@@ -52,12 +52,12 @@ def allreduce(
     template = ops.template("Allreduce", reduction, recv)
     nbytes = recv.nbytes
     return Call(
-        "Allreduce",
-        choose,
-        (nbytes, algorithm),
-        template,
-        REDUCE.pack(send.address, recv.address, nbytes, 0),
-        (send, recv),
-        (recv.count, recv.datatype.name, reduction.name, algorithm),
-        nbytes == 0,
+        operation="Allreduce",
+        choose=choose,
+        sized=(nbytes, algorithm),
+        template=template,
+        arguments=REDUCE.pack(send.address, recv.address, nbytes, 0),
+        buffers=(send, recv),
+        signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
+        empty=nbytes == 0,
     )

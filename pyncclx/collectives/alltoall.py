@@ -55,12 +55,11 @@ def alltoall(
         raise NotSupported("Alltoall: only the kernel works in place; leave out algorithm")
     copied = send is not recv and call_of(comm, "Alltoall", algorithm, nbytes, (send, recv), rounds_of)
     return copied or Call(
-        "Alltoall",
-        choose,
-        (nbytes,),
-        (),
-        REDUCE.pack(send.address, recv.address, nbytes, 0),
-        (send, recv),
-        (nbytes,),
-        nbytes == 0,
+        operation="Alltoall",
+        choose=choose,
+        sized=(nbytes,),
+        arguments=REDUCE.pack(send.address, recv.address, nbytes, 0),
+        buffers=(send, recv),
+        signature=(nbytes,),
+        empty=nbytes == 0,
     )

@@ -156,7 +156,14 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
 
 
 def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
-    return Call("Alltoallv", choose, (most_of(buffers),), (), arguments, buffers, signature)
+    return Call(
+        operation="Alltoallv",
+        choose=choose,
+        sized=(most_of(buffers),),
+        arguments=arguments,
+        buffers=buffers,
+        signature=signature,
+    )
 
 
 def _rows(buffer: Buffer, name: str, size: int, layout: str) -> Rows:

@@ -92,5 +92,12 @@ def segments_call(
         team.launch(Plan(OPERATIONS.index("Alltoallv"), function, 1, team.threads), (), arguments, stream)
 
     buffers = (*buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1])
-    signature = (*signature, "segments", count)
-    return Call("Alltoallv", choose, ("segments",), (), arguments, buffers, signature, ready=list_segments)
+    return Call(
+        operation="Alltoallv",
+        choose=choose,
+        sized=("segments",),
+        arguments=arguments,
+        buffers=buffers,
+        signature=(*signature, "segments", count),
+        ready=list_segments,
+    )

@@ -88,7 +88,14 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
     source = recv if send is None else send
     rows: Sequence[list[int]] = (source.counts, source.displs, recv.counts, recv.displs)
     buffers, arguments = (sent, received), in_bytes(sent, received, *rows)
-    call = Call(operation, choose, (most_of(buffers),), (), arguments, buffers, ("blocks",))
+    call = Call(
+        operation=operation,
+        choose=choose,
+        sized=(most_of(buffers),),
+        arguments=arguments,
+        buffers=buffers,
+        signature=("blocks",),
+    )
     read = packed.get("recvbuf" if send is None else "sendbuf")
     written = packed.get("recvbuf")
     return with_copies(call, [read] if read else [], [written] if written else [])

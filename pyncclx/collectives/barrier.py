@@ -26,4 +26,6 @@ def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = No
         raise ValueError(f"Barrier: algorithm is {algorithm!r}; it can be {numba.NAME!r}, or None for the kernel")
     if device and numba.wanted(algorithm):
         return numba.barrier(comm)
-    return Call("Barrier", choose, (0,), (), b"", (), ()) if device else None
+    if not device:
+        return None
+    return Call(operation="Barrier", choose=choose, sized=(0,), arguments=b"", buffers=(), signature=())

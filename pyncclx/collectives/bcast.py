@@ -56,12 +56,11 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
 
     copied = call_of(comm, "Bcast", algorithm, nbytes, (buffer,), rounds_of, root)
     return copied or Call(
-        "Bcast",
-        choose,
-        (nbytes, algorithm),
-        (),
-        REDUCE.pack(buffer.address, buffer.address, nbytes, root),
-        (buffer,),
-        (nbytes, root, algorithm),
-        nbytes == 0,
+        operation="Bcast",
+        choose=choose,
+        sized=(nbytes, algorithm),
+        arguments=REDUCE.pack(buffer.address, buffer.address, nbytes, root),
+        buffers=(buffer,),
+        signature=(nbytes, root, algorithm),
+        empty=nbytes == 0,
     )

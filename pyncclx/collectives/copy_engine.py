@@ -78,8 +78,15 @@ def call_of(
             f"{operation}: algorithm={NAME!r} writes to the ranks' arrays, and rank {places.index(None)}'s is in no "
             "window; make it with comm.Alloc"
         )
-    signature = (nbytes, *also_equal, NAME)
-    return Call(operation, _choose, (NAME,), (), b"", buffers, signature, settle=_settling(rounds_of(bases)))
+    return Call(
+        operation=operation,
+        choose=_choose,
+        sized=(NAME,),
+        arguments=b"",
+        buffers=buffers,
+        signature=(nbytes, *also_equal, NAME),
+        settle=_settling(rounds_of(bases)),
+    )
 
 
 def check_algorithm(operation: str, algorithm: str | None) -> None:

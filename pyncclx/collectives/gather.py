@@ -33,7 +33,15 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
     nbytes = send.nbytes
     arguments = REDUCE.pack(address, recv.address, nbytes, root)
-    return Call("Gather", choose, (nbytes,), (), arguments, (send, recv), (nbytes, root), nbytes == 0)
+    return Call(
+        operation="Gather",
+        choose=choose,
+        sized=(nbytes,),
+        arguments=arguments,
+        buffers=(send, recv),
+        signature=(nbytes, root),
+        empty=nbytes == 0,
+    )
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:

@@ -31,7 +31,14 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
         return None
     root = check_root(comm, "Gatherv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
-    return Call("Gatherv", choose, (most_of(buffers),), (), arguments, buffers, (root,))
+    return Call(
+        operation="Gatherv",
+        choose=choose,
+        sized=(most_of(buffers),),
+        arguments=arguments,
+        buffers=buffers,
+        signature=(root,),
+    )
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:

@@ -68,12 +68,12 @@ def reduce(
     reduction = ops.of(op, "Reduce")
     template = ops.template("Reduce", reduction, send)
     return Call(
-        "Reduce",
-        choose,
-        (send.nbytes, algorithm, can_chain(comm.size, root, send.datatype, template)),
-        template,
-        REDUCE.pack(send.address, recv.address, send.nbytes, root),
-        (send, recv),
-        (send.count, send.datatype.name, reduction.name, root, algorithm),
-        send.nbytes == 0,
+        operation="Reduce",
+        choose=choose,
+        sized=(send.nbytes, algorithm, can_chain(comm.size, root, send.datatype, template)),
+        template=template,
+        arguments=REDUCE.pack(send.address, recv.address, send.nbytes, root),
+        buffers=(send, recv),
+        signature=(send.count, send.datatype.name, reduction.name, root, algorithm),
+        empty=send.nbytes == 0,
     )

@@ -52,15 +52,15 @@ def reduce_scatter(
     moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
     result = replace(recv, address=comm.team.scratch(nbytes)) if moved else recv
     return Call(
-        "Reduce_scatter",
-        choose,
-        (longest, algorithm),
-        template,
-        pack(send.address, result.address, 0, 0, blocks),
-        (send, result),
-        (*blocks.nbytes, datatype.name, reduction.name, algorithm),
-        longest == 0,
-        partial(_move, result.address, recv.address, nbytes) if moved else None,
+        operation="Reduce_scatter",
+        choose=choose,
+        sized=(longest, algorithm),
+        template=template,
+        arguments=pack(send.address, result.address, 0, 0, blocks),
+        buffers=(send, result),
+        signature=(*blocks.nbytes, datatype.name, reduction.name, algorithm),
+        empty=longest == 0,
+        settle=partial(_move, result.address, recv.address, nbytes) if moved else None,
     )
 
 

@@ -43,14 +43,14 @@ def reduce_scatter_block(
     reduction = ops.of(op, "Reduce_scatter_block")
     template = ops.template("Reduce_scatter_block", reduction, send)
     return Call(
-        "Reduce_scatter_block",
-        choose,
-        (send.nbytes, algorithm),
-        template,
-        REDUCE.pack(send.address, recv.address, send.nbytes, 0),
-        (send, recv),
-        (send.count, send.datatype.name, reduction.name, algorithm),
-        send.nbytes == 0,
+        operation="Reduce_scatter_block",
+        choose=choose,
+        sized=(send.nbytes, algorithm),
+        template=template,
+        arguments=REDUCE.pack(send.address, recv.address, send.nbytes, 0),
+        buffers=(send, recv),
+        signature=(send.count, send.datatype.name, reduction.name, algorithm),
+        empty=send.nbytes == 0,
     )
 
 

@@ -50,12 +50,12 @@ def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str |
     check_equal(operation, send, recv)
     reduction = ops.of(op, operation)
     return Call(
-        operation,
-        choose,
-        (recv.nbytes, algorithm),
-        ops.template(operation, reduction, recv),
-        SCAN.pack(send.address, recv.address, recv.nbytes, 0, int(operation == "Exscan")),
-        (send, recv),
-        (recv.count, recv.datatype.name, reduction.name, algorithm),
-        recv.nbytes == 0,
+        operation=operation,
+        choose=choose,
+        sized=(recv.nbytes, algorithm),
+        template=ops.template(operation, reduction, recv),
+        arguments=SCAN.pack(send.address, recv.address, recv.nbytes, 0, int(operation == "Exscan")),
+        buffers=(send, recv),
+        signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
+        empty=recv.nbytes == 0,
     )

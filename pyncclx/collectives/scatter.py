@@ -33,7 +33,15 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
     nbytes = recv.nbytes
     arguments = REDUCE.pack(send.address, address, nbytes, root)
-    return Call("Scatter", choose, (nbytes,), (), arguments, (send, recv), (nbytes, root), nbytes == 0)
+    return Call(
+        operation="Scatter",
+        choose=choose,
+        sized=(nbytes,),
+        arguments=arguments,
+        buffers=(send, recv),
+        signature=(nbytes, root),
+        empty=nbytes == 0,
+    )
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:

@@ -31,7 +31,14 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
         return None
     root = check_root(comm, "Scatterv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
-    return Call("Scatterv", choose, (most_of(buffers),), (), arguments, buffers, (root,))
+    return Call(
+        operation="Scatterv",
+        choose=choose,
+        sized=(most_of(buffers),),
+        arguments=arguments,
+        buffers=buffers,
+        signature=(root,),
+    )
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:

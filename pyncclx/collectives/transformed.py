@@ -60,12 +60,12 @@ def transformed(
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
     nbytes, columns = recv.nbytes, math.prod(send.shape[1:] or send.shape)  # a vector is a row
     return Call(
-        operation,
-        choose,
-        (nbytes, f"{operation.lower()}_transformed"),
-        applied.template,
-        ARGUMENTS.pack(send.address, recv.address, nbytes, columns, *applied.addresses),
-        (send, *applied.buffers, recv),
-        (nbytes, *types, applied.name),
-        nbytes == 0,
+        operation=operation,
+        choose=choose,
+        sized=(nbytes, f"{operation.lower()}_transformed"),
+        template=applied.template,
+        arguments=ARGUMENTS.pack(send.address, recv.address, nbytes, columns, *applied.addresses),
+        buffers=(send, *applied.buffers, recv),
+        signature=(nbytes, *types, applied.name),
+        empty=nbytes == 0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
@@ -124,7 +125,7 @@ def with_copies(call: Call, before: list[Packed], after: list[Packed]) -> Call:
         for each in after:
             _move(UNPACK, each, team, stream)
 
-    return call._replace(ready=pack if before else None, settle=unpack if after else settle)
+    return replace(call, ready=pack if before else None, settle=unpack if after else settle)
 
 
 def _move(kernel: str, packed: Packed, team: Team, stream: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from mpi4py import MPI
 
@@ -19,23 +20,24 @@ from .choice import Choice
 Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
 
 
-class Call(NamedTuple):
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
     """A call on device arrays whose arguments are checked: all that its launch needs.
 
-    Every operation is a function that makes one of its arguments, or None if they are host arrays, for mpi4py.
+    Every operation is a function that returns one; it returns None for host arrays, which mpi4py handles.
     """
 
     operation: str  # the method's name
     choose: Callable[..., Choice]  # of the operation: chooses by the layout and `sized`
     sized: tuple[Any, ...]  # bytes of the message, and what else the choice depends on
-    template: tuple[str, ...]  # of the kernel: element type and operator, if it has any
+    template: tuple[str, ...] = ()  # of the kernel: element type and operator, if it has any
     arguments: bytes  # the kernel's, after the Team
     buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
     signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
     empty: bool = False  # on all ranks: nothing has to be launched
-    settle: Callable[[Team, Plan, Any], None] | None = None  # enqueues on a stream what follows the kernel
-    ready: Callable[[Team, Any], None] | None = None  # and what comes before it
-    load: Load | None = None  # gets the kernel, if it is none of cuda/
+    ready: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
+    settle: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
+    load: Load | None = None  # gets the kernel if its source is not in a file of `kernels.FILES`
 
 
 def is_in_place(spec: Any) -> bool:

@@ -81,8 +81,15 @@ def choose_alltoallv(layout: Layout, nbytes: int, name: str) -> Choice:
 
 def barrier(comm: Intracomm) -> Call:
     """See `Intracomm.Barrier`."""
-    arguments = pack(workspace_of(comm, "Barrier"))
-    return Call("Barrier", choose_barrier, (NAME,), (), arguments, (), (NAME,), load=function_of)
+    return Call(
+        operation="Barrier",
+        choose=choose_barrier,
+        sized=(NAME,),
+        arguments=pack(workspace_of(comm, "Barrier")),
+        buffers=(),
+        signature=(NAME,),
+        load=function_of,
+    )
 
 
 def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Call:
@@ -91,24 +98,43 @@ def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Ca
     check_aligned("Allreduce", send)
     check_aligned("Allreduce", recv)
     nbytes = recv.nbytes
-    arguments = pack(workspace_of(comm, "Allreduce"), send.address, recv.address, nbytes)
-    signature = (recv.count, *kind, NAME)
-    how = choose_allreduce, (nbytes,), kind, arguments
-    return Call("Allreduce", *how, (send, recv), signature, nbytes == 0, load=function_of)
+    return Call(
+        operation="Allreduce",
+        choose=choose_allreduce,
+        sized=(nbytes,),
+        template=kind,
+        arguments=pack(workspace_of(comm, "Allreduce"), send.address, recv.address, nbytes),
+        buffers=(send, recv),
+        signature=(recv.count, *kind, NAME),
+        empty=nbytes == 0,
+        load=function_of,
+    )
 
 
 def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tuple[Buffer, Buffer]) -> Call:
     """See `Intracomm.Allgather` and `Alltoall`: blocks of `nbytes`, sent from `address`."""
-    arguments = pack(workspace_of(comm, operation), address, buffers[1].address, nbytes)
-    sized = (operation.lower(), nbytes)
-    how = choose_move, sized, (), arguments
-    return Call(operation, *how, buffers, (nbytes, NAME), nbytes == 0, load=function_of)
+    return Call(
+        operation=operation,
+        choose=choose_move,
+        sized=(operation.lower(), nbytes),
+        arguments=pack(workspace_of(comm, operation), address, buffers[1].address, nbytes),
+        buffers=buffers,
+        signature=(nbytes, NAME),
+        empty=nbytes == 0,
+        load=function_of,
+    )
 
 
 def alltoallv(
     comm: Intracomm, numbers: tuple[int, ...], buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
 ) -> Call:
     """See `Intracomm.Alltoallv` with counts on the device; `numbers` are those of AlltoallvArgs up to its `drop`."""
-    arguments = pack(workspace_of(comm, "Alltoallv"), *numbers)
-    how = choose_alltoallv, (0, NAME), (), arguments
-    return Call("Alltoallv", *how, buffers, (*signature, NAME), load=function_of)
+    return Call(
+        operation="Alltoallv",
+        choose=choose_alltoallv,
+        sized=(0, NAME),
+        arguments=pack(workspace_of(comm, "Alltoallv"), *numbers),
+        buffers=buffers,
+        signature=(*signature, NAME),
+        load=function_of,
+    )
