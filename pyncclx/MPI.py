@@ -35,9 +35,11 @@ from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
+from .team.state import STAGES_BY_DEFAULT as _STAGES_BY_DEFAULT
 from .windows.win import WIN_NULL as WIN_NULL
 from .windows.win import Win as Win
 
+_STAGES_BY_DEFAULT.set(True)  # a program that imports this module expects every call of MPI to work
 globals().update(_OPS)  # SUM and all the others
 globals().update(_DATATYPES)  # INT and all the others
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array as stdlib_array
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from ..system import settings
 from ..system.pointers import is_device_pointer
 from . import dlpack
 from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
@@ -26,7 +26,7 @@ on_device_always: set[type] = set()  # classes of arrays that are there, as far 
 @functools.cache
 def host_arrays() -> bool:
     """Tell whether NumPy arrays take the way of device arrays (``PYNCCLX_DEVICE=host``), read once."""
-    return os.environ.get("PYNCCLX_DEVICE") == "host"
+    return settings.DEVICE.get() == "host"
 
 
 def reader_of(array: Any) -> Reader | None:

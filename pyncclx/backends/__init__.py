@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..system import settings
 from . import host
 from .exported import Exported
 
@@ -265,11 +265,8 @@ def select() -> Device:
     ImportError
         Without what a GPU needs.
     """
-    wanted = os.environ.get("PYNCCLX_DEVICE", "")
-    if wanted == "host":
+    if settings.DEVICE.get() == "host":
         return host.Device()
-    if wanted not in {"", "gpu"}:
-        raise ValueError(f"PYNCCLX_DEVICE is {wanted!r}; it can be 'gpu' (the default) or 'host' (emulated)")
     device: Device = _gpu().Device()
     return device
 
@@ -292,7 +289,7 @@ def make_current(local_rank: int, local_size: int) -> int:
     RuntimeError
         If this process' communicators already use another GPU.
     """
-    if os.environ.get("PYNCCLX_DEVICE") == "host":
+    if settings.DEVICE.get() == "host":
         return 0
     ordinal: int = _gpu().make_current(local_rank, local_size)
     if select.cache_info().currsize and select().ordinal != ordinal:

@@ -16,6 +16,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from ..errors import NotSupported
+from ..system import settings
 from ..system.driver import name as name_of_gpu
 from ..system.pointers import is_device_pointer
 from . import numba_code, nvrtc
@@ -110,7 +111,7 @@ class Device:
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         virtual = checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
         memory: SharedMemory | LegacySharedMemory
-        if virtual and os.environ.get("PYNCCLX_IPC") != "legacy":
+        if virtual and settings.IPC.get() != "legacy":
             memory = SharedMemory(nbytes, self.ordinal)
         else:
             memory = LegacySharedMemory(nbytes)

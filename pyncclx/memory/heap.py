@@ -10,8 +10,6 @@ others have no room for when it knows their offers; no lock is held while it wai
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 import uuid
 from bisect import insort
@@ -19,9 +17,8 @@ from dataclasses import dataclass, field
 
 from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
+from ..system import settings
 
-ENVIRONMENT = "PYNCCLX_HEAP"  # bytes, or with K, M, G
-DEFAULT_NBYTES = 96 << 20
 ALIGNMENT = 4096
 
 # A process that follows many communicators wants most of them small. In parts of the heap: the first lease is large,
@@ -29,15 +26,6 @@ ALIGNMENT = 4096
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
-
-
-def heap_nbytes() -> int:
-    """Size of the heap, from the environment variable PYNCCLX_HEAP (default 96M)."""
-    text = os.environ.get(ENVIRONMENT, str(DEFAULT_NBYTES))
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
-    if not match:
-        raise ValueError(f"{ENVIRONMENT}={text!r}: give bytes, such as 16777216 or 16M")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +41,7 @@ class Heap:
     """This process's heap, its leases, and the peers' heaps it has mapped."""
 
     device: Device
-    nbytes: int = field(default_factory=heap_nbytes)
+    nbytes: int = field(default_factory=settings.HEAP.get)
     uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)  # names this heap to other processes
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
@@ -106,7 +94,7 @@ class Heap:
         if offset is None:
             raise NotSupported(
                 f"the symmetric heap of {self.nbytes} bytes has no room for another communicator: "
-                f"Free one, or set {ENVIRONMENT} higher (now {len(self.leases)} communicators hold leases)"
+                f"Free one, or set {settings.HEAP.name} higher (now {len(self.leases)} communicators hold leases)"
             )
         lease = Lease(offset, nbytes)
         insort(self.leases, lease, key=lambda other: other.offset)

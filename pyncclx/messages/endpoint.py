@@ -16,8 +16,9 @@ from ..backends import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..memory import layout
 from ..requests.open_receives import LOCK
+from ..requests.awaited import LOCK
+from ..system import settings
 from ..team.kernel_errors import ABORTED
-from ..team.members import timeout
 from ..team.team import Team
 from .postbox import HEADER_NBYTES, HEADERS, process_postbox
 
@@ -55,7 +56,7 @@ class Endpoint:
             raise NotSupported(text) from None
         header = self.postbox.memory.address + self._header * HEADER_NBYTES
         device.fill_zero(header, HEADER_NBYTES)
-        timeout_ns = int(timeout() * 1e9)
+        timeout_ns = int(settings.TIMEOUT.get() * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
             name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + layout.NO_PLACES

@@ -9,6 +9,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from . import settings
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 #: The folder of the CUDA C++ sources: inside the package when installed, beside it in a checkout.
@@ -39,9 +41,8 @@ def cache_directory() -> Path:
     OSError
         If it cannot be created; set ``PYNCCLX_CACHE`` to a folder that can be written.
     """
-    chosen = os.environ.get("PYNCCLX_CACHE")
-    user = os.environ.get("XDG_CACHE_HOME")
-    directory = Path(chosen) if chosen else (Path(user) if user else Path.home() / ".cache") / "pyncclx"
+    user = settings.foreign("XDG_CACHE_HOME")
+    directory = settings.CACHE.get() or (Path(user) if user else Path.home() / ".cache") / "pyncclx"
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -16,7 +16,7 @@ from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
 from .registration import Registration
-from .state import BLOCKING, State, stages_by_default, state_of
+from .state import BLOCKING, STAGES_BY_DEFAULT, State, state_of
 from .team import Team
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
@@ -90,7 +90,7 @@ class Base(_Comm):
         MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
         """
         chosen = state_of(self).staging
-        return stages_by_default() if chosen is None else chosen
+        return STAGES_BY_DEFAULT.get() if chosen is None else chosen
 
     @staging.setter
     def staging(self, value: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,9 +16,7 @@ from ..backends import Device
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap
-
-DEFAULT_TIMEOUT_S = 300.0
-CHANNELS = "PYNCCLX_CHANNELS"  # environment variable
+from ..system import settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +39,9 @@ class Member:
     limits: tuning.Limits  # rank 0's count
 
 
-def timeout() -> float:
-    """Seconds that a kernel waits for a peer."""
-    text = os.environ.get("PYNCCLX_TIMEOUT", "")
-    try:
-        return float(text) if text else DEFAULT_TIMEOUT_S
-    except ValueError:
-        raise ValueError(f"PYNCCLX_TIMEOUT is {text!r}; it is a number of seconds") from None
-
-
 def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Member]:
     """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
-    timeout_s = mpi_bootstrap.agree(comm, timeout)
+    timeout_s = mpi_bootstrap.agree(comm, settings.TIMEOUT.get)
     mine = tuning.limits if comm.rank == 0 else lambda *_: ()
     limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
     members: list[Member] = comm.allgather(
@@ -74,7 +62,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Me
             limits,
         )
     )
-    _check(members, device, warn=comm.rank == 0)
+    _check(members, device)
     wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
     if heap.memory.ipc_handle:
         handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
@@ -82,19 +70,20 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Me
         handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+    # Under `agree`: a program may turn warnings into errors, and one rank alone warns.
+    mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
     return members
 
 
 def channels(device: Device) -> int:
     """The most blocks of an operation, from the environment variable PYNCCLX_CHANNELS; the device's own without it."""
-    text = os.environ.get(CHANNELS)
-    if not text:
+    chosen = settings.CHANNELS.get()
+    if chosen is None:
         return device.max_channels
-    if not text.isdecimal() or not 1 <= int(text) <= device.most_channels:
-        raise ValueError(
-            f"{CHANNELS}={text!r}: give the most blocks of an operation, here from 1 to {device.most_channels}"
-        )
-    return int(text)
+    if chosen > device.most_channels:
+        name, most = settings.CHANNELS.name, device.most_channels
+        raise ValueError(f"{name} is {chosen}; on this device it can be from 1 to {most}")
+    return chosen
 
 
 def most_of_a_device(members: Iterable[Member]) -> int:
@@ -119,7 +108,7 @@ def linked(members: Sequence[Member]) -> bool:
     return all(a.linked is None or b.device in a.linked for a in members for b in members)
 
 
-def _check(members: list[Member], device: Device, *, warn: bool) -> None:
+def _check(members: list[Member], device: Device) -> None:
     """Can these ranks form a team? Every rank comes to the same answer."""
     if len(members) > layout.MAX_RANKS:
         raise NotSupported(
@@ -136,9 +125,15 @@ def _check(members: list[Member], device: Device, *, warn: bool) -> None:
             f"ranks on unlike devices ({', '.join(architectures)}): use GPUs of one kind, and set PYNCCLX_DEVICE "
             "alike on all ranks"
         )
+
+
+def _warn(members: list[Member]) -> None:
+    """Warn of settings that are none of ours, and of ranks that take turns on a GPU."""
+    for sentence in settings.unknown():
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     ranks = Counter(member.device for member in members if not member.at_once)
     in_turns = ", ".join(sorted(name for name, count in ranks.items() if count > 1))
-    if in_turns and warn:
+    if in_turns:
         warnings.warn(
             f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow. With a "
             "GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from typing import Any, Protocol, cast
 
 from mpi4py import MPI
 
 from ..errors import MPIError, NotSupported
+from ..system import settings
+from ..system.process import PerProcess
 from .team import Team
 
 BLOCKING = ("stream", "host")
@@ -44,10 +44,10 @@ class State:
     """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
 
     def __init__(self, parent: State | None = None) -> None:
-        self.blocking: str = parent.blocking if parent else _blocking()
+        self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
         self.staging: bool | None = parent.staging if parent else None
         self.sm_free: bool = parent.sm_free if parent else False
-        self.checking = os.environ.get("PYNCCLX_CHECK") == "1"
+        self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
@@ -62,13 +62,6 @@ class State:
             team.close()
         for attachment in self.attachments.values():
             attachment.close()
-
-
-def _blocking() -> str:
-    value = os.environ.get("PYNCCLX_BLOCKING") or BLOCKING[0]
-    if value not in BLOCKING:
-        raise ValueError(f"PYNCCLX_BLOCKING is {value!r}; it can be 'stream' or 'host'")
-    return value
 
 
 class _Attribute:
@@ -122,6 +115,5 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
     return comm._state
 
 
-def stages_by_default() -> bool:
-    """Whether MPI may work on host copies where nobody has said: a program that imports `pyncclx.MPI` expects it."""
-    return "pyncclx.MPI" in sys.modules
+#: Whether MPI may work on host copies where `comm.staging` has not been set; `pyncclx.MPI` sets it when it is imported.
+STAGES_BY_DEFAULT = PerProcess(lambda: False)

@@ -16,7 +16,7 @@ from ..requests.request import fill_empty, request_of
 from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
-from ..team.state import stages_by_default
+from ..team.state import STAGES_BY_DEFAULT
 from ..team.streams import stream_for
 from ..team.team import Team
 from . import rma
@@ -200,7 +200,7 @@ class Accesses:
         self, operation: str, call: Callable[..., Any], found: list[Argument], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """mpi4py's method, with device arrays among the arguments."""
-        if not (stages_by_default() if self._staging is None else self._staging):
+        if not (STAGES_BY_DEFAULT.get() if self._staging is None else self._staging):
             if is_cuda_aware() is False:
                 raise NotSupported(
                     f"Win.{operation}: {found[0].name} is on the device, the window's memory is not, and the MPI "

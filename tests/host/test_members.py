@@ -5,22 +5,23 @@ import warnings
 import pytest
 
 from pyncclx.backends.host import Device
+from pyncclx.system import settings
 from pyncclx.team import members
 
 
 def test_channels(monkeypatch):
     device = Device()
-    monkeypatch.delenv(members.CHANNELS, raising=False)
+    monkeypatch.delenv(settings.CHANNELS.name, raising=False)
     assert members.channels(device) == device.max_channels
     for text in ("1", str(device.most_channels)):
-        monkeypatch.setenv(members.CHANNELS, text)
+        monkeypatch.setenv(settings.CHANNELS.name, text)
         assert members.channels(device) == int(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65", "many", "2.0"])
 def test_a_wrong_number_of_channels(monkeypatch, text):
-    monkeypatch.setenv(members.CHANNELS, text)
-    with pytest.raises(ValueError, match=f"PYNCCLX_CHANNELS='{text}': .* from 1 to 64"):
+    monkeypatch.setenv(settings.CHANNELS.name, text)
+    with pytest.raises(ValueError, match=f"PYNCCLX_CHANNELS is '?{text}'?; .* from 1 "):
         members.channels(Device())
 
 
@@ -57,9 +58,14 @@ def test_whether_links_lead_to_all(devices, linked, expected):
 
 def test_who_shares_a_gpu_in_turns_is_warned():
     with pytest.warns(RuntimeWarning, match=r"share a GPU \(b\) .*nvidia-cuda-mps-control"):
-        members._check([member(device, False) for device in "abb"], Device(), warn=True)
+        members._warn([member(device, False) for device in "abb"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        members._check([member(device, True) for device in "abb"], Device(), warn=True)
-        members._check([member(device, False) for device in "abc"], Device(), warn=True)
-        members._check([member(device, False) for device in "abb"], Device(), warn=False)
+        members._warn([member(device, True) for device in "abb"])
+        members._warn([member(device, False) for device in "abc"])
+
+
+def test_unknown_settings_are_warned_of(monkeypatch):
+    monkeypatch.setenv("PYNCCLX_CHANELS", "8")
+    with pytest.warns(RuntimeWarning, match="PYNCCLX_CHANELS is no setting.* did you mean PYNCCLX_CHANNELS"):
+        members._warn([member("a", True)])

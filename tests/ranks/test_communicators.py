@@ -11,8 +11,9 @@ import pyncclx
 from arrays import Output, get, put, synchronize, xp
 from pyncclx import backends
 from pyncclx.memory import heap as heaps
-from pyncclx.memory.heap import DEFAULT_NBYTES, Heap
+from pyncclx.memory.heap import Heap
 from pyncclx.operators import ops
+from pyncclx.system import settings
 from pyncclx.team import members
 from reference import comparing, contributions, counts, fold
 
@@ -244,7 +245,7 @@ def test_heap_holds_32_communicators(heap):
     """In the default heap; Free gives the lease back; no process is mapped twice."""
     world = pyncclx.Communicator()
     comms = [world.Dup() if number % 2 else world.Split(0, -world.rank) for number in range(32)]
-    nothing = {"heap": DEFAULT_NBYTES, "leased": 0, "this communicator": 0, "windows": 0, "shuffles": 0}
+    nothing = {"heap": settings.HEAP.default, "leased": 0, "this communicator": 0, "windows": 0, "shuffles": 0}
     assert nothing.items() <= comms[0].memory_report().items()
     with comparing() as compare:
         for call, comm in enumerate(comms):
@@ -253,7 +254,7 @@ def test_heap_holds_32_communicators(heap):
         for call, comm in enumerate(reversed(comms)):
             allreduce(comm, compare, call, 5000)
         report = comms[0].memory_report()
-        assert DEFAULT_NBYTES == heap.nbytes == report["heap"] >= report["leased"]
+        assert settings.HEAP.default == heap.nbytes == report["heap"] >= report["leased"]
         assert report["leased"] == sum(comm.memory_report()["this communicator"] for comm in comms)
         assert len({lease.offset for lease in heap.leases}) == 32
         for comm in comms[::2]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
+from ...system import settings
 from .base import Peer
 from .nccl import Nccl, SymmetricNccl
 from .pytorch import Torch
@@ -34,4 +34,4 @@ def make(names: str | None, comm: Any) -> dict[str, Peer]:
 
 def nvls_setting() -> str:
     """Whether NCCL may use NVLink multicast, as its user has set it."""
-    return os.environ.get("NCCL_NVLS_ENABLE", "not set")
+    return settings.foreign("NCCL_NVLS_ENABLE") or "not set"

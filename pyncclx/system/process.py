@@ -1,0 +1,77 @@
+"""Values that a process holds once, whatever the number of communicators: each is made at its first use.
+
+The list of all of them is `VALUES`; `reset` forgets them, for tests that begin anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+VALUES: list[PerProcess[Any]] = []
+
+
+class PerProcess(Generic[T]):
+    """One value of the process. Threads that ask for it at the same time get the same one.
+
+    Parameters
+    ----------
+    make : callable without arguments
+        Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
+
+    Attributes
+    ----------
+    get : callable
+        Returns the value. As fast as `functools.cache`, since calls on device arrays ask for some of them.
+
+    Examples
+    --------
+    >>> numbers = PerProcess(list)
+    >>> numbers.get() is numbers.get()
+    True
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: list[T] = []  # none or one
+        self._making = threading.RLock()
+        self._cached = functools.cache(self._made_once)
+        self.get: Callable[[], T] = self._cached
+        VALUES.append(self)
+
+    def _made_once(self) -> T:
+        with self._making:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+    @property
+    def made(self) -> T | None:
+        """The value if there is one already."""
+        return self._made[0] if self._made else None
+
+    def set(self, value: T) -> None:
+        """Put `value` in the place of what `make` returns."""
+        with self._making:
+            self._made[:] = [value]
+            self._cached.cache_clear()
+
+    def reset(self) -> None:
+        """Forget the value; the next `get` makes another one."""
+        with self._making:
+            self._made.clear()
+            self._cached.cache_clear()
+
+
+def cached(function: Callable[[], T]) -> Callable[[], T]:
+    """Decorate a function without arguments whose result never changes: `functools.cache`, which `reset` empties."""
+    return PerProcess(function).get
+
+
+def reset() -> None:
+    """Forget all values of the process. They are not closed: communicators that use them go on with what they have."""
+    for value in VALUES:
+        value.reset()

@@ -1,0 +1,209 @@
+"""Every environment variable that pyncclx reads: its name, type, default, unit and one line of text.
+
+Each is read when it is needed, not at import. `info` and the documentation print this list.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+PREFIX = "PYNCCLX_"
+TESTS = "PYNCCLX_TEST_"  # read by tests alone
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable.
+
+    Attributes
+    ----------
+    name : str
+    default : object
+        The value where the variable is not set, or empty.
+    parse : callable
+        Returns the value of a text; raises ValueError for a text that has none.
+    accepts : str
+        What the variable can be, for error messages and documentation.
+    text : str
+        What it sets, in one line.
+    default_text : str
+        The default as documentation writes it.
+    """
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    accepts: str
+    text: str
+    default_text: str
+
+    def get(self) -> T:
+        """Return the value that the environment sets, or the default.
+
+        Raises
+        ------
+        ValueError
+            If the variable is set to something it cannot be.
+        """
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default
+        try:
+            return self.parse(text.strip())
+        except ValueError:
+            raise ValueError(f"{self.name} is {text!r}; it can be {self.accepts}") from None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the environment sets it."""
+        return bool(os.environ.get(self.name))
+
+    def set_default(self, text: str) -> None:
+        """Set the variable, for this process and those it starts, unless the environment sets it."""
+        os.environ.setdefault(self.name, text)
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def _nbytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+    if not match:
+        raise ValueError(text)
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(text)
+    return seconds
+
+
+def _flag(text: str) -> bool:
+    return {"1": True, "0": False}[_one_of("0", "1")(text)]
+
+
+DEVICE = Setting(
+    "PYNCCLX_DEVICE",
+    default="gpu",
+    parse=_one_of("gpu", "host"),
+    accepts="'gpu' (the default) or 'host' (emulated)",
+    text="where kernels run: `gpu`, or `host`, which emulates them on the CPU and takes NumPy arrays as device arrays",
+    default_text="`gpu`",
+)
+HEAP = Setting(
+    "PYNCCLX_HEAP",
+    default=96 << 20,
+    parse=_nbytes,
+    accepts="a number of bytes, such as 16777216 or 16M",
+    text="device memory of a process for communication, in bytes or with `K`, `M`, `G`; "
+    "with less, fewer messages travel as lines",
+    default_text="`96M`",
+)
+CHANNELS = Setting[int | None](
+    "PYNCCLX_CHANNELS",
+    default=None,
+    parse=_positive,
+    accepts="a number of blocks, from 1 up to the multiprocessors of the GPU",
+    text="the most blocks of an operation on a GPU, up to one for each multiprocessor, divided among the ranks that "
+    "share it: more are faster, and leave less of the GPU to other kernels",
+    default_text="`64`",
+)
+TIMEOUT = Setting(
+    "PYNCCLX_TIMEOUT",
+    default=300.0,
+    parse=_seconds,
+    accepts="a positive number of seconds",
+    text="seconds that a kernel waits for a peer before it gives up",
+    default_text="`300`",
+)
+BLOCKING = Setting(
+    "PYNCCLX_BLOCKING",
+    default="stream",
+    parse=_one_of("stream", "host"),
+    accepts="'stream' (the default) or 'host'",
+    text="the initial value of `comm.blocking`: `stream` or `host`",
+    default_text="`stream`",
+)
+CHECK = Setting(
+    "PYNCCLX_CHECK",
+    default=False,
+    parse=_flag,
+    accepts="1 or 0",
+    text="`1` when a communicator is first used: compare its calls between the ranks before they are launched; "
+    "slow, for finding mistakes",
+    default_text="off",
+)
+CACHE = Setting[Path | None](
+    "PYNCCLX_CACHE",
+    default=None,
+    parse=Path,
+    accepts="a folder",
+    text="folder of compiled kernels",
+    default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
+)
+IPC = Setting(
+    "PYNCCLX_IPC",
+    default="descriptors",
+    parse=_one_of("descriptors", "legacy"),
+    accepts="'descriptors' (the default) or 'legacy'",
+    text="`legacy`: share memory by CUDA IPC, where file descriptors of GPU memory do not work",
+    default_text="`descriptors`",
+)
+SEED = Setting(
+    "PYNCCLX_SEED",
+    default=0,
+    parse=int,
+    accepts="a whole number",
+    text="host device: a number other than 0 permutes the threads of a block, differently for each number",
+    default_text="`0`",
+)
+HOSTILE = Setting(
+    "PYNCCLX_HOSTILE",
+    default=False,
+    parse=_flag,
+    accepts="1 or 0",
+    text="host device: `1` delays and reorders what ranks write to each other",
+    default_text="off",
+)
+
+SETTINGS: tuple[Setting[Any], ...] = (
+    *(DEVICE, HEAP, CHANNELS, TIMEOUT, BLOCKING),
+    *(CHECK, CACHE, IPC, SEED, HOSTILE),
+)
+
+
+def unknown() -> Iterator[str]:
+    """A sentence for each variable of the environment that begins with PYNCCLX_ and is none of ours."""
+    names = [setting.name for setting in SETTINGS]
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and not name.startswith(TESTS) and name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+            yield f"{name} is no setting of pyncclx; did you mean {nearest}? `python -m pyncclx info` lists all"
+
+
+def foreign(name: str) -> str | None:
+    """Return an environment variable that belongs to another program, such as XDG_CACHE_HOME; None if it is not set."""
+    return os.environ.get(name)

@@ -1,0 +1,102 @@
+"""Environment variables: each is read in one place, has a documented value, and refuses what it cannot be."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyncclx.system import settings
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+VALUES = {
+    "PYNCCLX_DEVICE": [("host", "host"), ("gpu", "gpu")],
+    "PYNCCLX_HEAP": [("16777216", 16 << 20), ("16M", 16 << 20), ("512k", 512 << 10), ("1G", 1 << 30)],
+    "PYNCCLX_CHANNELS": [("1", 1), ("132", 132)],
+    "PYNCCLX_TIMEOUT": [("0.5", 0.5), ("20", 20.0)],
+    "PYNCCLX_BLOCKING": [("host", "host"), ("stream", "stream")],
+    "PYNCCLX_CHECK": [("1", True), ("0", False)],
+    "PYNCCLX_CACHE": [("/tmp/kernels", Path("/tmp/kernels"))],
+    "PYNCCLX_IPC": [("legacy", "legacy")],
+    "PYNCCLX_SEED": [("12", 12)],
+    "PYNCCLX_HOSTILE": [("1", True), ("0", False)],
+}
+REFUSED = {
+    "PYNCCLX_DEVICE": ["cpu", "GPU"],
+    "PYNCCLX_HEAP": ["big", "-1", "16T"],
+    "PYNCCLX_CHANNELS": ["0", "-1", "many", "2.0"],
+    "PYNCCLX_TIMEOUT": ["soon", "inf", "nan", "0", "-1"],
+    "PYNCCLX_BLOCKING": ["never"],
+    "PYNCCLX_CHECK": ["yes"],
+    "PYNCCLX_IPC": ["cuda"],
+    "PYNCCLX_SEED": ["x"],
+    "PYNCCLX_HOSTILE": ["maybe"],
+}
+BY_NAME = {setting.name: setting for setting in settings.SETTINGS}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in BY_NAME:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_every_setting_is_tried_here():
+    assert set(VALUES) == set(BY_NAME)
+
+
+@pytest.mark.parametrize(("name", "text", "value"), [(name, *pair) for name in VALUES for pair in VALUES[name]])
+def test_values(monkeypatch, name, text, value):
+    monkeypatch.setenv(name, text)
+    assert BY_NAME[name].get() == value
+    assert BY_NAME[name].is_set
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_empty_is_the_default(monkeypatch, name):
+    assert BY_NAME[name].get() == BY_NAME[name].default
+    monkeypatch.setenv(name, "")
+    assert BY_NAME[name].get() == BY_NAME[name].default
+    assert not BY_NAME[name].is_set
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in REFUSED for text in REFUSED[name]])
+def test_what_cannot_be_is_refused(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match=f"^{name} is '{text}'; it can be "):
+        BY_NAME[name].get()
+
+
+def test_unknown_names_get_the_nearest(monkeypatch):
+    assert list(settings.unknown()) == []
+    monkeypatch.setenv("PYNCCLX_TIME_OUT", "3")
+    monkeypatch.setenv("PYNCCLX_TEST_ALL", "1")
+    (sentence,) = settings.unknown()
+    assert sentence.startswith("PYNCCLX_TIME_OUT is no setting of pyncclx; did you mean PYNCCLX_TIMEOUT?")
+
+
+def test_the_environment_is_read_in_one_place():
+    found = subprocess.run(
+        ["git", "grep", "-lE", r"os\.environ|getenv", "--", "pyncclx"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode > 1:
+        pytest.skip("no git checkout")
+    assert found.stdout.split() == ["pyncclx/system/settings.py"]
+
+
+@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.name)
+def test_the_documentation_has_it(setting):
+    row = f"| `{setting.name}` | {setting.text} | {setting.default_text} |"
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert any(row in page.read_text() for page in pages), row
+
+
+def test_no_other_name_is_in_the_sources():
+    names = {
+        name for path in (ROOT / "pyncclx").rglob("*.py") for name in re.findall(r"PYNCCLX_[A-Z_]+", path.read_text())
+    }
+    assert names - set(BY_NAME) - {"PYNCCLX_", "PYNCCLX_TEST_", "PYNCCLX_API", "PYNCCLX_HOST"} == set()
