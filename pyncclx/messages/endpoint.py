@@ -16,7 +16,6 @@ from ..backends import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..memory import layout
 from ..requests.open_receives import LOCK
-from ..requests.awaited import LOCK
 from ..system import settings
 from ..team.kernel_errors import ABORTED
 from ..team.team import Team
