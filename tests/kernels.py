@@ -16,7 +16,7 @@ from pyncclx.operators import user_op
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import operators_gallery
 
-TRANSFORMS = [  # of tests/ranks/test_row_transform.py
+TRANSFORMS = [  # of tests/ranks/operators/test_row_transform.py
     *(("collectives/transformed.cu", "float", "float"), ("collectives/transformed.cu", "float", "Bfloat16")),
     *(("collectives/transformed.cu", "Bfloat16", "signed char"), ("collectives/transformed.cu", "double", "float")),
     ("collectives/transformed.cu", "Half", "double"),
@@ -55,7 +55,7 @@ def compile_test(file: Path) -> str:
 if __name__ == "__main__":
     files = sorted(kernels.FILES, key=lambda file: file not in kernels.REDUCTIONS)  # the long ones first
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        tests = sorted((Path(__file__).parent / "ranks").glob("*.cu"))
+        tests = sorted((Path(__file__).parent / "ranks").rglob("*.cu"))
         done = (
             processes.map(compile_file, files),
             processes.map(compile_operator, operators_gallery.CASES),

@@ -17,8 +17,8 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from soak_jobs import BATCH, Maker
-from soak_kinds import draw
+from support.soak_jobs import BATCH, Maker
+from support.soak_kinds import draw
 
 
 class Soak:

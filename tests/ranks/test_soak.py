@@ -3,8 +3,8 @@
 from mpi4py import MPI
 
 import soak
-from everywhere import assert_everywhere
-from soak_jobs import BATCH
+from support.everywhere import assert_everywhere
+from support.soak_jobs import BATCH
 
 
 def test_random_operations():

@@ -1,0 +1,40 @@
+"""The solvers among the examples, small, on three ranks: they pass their own checks, with pyncclx and with mpi4py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launch
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("tqdm")
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+# Small enough for the emulator; conjugate gradients need three steps for each row.
+ARGUMENTS = {"jacobi.py": (10, 30), "cg.py": (12, 40), "fft3d.py": (6, 1)}
+
+
+@pytest.mark.parametrize(("name", "flags"), [*((name, []) for name in ARGUMENTS), ("jacobi.py", ["--mpi4py"])])
+def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
+    size, steps = ARGUMENTS[name]
+    picture = tmp_path / "picture.png"
+    command = launch.mpiexec(
+        3, str(EXAMPLES / name), f"--size={size}", f"--steps={steps}", f"--output={picture}", *flags
+    )
+    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
+    environment["PYTHONPATH"] = str(EXAMPLES.parent)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASSED" in done.stdout
+    assert f"by {'mpi4py' if flags else 'pyncclx'}" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("wrong", [["--size=0"], ["--graph", "--mpi4py"]], ids=["size", "graph"])
+def test_bad_flags(wrong: list[str]) -> None:
+    command = [sys.executable, str(EXAMPLES / "jacobi.py"), *wrong]
+    environment = {**launch.environment("host"), "PYTHONPATH": str(EXAMPLES.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert wrong[0].partition("=")[0] in done.stderr

@@ -1,0 +1,103 @@
+"""The test harness itself: what one rank does wrong fails the whole run, with its reason, within bounds."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launch
+import run
+
+TESTS = Path(__file__).resolve().parents[2]
+
+FAILS = """
+from mpi4py.MPI import COMM_WORLD as world
+def test_fails_on_one_rank():
+    assert world.rank != 1, "the reason"
+def test_goes_on_together():
+    assert world.allreduce(1) == world.size
+"""
+STUCK = """
+import pytest
+from mpi4py.MPI import COMM_WORLD as world
+@pytest.mark.timeout(2)
+def test_others_wait_for_a_failed_rank():
+    assert world.rank != 1, "the reason"
+    world.Barrier()
+"""
+DIFFERENT = """
+import pytest
+from mpi4py.MPI import COMM_WORLD as world
+@pytest.mark.parametrize("rank", [world.rank])
+def test_not_the_same_on_all_ranks(rank):
+    world.Barrier()
+"""
+
+
+def on_two_ranks(folder: Path, program: str) -> tuple[int, str]:
+    """Exit code and output of a test file on two ranks, under this repository's conftest.py."""
+    shutil.copy(TESTS / "conftest.py", folder)
+    (folder / "test_sample.py").write_text(program)
+    pytest = ["-m", "pytest", "-q", "--color=no", "-p", "no:timeout", "-p", "no:cacheprovider"]
+    command = launch.mpiexec(2, *pytest, str(folder))
+    child = subprocess.run(
+        command,
+        env=launch.environment("host"),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return child.returncode, child.stdout
+
+
+def test_a_failure_of_one_rank_is_reported_once(tmp_path: Path) -> None:
+    code, output = on_two_ranks(tmp_path, FAILS)
+    assert code != 0
+    assert len(re.findall("^rank 1 of 2: AssertionError: the reason", output, re.MULTILINE)) == 1
+    assert output.count("1 failed, 1 passed") == 1
+
+
+def test_a_hang_ends_the_run_and_shows_the_failure_behind_it(tmp_path: Path) -> None:
+    code, output = on_two_ranks(tmp_path, STUCK)
+    assert code != 0
+    assert "rank 1 of 2: the other ranks do not finish what failed here: AssertionError: the reason" in output
+    assert "rank 0 of 2: " in output
+    assert "world.Barrier()" in output
+
+
+def test_ranks_that_collect_different_tests_do_not_start(tmp_path: Path) -> None:
+    code, output = on_two_ranks(tmp_path, DIFFERENT)
+    assert code != 0
+    assert "the ranks have not collected the same tests" in output
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "CLEANUP", 0.5)
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert launch.run(sleeper, launch.environment("host"), 0.5) == launch.TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "expected"),
+    [
+        (0, '<testsuite tests="5" failures="0" errors="0" skipped="2"/>', (3, 0, 2)),
+        (1, '<testsuite tests="5" failures="1" errors="1" skipped="0"/>', (3, 2, 0)),
+        (137, '<testsuite tests="5" failures="0" errors="0" skipped="0"/>', (5, 1, 0)),
+        (5, '<testsuite tests="0" failures="0" errors="0" skipped="0"/>', (0, 1, 0)),
+        (launch.TIMED_OUT, None, (0, 1, 0)),
+    ],
+)
+def test_a_run_that_went_wrong_is_a_failure(
+    tmp_path: Path, code: int, report: str | None, expected: tuple[int, int, int]
+) -> None:
+    path = tmp_path / "report.xml"
+    if report is not None:
+        path.write_text(f"<testsuites>{report}</testsuites>")
+    result = run.judge("step", code, path)
+    assert (result.passed, result.failed, result.skipped) == expected

@@ -1,0 +1,88 @@
+"""What the packages contain, and what importing them does not do."""
+
+import configparser
+import importlib.util
+import json
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+
+# What a program that only wants MPI must not pay for.
+HEAVY = {"cupy", "numba", "cuda", "torch", "jax", "matplotlib", "ml_dtypes"}
+
+
+def lines(section: str, option: str) -> list[str]:
+    """A setup.cfg list, less its comments."""
+    listed = (line.strip() for line in SETUP[section][option].splitlines())
+    return [line for line in listed if line and not line.startswith("#")]
+
+
+def in_child(program: str) -> str:
+    """Run a program in a fresh interpreter with the repository's root first on its path."""
+    child = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+def imported(statement: str) -> set[str]:
+    """Top-level modules that a statement brings in."""
+    program = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    return {name.partition(".")[0] for name in json.loads(in_child(program).splitlines()[-1])}
+
+
+def test_no_python_in_the_cuda_folder() -> None:
+    """A cuda/__init__.py would hide NVIDIA's `cuda`, which CuPy and Numba import, from programs run here."""
+    assert list((ROOT / "cuda").rglob("*.py")) == []
+
+
+@pytest.mark.parametrize("module", ["cuda.bindings", "cuda.core", "cupy", "numba.cuda"])
+def test_nvidias_packages_are_found_from_the_root(module: str) -> None:
+    top = module.partition(".")[0]
+    if top != "cuda" and importlib.util.find_spec(top) is None:
+        pytest.skip(f"{top} is not installed")
+    in_child(f"import {module}")
+
+
+def test_every_package_is_listed() -> None:
+    folders = {
+        path.parent for top in ("pyncclx", "mpi_bootstrap") for path in (ROOT / top).rglob("__init__.py")
+    }
+    packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    data = {package for package in lines("options", "packages") if package.startswith("pyncclx.cuda")}
+    assert packages | data == set(lines("options", "packages"))
+
+
+def test_every_cuda_source_is_packaged() -> None:
+    folders = dict(line.split(" = ") for line in lines("options", "package_dir"))
+    patterns = {
+        ROOT / folder: SETUP["options.package_data"][package].replace(",", " ").split()
+        for package, folder in folders.items()
+        if package.startswith("pyncclx.cuda")
+    }
+    sources = [path for path in (ROOT / "cuda").rglob("*") if path.is_file()]
+    left_out = [
+        path for path in sources if not any(fnmatch(path.name, each) for each in patterns[path.parent])
+    ]
+    assert sources
+    assert left_out == []
+
+
+def test_types_are_advertised() -> None:
+    assert (ROOT / "pyncclx" / "py.typed").exists()
+    assert (ROOT / "mpi_bootstrap" / "py.typed").exists()
+
+
+@pytest.mark.parametrize("package", ["pyncclx", "mpi_bootstrap"])
+def test_import_is_light(package: str) -> None:
+    """Nothing that costs time or touches a GPU is imported before it is used."""
+    brought = imported(f"import {package}") - imported("import numpy, mpi4py.MPI")
+    assert brought & HEAVY == set()

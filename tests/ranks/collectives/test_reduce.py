@@ -1,0 +1,87 @@
+"""Reduce: root's recvbuf becomes the fold of all ranks' vectors; the others' stays as it is."""
+
+import pytest
+from mpi4py import MPI
+
+from pyncclx.operators import ops
+from support.arrays import Output, put
+from support.reference import comparing, contributions, counts, fold
+
+
+def most(layout) -> int:
+    """The longest vector that goes as two shots of lines, in bytes."""
+    return max(0, layout.line_nbytes - 32) * layout.peers * layout.channels
+
+
+def chained(size: int) -> list[int]:
+    """The roots to which partial results can go from rank to rank."""
+    return sorted({0, 1, size - 1}) if size > 2 else []
+
+
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", "chain", None])
+def test_sizes_to_every_root(comm, algorithm):
+    layout = comm.team.layout
+    with comparing() as compare:
+        for call, count in enumerate(counts(layout, 4)):
+            if algorithm == "one_shot" and count * 4 > layout.packet_nbytes:
+                continue
+            if algorithm == "two_shot_lines" and count * 4 > most(layout):
+                continue
+            vectors = contributions(comm.size, count, call=call)
+            expected, send = fold(ops.SUM, vectors), put(vectors[comm.rank])
+            for root in chained(comm.size) if algorithm == "chain" else range(comm.size):
+                recv = Output(count, "f4") if comm.rank == root else None
+                comm.Reduce(send, recv and recv.array, MPI.SUM, root, algorithm=algorithm)
+                if recv:
+                    compare(recv, expected, f"count {count} to root {root}")
+            compare(send, vectors[comm.rank], f"count {count}: sendbuf")
+
+
+def test_in_place_and_unaligned(comm):
+    with comparing() as compare:
+        for count in counts(comm.team.layout, 4):
+            vectors = contributions(comm.size, count)
+            root = count % comm.size
+            recv = Output(count, "f4", offset=1).fill(vectors[comm.rank])
+            if comm.rank == root:
+                comm.Reduce(MPI.IN_PLACE, recv.array, root=root)
+            else:
+                comm.Reduce(recv.array, None, root=root)
+            expected = fold(ops.SUM, vectors) if comm.rank == root else vectors[comm.rank]
+            compare(recv, expected, f"count {count} to root {root}")
+
+
+def test_recvbuf_is_untouched_at_other_ranks(comm):
+    vectors = contributions(comm.size, 100)
+    recv = Output(100, "f4")
+    comm.Reduce(put(vectors[comm.rank]), recv.array, root=0)
+    with comparing() as compare:
+        if comm.rank == 0:
+            compare(recv, fold(ops.SUM, vectors), "at root")
+        else:
+            compare(recv, Output(100, "f4").read(), "elsewhere")
+
+
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+@pytest.mark.parametrize(("name", "op"), [("int8", "SUM"), ("bfloat16", "AVG"), ("double_int", "MAXLOC")])
+def test_datatypes(comm, name, op):
+    """Each with one operator; test_allreduce.py has them all, and the kernels share the fold."""
+    op = ops.TABLE[op]
+    with comparing() as compare:
+        for count in (15, 2000):
+            vectors = contributions(comm.size, count, name)
+            recv = Output(count * vectors[0].itemsize, "u1")
+            comm.Reduce([put(vectors[comm.rank].view("u1")), name], [recv.array, name], op.mpi or op)
+            if comm.rank == 0:
+                compare(recv, fold(op, vectors), f"count {count}", as_dtype=vectors[0].dtype)
+
+
+def test_roots_take_turns_without_waiting(comm):
+    tile = comm.team.layout.chunk_nbytes * comm.size // 4
+    calls = [contributions(comm.size, count, call=call) for call, count in enumerate((3, 2 * tile, 4, 100, tile) * 3)]
+    sends, recvs = [put(vectors[comm.rank]) for vectors in calls], [Output(vectors[0].size, "f4") for vectors in calls]
+    for call, (send, recv) in enumerate(zip(sends, recvs, strict=True)):
+        comm.Reduce(send, recv.array, root=call % comm.size)
+    with comparing() as compare:
+        for call in range(comm.rank, len(calls), comm.size):
+            compare(recvs[call], fold(ops.SUM, calls[call]), f"call {call}")

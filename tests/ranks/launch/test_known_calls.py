@@ -1,0 +1,177 @@
+"""Calls that came before are launched without a second look at their arguments: when, and when not."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import CollectiveMismatch
+from pyncclx.launch import run
+from pyncclx.operators import ops
+from support.arrays import HOST, get, put, xp
+from support.reference import fold
+
+SIZE = MPI.COMM_WORLD.size
+
+
+@pytest.fixture(scope="module")
+def comm():
+    with pyncclx.Communicator(MPI.COMM_WORLD.Dup()) as comm:
+        yield comm
+
+
+def numbers(rank, count, dtype="f4"):
+    return (np.arange(count) % 50 + rank).astype(dtype)
+
+
+def check_sum(comm, send, recv, op=MPI.SUM, reference=ops.SUM):
+    vectors = [numbers(rank, send.size, send.dtype) for rank in range(comm.size)]
+    send[...] = put(vectors[comm.rank])
+    comm.Allreduce(send, recv, op)
+    np.testing.assert_array_equal(get(recv), fold(reference, vectors))
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("the arguments were looked at")
+
+
+def test_the_second_call_is_a_look_up(comm, monkeypatch):
+    send, recv = xp.empty(99, "f4"), xp.empty(99, "f4")
+    rows, counts, received = xp.ones((comm.size, 3), "f4"), xp.ones(comm.size, "i8"), xp.zeros(comm.size, "i8")
+    blocks = xp.empty((comm.size, 3), "f4")
+    check_sum(comm, send, recv)  # makes the team
+    for turn in range(2):
+        check_sum(comm, send, recv)
+        comm.Allgather([rows[0], MPI.FLOAT], blocks)
+        # On the host device the counts are NumPy's, whose values are a part of the key: they must be as before.
+        received[...] = 0
+        comm.Alltoallv([rows, counts], [blocks, received], layout="packed")
+        assert get(received).tolist() == [1] * comm.size
+        if turn == 0:
+            monkeypatch.setattr(run, "run", refuse)
+    with pytest.raises(AssertionError):
+        comm.Allreduce(send, recv, MPI.MAX)
+
+
+def test_other_arrays_in_the_same_memory(comm):
+    send, recv = xp.empty(512, "u1"), xp.empty(512, "u1")
+    for _ in range(2):
+        for dtype in ("f4", "i4"):
+            for nbytes in (512, 8):
+                check_sum(comm, send[:nbytes].view(dtype), recv[:nbytes].view(dtype))
+        check_sum(comm, send.view("f4"), recv.view("f4"), MPI.MAX, ops.MAX)
+
+
+def test_gaps_in_the_same_memory(comm):
+    square = xp.ones((4, 4), "f4")
+    for _ in range(2):
+        comm.Allreduce(MPI.IN_PLACE, square[:2])
+        with pytest.raises(BufferError, match="not contiguous"):
+            comm.Allreduce(MPI.IN_PLACE, square[:, :2])
+        with pytest.raises(ValueError, match="mismatch"):
+            comm.Allreduce(square[:1], square[1:])
+        with pytest.raises(MPI.Exception):
+            comm.Allreduce(MPI.IN_PLACE, square[:2], MPI.BAND)
+
+
+def test_lists_that_change(comm):
+    size = comm.size
+    counts, displs = np.full(size, 1), [2 * rank for rank in range(size)]
+    recv = xp.zeros(2 * size, "i4")
+    for turn in range(3):
+        counts[:] = 1 + turn % 2
+        displs[0], displs[-1] = (displs[-1], displs[0]) if turn == 2 else (displs[0], displs[-1])
+        recv[...] = 0
+        comm.Allgatherv(put(np.full(counts[0], comm.rank + 1, "i4")), [recv, (counts, displs)])
+        expected = np.zeros(2 * size, "i4")
+        for rank in range(size):
+            expected[displs[rank] : displs[rank] + counts[rank]] = rank + 1
+        np.testing.assert_array_equal(get(recv), expected)
+
+
+def test_rows_of_another_length(comm):
+    """An array may be given another shape where it is."""
+    size = comm.size
+    send, recv = put(np.arange(4 * size, dtype="f4")), xp.empty(4 * size, "f4")
+    received = xp.empty(size, "i8")
+    for length in (1, 2, 4, 1):
+        rows = 4 // length
+        send.shape = recv.shape = (size * rows, length)
+        counts = put(np.full(size, rows))
+        comm.Alltoallv([send, counts], [recv, received], layout="packed")
+        assert get(received).tolist() == [rows] * size
+        np.testing.assert_array_equal(get(recv).reshape(size, 4), [np.arange(4) + 4 * comm.rank] * size)
+
+
+def test_arrays_are_not_held(comm):
+    send, recv = xp.ones(10, "f4"), xp.ones(10, "f4")
+    for _ in range(3):
+        comm.Allreduce(send, recv)
+        comm.Sendrecv(send, comm.rank, 0, recv, comm.rank, 0)
+    get(recv)
+    gone = weakref.ref(send)
+    del send
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.ranks(2)
+def test_calls_are_compared_all_the_same(comm):
+    send, recv = xp.ones(8, "f4"), xp.ones(8, "f4")
+    for op in (MPI.SUM, MPI.MAX) * 2:
+        comm.Allreduce(send, recv, op)
+    comm.state.checking = True
+    try:
+        with pytest.raises(CollectiveMismatch):
+            comm.Allreduce(send, recv, MPI.MAX if comm.rank else MPI.SUM)
+    finally:
+        comm.state.checking = False
+
+
+def test_settings_are_those_of_the_moment(comm):
+    """What the copy engines do takes an agreement of all ranks, each time."""
+    count = comm.team.layout.packet_nbytes // 4 + 1
+    window = comm.Alloc((comm.size, count), "f4")
+    send = xp.full(count, comm.rank + 1, "f4")
+    for comm.sm_free in (False, True, False, True, False):
+        window[...] = 0
+        comm.Allgather(send, window)
+        np.testing.assert_array_equal(get(window)[:, -1], np.arange(comm.size) + 1)
+
+
+def test_a_communicator_that_was_freed():
+    comm = pyncclx.Communicator(MPI.COMM_WORLD.Dup())
+    x = xp.ones(8, "f4")
+    for _ in range(2):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    comm.synchronize()
+    comm.Free()
+    with pytest.raises(MPI.Exception):
+        comm.Allreduce(MPI.IN_PLACE, x)
+
+
+def test_messages_in_the_same_memory(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    send, recv = xp.empty(40_000, "u1"), xp.empty(40_000, "u1")
+    for turn in range(2):
+        for nbytes in (1024, 8, 40_000):
+            for dtype in ("f4", "i8"):
+                count = nbytes // np.dtype(dtype).itemsize
+                send[:nbytes].view(dtype)[...] = put(numbers(comm.rank + turn, count, dtype))
+                comm.Sendrecv(send[:nbytes].view(dtype), right, 0, recv[:nbytes].view(dtype), left, 0)
+                np.testing.assert_array_equal(get(recv[:nbytes].view(dtype)), numbers(left + turn, count, dtype))
+
+
+@pytest.mark.skipif(not HOST, reason="CuPy's arrays cannot be read-only")
+def test_memory_that_becomes_read_only(comm):
+    x = np.ones(8, "f4")
+    comm.Allreduce(MPI.IN_PLACE, x)
+    comm.Sendrecv(x, comm.rank, 0, np.empty(8, "f4"), comm.rank, 0)
+    x.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    with pytest.raises(BufferError, match="read-only"):
+        comm.Sendrecv(np.empty(8, "f4"), comm.rank, 0, x, comm.rank, 0)

@@ -1,0 +1,160 @@
+"""Requests of messages, on their own and among others, on one stream and on several."""
+
+import os
+
+import pytest
+from mpi4py import MPI
+
+from pyncclx import NotSupported, Request
+from support.arrays import Output, get, gpu_only, put, synchronize, xp
+from support.labelled_messages import EAGER, LARGE, acquaint, neighbours, told
+from support.reference import comparing
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", ["Waitall", "mpi4py's Waitall", "Testall", "Waitany", "Waitsome", "Test"])
+@pytest.mark.parametrize("count", [9, LARGE])
+def test_mixed_requests(comm, way, count):
+    """Requests of device arrays, of host arrays and null ones in one list, and all ways to wait for them."""
+    right, left = neighbours(comm)
+    host_sent, host_received = bytearray(b"%3d" % comm.rank), bytearray(3)
+    recv, status = Output(count, "i8"), [MPI.Status() for _ in range(5)]
+    requests = [
+        comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1),
+        comm.Irecv(recv.array, left, 1),
+        comm.Isend(host_sent, right, 2),
+        comm.Irecv(host_received, left, 2),
+        MPI.REQUEST_NULL,
+    ]
+    assert all(requests[:4])
+    if way == "Waitall":
+        assert Request.Waitall(requests, status)
+        assert (status[1].source, status[1].tag, status[1].Get_count(MPI.INT64_T)) == (left, 1, count)
+        assert (status[3].source, status[3].Get_count(MPI.BYTE)) == (left, 3)
+    elif way == "mpi4py's Waitall":
+        assert MPI.Request.Waitall(requests, status)
+        assert (status[1].source, status[1].tag, status[1].Get_count(MPI.INT64_T)) == (left, 1, count)
+    elif way == "Testall":
+        while not Request.Testall(requests):
+            os.sched_yield()
+    elif way == "Waitany":
+        assert sorted(Request.Waitany(requests) for _ in range(4)) == [0, 1, 2, 3]
+        assert Request.Waitany(requests) == MPI.UNDEFINED
+    elif way == "Waitsome":
+        done = []
+        while len(done) < 4:
+            done += Request.Waitsome(requests)
+        assert sorted(done) == [0, 1, 2, 3]
+        assert Request.Waitsome(requests) is None
+    else:
+        while not all(request.Test() for request in requests):
+            os.sched_yield()
+    assert not any(requests)
+    with comparing() as compare:
+        compare(recv, told(left, 1, 0, count), way)
+    assert int(host_received) == left
+
+
+@pytest.mark.ranks(2)
+def test_window_that_is_younger_than_the_receive(comm):
+    """What comes may lie in memory that ranks have mapped since the receive was posted."""
+    dup, recv, odd = comm.Dup(), Output(LARGE, "i8"), comm.rank % 2
+    acquaint(dup)
+    received = dup.Irecv(recv.array, comm.rank - 1, 1) if odd else MPI.REQUEST_NULL
+    window = dup.Alloc(LARGE, "i8")
+    window[...] = put(told(comm.rank, 1, 0, LARGE))
+    sent = dup.Isend(window, comm.rank + 1, 1) if not odd and comm.rank + 1 < comm.size else MPI.REQUEST_NULL
+    Request.Waitall([received, sent])
+    with comparing() as compare:
+        compare(recv, told(comm.rank - 1, 1, 0, LARGE) if odd else recv.read(), "out of the window")
+    dup.Free()
+
+
+@pytest.mark.ranks(2)
+def test_test_waits_for_nobody(comm):
+    """Test is false while the receiver has not come, and blocks no stream."""
+    acquaint(comm)
+    dest = comm.size - 1
+    recv = Output(LARGE, "i8")
+    if comm.rank == 0:
+        send = put(told(0, 1, 0, LARGE))
+        request = comm.Isend(send, dest, 1)
+        assert not request.Test()
+        assert not request.Get_status()
+        synchronize()
+    MPI.Comm.Barrier(comm)
+    if comm.rank == dest:
+        comm.Recv(recv.array, 0, 1)
+        with comparing() as compare:
+            compare(recv, told(0, 1, 0, LARGE), "recv")
+        comm.synchronize()
+    if comm.rank == 0:
+        while not request.Test():
+            os.sched_yield()
+        assert request.Test()  # a null request now
+
+
+def test_what_requests_refuse(comm):
+    array = xp.zeros(4, "i8")
+    request = comm.Irecv(array, comm.rank, 9)
+    with pytest.raises(NotSupported, match="Cancel"):
+        request.Cancel()
+    with pytest.raises(NotSupported, match="Free"):
+        request.Free()
+    comm.Send(put(told(comm.rank, 9, 0, 4)), comm.rank, 9)
+    request.wait()
+    assert get(array).tolist() == told(comm.rank, 9, 0, 4).tolist()
+
+
+@pytest.mark.parametrize("count", [9, LARGE])
+@pytest.mark.parametrize("blocking", ["stream", "host"])
+def test_free_before_waiting(comm, count, blocking):
+    """Messages outlive their communicator, and others made since are none of their business."""
+    acquaint(comm)
+    right, left = neighbours(comm)
+    with comparing() as compare:
+        for index in range(3):
+            own, recv = comm.Dup(), Output(count, "i8")
+            own.blocking = blocking
+            requests = [own.Irecv(recv.array, left, 1), own.Isend(put(told(comm.rank, 1, index, count)), right, 1)]
+            own.Free()
+            other = comm.Dup()
+            other.Sendrecv(put(told(comm.rank, 2, index, 1)), right, 2, xp.zeros(1, "i8"), left, 2)
+            Request.Waitall(requests)
+            other.Free()
+            compare(recv, told(left, 1, index, count), f"message {index}")
+
+
+@gpu_only
+def test_streams(comm):
+    """Sends come after what made the data on their stream, receives before what reads it on theirs."""
+    right, left = neighbours(comm)
+    streams = [xp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    with comparing() as compare:
+        for count in (1000, 40 * EAGER):
+            recvs = [xp.full(count, -1, "i8") for _ in streams]
+            synchronize()
+            requests = []
+            for index, stream in enumerate(streams):
+                with stream:
+                    send = xp.zeros(count, "i8")
+                    for _ in range(50):  # slow, on a stream of its own
+                        send += 1
+                    send += put(told(comm.rank, index, 0, count)) - 50
+                    requests += [comm.Irecv(recvs[index], left, index), comm.Isend(send, right, index)]
+            with streams[0]:
+                Request.Waitall(requests)
+                copies = [recv.copy() for recv in recvs]
+            for index, copy in enumerate(copies):
+                compare(copy, told(left, index, 0, count), f"stream {index}, {count} elements")
+
+
+@gpu_only
+def test_capture_is_refused(comm):
+    acquaint(comm)
+    stream, array = xp.cuda.Stream(non_blocking=True), xp.zeros(4)
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(NotSupported, match="graph"):
+            comm.Send(array, comm.rank)
+        stream.end_capture()

@@ -1,0 +1,429 @@
+"""Messages between two ranks: whole, whatever way their data travels; and what is refused."""
+
+import contextlib
+import itertools
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import PeerTimeout, Request
+from pyncclx.messages import postbox
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
+from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
+from support.everywhere import raises_everywhere
+from support.labelled_messages import EAGER, LARGE, acquaint, introduce, neighbours, told
+from support.reference import comparing
+
+SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_ring(comm, count):
+    """Everybody sends to the right, from and to addresses of any alignment; the status says what came."""
+    right, left = neighbours(comm)
+    with comparing() as compare:
+        for index, (here, there) in enumerate([(0, 0), (0, 0), (1, 0), (0, 3), (1, 1)]):
+            recv, status = Output(count, "i8", there), MPI.Status()
+            comm.Sendrecv(put(told(comm.rank, 5, index, count), here), right, 5, recv.array, left, 5, status)
+            compare(recv, told(left, 5, index, count), f"call {index}")
+            assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 5, count)
+            assert status.Get_error() == MPI.SUCCESS
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3, 4, 8, 15])
+def test_bytes_of_any_alignment(comm, offset):
+    acquaint(comm)
+    right, left = neighbours(comm)
+    with comparing() as compare:
+        for count in (1, 15, 16, 17, 999, postbox.SLOT_NBYTES + offset):
+            recv = Output(count, "u1", (offset * 3) % 16)
+            comm.Sendrecv(put((np.arange(count) % 251 + comm.rank).astype("u1"), offset), right, 0, recv.array, left, 0)
+            compare(recv, (np.arange(count) % 251 + left).astype("u1"), f"{count} bytes")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["Send", "Ssend", "Isend", "Issend"])
+@pytest.mark.parametrize("count", [0, 10, EAGER, LARGE])
+def test_every_send(comm, name, count):
+    """Rank 0 sends to each; afterwards it writes to the buffer, which is its own again."""
+    acquaint(comm)
+    if comm.rank == 0:
+        for dest in range(1, comm.size):
+            for index in range(3):
+                send = put(told(0, 7, index, count))
+                request = getattr(comm, name)(send, dest, 7)
+                if request is not None:
+                    request.Wait()
+                send[...] = -1
+    with comparing() as compare:
+        for index in range(3 if comm.rank else 0):
+            recv = Output(count, "i8")
+            comm.Recv(recv.array, 0, 7)
+            compare(recv, told(0, 7, index, count), f"message {index}")
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_self(comm, count):
+    """A rank is its own peer."""
+    recv = Output(count, "i8")
+    request = comm.Isend(put(told(comm.rank, 2, 0, count)), comm.rank, 2)
+    comm.Recv(recv.array, comm.rank, 2)
+    request.Wait()
+    with comparing() as compare:
+        compare(recv, told(comm.rank, 2, 0, count), "to myself")
+
+
+def test_nobody(comm):
+    """MPI.PROC_NULL takes all and gives nothing."""
+    array = put(np.full(4, 7, "i8"))
+    comm.Send(array, MPI.PROC_NULL)
+    assert comm.Isend(array, MPI.PROC_NULL).Wait()
+    for receive in (
+        lambda status: comm.Recv(array, MPI.PROC_NULL, status=status),
+        lambda status: comm.Irecv(array, MPI.PROC_NULL).Wait(status),
+        lambda status: comm.Sendrecv(array, MPI.PROC_NULL, 0, array, MPI.PROC_NULL, 0, status),
+    ):
+        status = MPI.Status()
+        receive(status)
+        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (MPI.PROC_NULL, MPI.ANY_TAG, 0)
+    assert get(array).tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_ring_without_waiting(comm, count):
+    """The same by requests, several at once; one buffer is overwritten by what arrives."""
+    right, left = neighbours(comm)
+    recvs, status = [Output(count, "i8", offset) for offset in (0, 1, 0)], [MPI.Status() for _ in range(3)]
+    recvs[2].fill(told(comm.rank, 2, 0, count))
+    requests = [
+        comm.Isendrecv(put(told(comm.rank, tag, 0, count)), right, tag, recvs[tag].array, left, tag) for tag in (0, 1)
+    ]
+    requests.append(comm.Isendrecv_replace(recvs[2].array, right, 2, left, 2))
+    Request.Waitall(requests, status)
+    with comparing() as compare:
+        for tag in range(3):
+            compare(recvs[tag], told(left, tag, 0, count), f"tag {tag}")
+            assert (status[tag].source, status[tag].tag, status[tag].Get_count(MPI.INT64_T)) == (left, tag, count)
+
+
+@pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv"])
+@pytest.mark.parametrize("here", ["device", "host"])
+def test_one_on_the_host(comm, name, here):
+    """All send of the device and receive on the host, or the other way round."""
+    right, left = neighbours(comm)
+    send, back, status = told(comm.rank, 6, 0, 90), Output(90, "i8"), MPI.Status()
+    there = bytearray(8 * 90 + 400)
+    sends, recvs = (put(send), there) if here == "device" else (send.tobytes(), back.array)
+    request = getattr(comm, name)(sends, right, 6, recvs, left, 6, *([status] if name == "Sendrecv" else []))
+    if request is not None:
+        assert request.Wait(status)
+    assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 6, 90)
+    got = np.frombuffer(there[: 8 * 90], "i8") if here == "device" else get(back.array)
+    assert got.tolist() == told(left, 6, 0, 90).tolist()
+    assert here == "device" or not back.damage()
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_replace(comm, count):
+    """What is sent is what was there, though everybody's buffer is overwritten at the same time."""
+    right, left = neighbours(comm)
+    buffer = Output(count, "i8").fill(told(comm.rank, 3, 0, count))
+    with comparing() as compare:
+        for index in range(1, 4):
+            status = MPI.Status()
+            comm.Sendrecv_replace(buffer.array, right, 3, left, 3, status)
+            compare(buffer, told((comm.rank - index) % comm.size, 3, 0, count), f"after {index} steps")
+            assert (status.source, status.Get_count(MPI.INT64_T)) == (left, count)
+
+
+@pytest.mark.ranks(2)
+def test_parts_of_arrays(comm):
+    """Counts, displacements and datatypes of buffer specs; Fortran order."""
+    right, left = neighbours(comm)
+    values, recv = told(comm.rank, 4, 0, 100), Output(100, "i8")
+    comm.Sendrecv([put(values), (20, 30), MPI.INT64_T], right, 0, [recv.array, 20, 50, MPI.INT64_T], left, 0)
+    matrix = np.asfortranarray(told(comm.rank, 4, 1, 12).reshape(3, 4))
+    got = xp.zeros((3, 4), "i8", order="F")
+    comm.Sendrecv(xp.asarray(matrix, order="F"), right, 0, got, left, 0)
+    assert get(recv.array)[50:70].tolist() == told(left, 4, 0, 100)[30:50].tolist()
+    assert not recv.damage()
+    assert get(got).tolist() == told(left, 4, 1, 12).reshape(3, 4).tolist()
+
+
+def test_a_short_message_in_a_long_buffer(comm):
+    """Buffers of more bytes than MPI's int counts."""
+    recv, status = xp.empty((1 << 31) + 5, "u1"), MPI.Status()
+    request = comm.Irecv(recv, comm.rank, 1)
+    comm.Send(put(np.arange(5, dtype="u1")), comm.rank, 1)
+    request.Wait(status)
+    assert status.Get_count(MPI.BYTE) == 5
+    assert get(recv[:5]).tolist() == list(range(5))
+
+
+@gpu_only
+def test_a_message_of_more_than_2_gib(comm):
+    acquaint(comm)
+    right, left = neighbours(comm)
+    send = xp.arange((1 << 28) + 3, dtype="i8") + (comm.rank << 40)
+    recv, status = xp.empty_like(send), MPI.Status()
+    comm.Sendrecv(send, right, 1, recv, left, 1, status)
+    send += (left - comm.rank) << 40
+    assert bool((recv == send).all())
+    assert status.Get_count(MPI.INT64_T) == send.size
+
+
+@pytest.mark.ranks(2)
+def test_a_window_is_sent_from_where_it_is(comm):
+    """Arrays from comm.Alloc, which peers have mapped already."""
+    acquaint(comm)
+    right, left = neighbours(comm)
+    send, recv = comm.Alloc(LARGE, "i8"), Output(LARGE, "i8")
+    with comparing() as compare:
+        for index in range(3):
+            send[...] = put(told(comm.rank, 6, index, LARGE))
+            request = comm.Isend(send[index:], right, 6)
+            comm.Recv(recv.array[index:], left, 6)
+            request.Wait()
+            compare(recv.array[index:], told(left, 6, index, LARGE)[index:], f"message {index}")
+            synchronize()
+
+
+@pytest.mark.parametrize("count", [2, EAGER, LARGE])
+@pytest.mark.parametrize("known", [False, True], ids=["strangers", "acquainted"])
+def test_truncation(comm, count, known, monkeypatch):
+    """A message that is too long raises at the receiver, is used up, and its sender goes on."""
+    own = comm.Dup()
+    introduce(own, known, monkeypatch)
+    right, left = neighbours(own)
+    recv = Output(count - 1, "i8")
+    request = own.Isend(put(told(own.rank, 1, 0, count)), right, 1)
+    with raises_everywhere(own, MPI.Exception, match=f"rank {left} sent .* tag 1") as raised:
+        own.Recv(recv.array, left, 1)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    request.Wait()
+    assert not recv.damage()
+    after = Output(count, "i8")
+    own.Sendrecv(put(told(own.rank, 2, 0, count)), right, 2, after.array, left, 2)
+    with comparing() as compare:
+        compare(after, told(left, 2, 0, count), "what comes after it")
+    own.Free()
+
+
+HOST_RECEIVES = {
+    "Recv": lambda comm, room, source: comm.Recv(room, source, 1),
+    "Irecv": lambda comm, room, source: comm.Irecv(room, source, 1).Wait(),
+    "Recv_init": lambda comm, room, source: MPI.Request.Wait(started(comm.Recv_init(room, source, 1))),
+    "Probe": lambda comm, room, source: (comm.Probe(source, 1), comm.Recv(room, source, 1)),
+}
+
+
+def started(request):
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("comm", ["reversed" if MPI.COMM_WORLD.size > 1 else "dup"], indirect=True)
+@pytest.mark.parametrize("name", HOST_RECEIVES)
+def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
+    """A device array's message is longer, so MPI refuses it; what lies behind the host array stays as it is."""
+    introduce(comm, False, monkeypatch)
+    right, left = neighbours(comm)
+    spoilt = []
+    for dest, source in ((right, left), (comm.rank, comm.rank)):
+        for nbytes in (8, 2000, 8000, 8 * LARGE):
+            memory = bytearray(b"7" * (nbytes + 1000))
+            request = comm.Isend(put(np.zeros(nbytes, "u1")), dest, 1)
+            with pytest.raises(MPI.Exception) as raised:
+                HOST_RECEIVES[name](comm, [memoryview(memory)[:nbytes], MPI.BYTE], source)
+            request.Wait()
+            assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+            if memory[nbytes:] != b"7" * 1000:
+                spoilt.append(f"{nbytes} bytes from rank {source}")
+    assert not spoilt
+
+
+def test_bad_arguments(comm):
+    """What mpi4py refuses is refused before anything is sent."""
+    array = xp.zeros(4, "i8")
+    for call, error_class in (
+        (lambda: comm.Send(array, comm.size), MPI.ERR_RANK),
+        (lambda: comm.Send(array, -7), MPI.ERR_RANK),
+        (lambda: comm.Recv(array, comm.size), MPI.ERR_RANK),
+        (lambda: comm.Send(array, 0, -3), MPI.ERR_TAG),
+        (lambda: comm.Irecv(array, 0, -3), MPI.ERR_TAG),
+        (lambda: comm.Sendrecv(array, comm.size, 0, array.copy(), 0, 0), MPI.ERR_RANK),
+        (lambda: comm.Sendrecv(array, 0, 0, array.copy(), 0, -9), MPI.ERR_TAG),
+        (lambda: comm.Isendrecv(array, comm.size, 0, array.copy(), 0, 0), MPI.ERR_RANK),
+        (lambda: comm.Isendrecv_replace(array, 0, -3, 0, 0), MPI.ERR_TAG),
+        (lambda: comm.Isendrecv(bytearray(32), comm.size, 0, array, 0, 0), MPI.ERR_RANK),
+        (lambda: comm.Sendrecv(array, 0, 0, bytearray(432), comm.size, 0), MPI.ERR_RANK),
+    ):
+        with pytest.raises(MPI.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == error_class
+    with pytest.raises(BufferError, match="not contiguous"):
+        comm.Send(xp.zeros((4, 4), "i8")[:, 1], 0)
+    with pytest.raises(BufferError, match="read-only"):
+        comm.Recv(Interface(array, readonly=True), 0)
+    for call in (comm.Sendrecv, comm.Isendrecv):
+        with pytest.raises(BufferError, match="read-only"):
+            call(array, 0, 0, Interface(array, readonly=True), 0, 0)
+    assert comm.endpoint.postbox.idle
+
+
+@pytest.mark.ranks(2)
+def test_nobody_receives(monkeypatch):
+    """The stream of a long send gives up after the timeout; who waited for whom is said, and others do not notice."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
+    comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator()
+    acquaint(comm)
+    dest = comm.size - 1
+    if comm.rank == 0:
+        began = time.monotonic()
+        comm.Send(put(told(0, 11, 0, LARGE)), dest, 11)
+        synchronize()
+        assert 0.4 < time.monotonic() - began < 30
+        for call in (comm.synchronize, lambda: comm.Send(xp.zeros(1, "i8"), dest), comm.synchronize):
+            with pytest.raises(PeerTimeout, match=f"Send with tag 11: rank 0 waited in vain for rank {dest}"):
+                call()
+    MPI.Comm.Barrier(comm)
+    right, left = neighbours(other)
+    recv = Output(LARGE, "i8")
+    other.Sendrecv(put(told(other.rank, 1, 0, LARGE)), right, 1, recv.array, left, 1)
+    with comparing() as compare:
+        compare(recv, told(left, 1, 0, LARGE), "another communicator")
+    other.synchronize()
+    if comm.rank == dest:
+        MPI.Comm.Recv(comm, bytearray(ENVELOPE_NBYTES), 0, 11)  # nothing is left behind
+    comm.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("known", [False, True], ids=["strangers", "acquainted"])
+@pytest.mark.parametrize("count", [0, 100, LARGE])
+def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
+    """A host array's receive takes a device array's message, and the other way round."""
+    own = comm.Dup()
+    introduce(own, known, monkeypatch)
+    right, left = neighbours(own)
+    nbytes = count * 8
+    recv, received, status = Output(count, "i8"), bytearray(inline_nbytes(nbytes)), MPI.Status()
+    requests = [own.Isend(put(told(own.rank, 1, 0, count)), right, 1)]
+    own.Recv(received, left, 1, status)
+    requests.append(own.Isend(bytearray(told(own.rank, 2, 0, count).tobytes()), right, 2))
+    assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 1, nbytes)
+    own.Recv(recv.array, left, 2, status)
+    assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 2, count)
+    Request.Waitall(requests)
+    assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
+    waits = lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])
+    for wait, dtype in itertools.product(waits, ("u1", "c16")):  # in a view: on the host device arrays are the device's
+        received = memoryview(np.zeros(inline_nbytes(nbytes) // np.dtype(dtype).itemsize, dtype))
+        request = own.Irecv(received, left, 3)
+        sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
+        wait(request)
+        sent.Wait()
+        assert (status.source, status.Get_count(MPI.BYTE)) == (left, nbytes)
+        assert received.tobytes()[:nbytes] == told(left, 3, 0, count).tobytes()
+    own.Send(put(told(own.rank, 4, 0, 1)), right, 4)
+    with pytest.raises(MPI.Exception, match="device array") as raised:
+        own.Recv(bytearray(16), left, 4)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    with comparing() as compare:
+        compare(recv, told(left, 2, 0, count), "a host array's message")
+    own.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("first", ["receive", "send"])
+@pytest.mark.parametrize("count", [100, LARGE])
+def test_all_receive_on_the_host(comm, first, count):
+    """All ranks send long device arrays to host arrays, and wait for everything at once; messages to devices beside."""
+    right, left = neighbours(comm)
+    nbytes = count * 8
+    for call in range(3):
+        received = memoryview(bytearray(inline_nbytes(nbytes)))
+        recv, statuses = Output(count, "i8"), [MPI.Status() for _ in range(2)]
+        requests = [comm.Irecv(received, left, 1), comm.Irecv(recv.array, left, 2)]
+        sends = [comm.Isend(put(told(comm.rank, tag, call, count)), right, tag) for tag in (1, 2)]
+        if first == "receive":
+            Request.Waitall(requests + sends, statuses)
+        else:
+            statuses[:0] = MPI.Status(), MPI.Status()
+            Request.Waitall(sends + requests, statuses)
+            del statuses[:2]
+        assert not any(requests + sends)
+        known = [(status.source, status.tag, status.Get_count(MPI.BYTE)) for status in statuses[:2]]
+        assert known == [(left, 1, nbytes), (left, 2, nbytes)]
+        assert received[:nbytes] == told(left, 1, call, count).tobytes(), f"rank {comm.rank}, call {call}"
+        with comparing() as compare:
+            compare(recv, told(left, 2, call, count), f"beside a host array, call {call}")
+
+
+@pytest.mark.ranks(2)
+def test_one_of_all_is_too_short(comm):
+    """What goes wrong with a host array is raised when all is over, and nothing else is lost."""
+    right, left = neighbours(comm)
+    alone = comm.size == 1  # Open MPI cuts what a process sends to itself without an error
+    recv = Output(LARGE, "i8")
+    requests = [comm.Irecv(bytearray(7), left, 1), comm.Irecv(recv.array, left, 2)]
+    requests += [comm.Isend(bytearray(8), right, 1), comm.Isend(put(told(comm.rank, 2, 0, LARGE)), right, 2)]
+    with contextlib.suppress(MPI.Exception) if alone else pytest.raises(MPI.Exception) as raised:
+        Request.Waitall(requests)
+    assert alone or raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert not any(requests)
+    with comparing() as compare:
+        compare(recv, told(left, 2, 0, LARGE), "beside what was too short")
+
+
+def test_blocking_on_the_host(comm):
+    """With blocking = "host" a call returns when the data is there."""
+    right, left = neighbours(comm)
+    comm.blocking = "host"
+    try:
+        for count in (10, LARGE):
+            recv = Output(count, "i8")
+            request = comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1)
+            comm.Recv(recv.array, left, 1)
+            if not HOST:
+                assert xp.cuda.get_current_stream().done
+            request.Wait()
+            assert recv.read().tobytes() == told(left, 1, 0, count).tobytes()
+    finally:
+        comm.blocking = "stream"
+
+
+@pytest.mark.ranks(2)
+def test_between_two_groups():
+    """On an intercommunicator ranks are those of the other group."""
+    world = pyncclx.Communicator()
+    group = world.Split(world.rank % 2)
+    inter = group.Create_intercomm(0, world, 1 - world.rank % 2, 5)
+    count = min(inter.size, inter.remote_size)
+    with comparing() as compare:
+        for index, length in enumerate((3, LARGE) if inter.rank < count else ()):
+            recv, status = Output(length, "i8"), MPI.Status()
+            inter.Sendrecv(
+                put(told(world.rank, 1, index, length)), inter.rank, 1, recv.array, MPI.ANY_SOURCE, 1, status
+            )
+            compare(recv, told(world.rank ^ 1, 1, index, length), f"message {index}")
+            assert status.source == inter.rank
+    inter.Free()
+    group.Free()
+
+
+def test_memory_is_reported():
+    comm = pyncclx.Communicator()
+    comm.Sendrecv(xp.zeros(1), comm.rank, 0, xp.ones(1), comm.rank, 0)
+    assert comm.memory_report()["messages"] == postbox.NBYTES <= 4 << 20
+
+
+def test_many_communicators():
+    """An endpoint is given back with its communicator."""
+    for _ in range(postbox.HEADERS + 5):
+        comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        comm.Sendrecv(xp.zeros(1), 0, 0, xp.ones(1), 0, 0)
+        comm.Free()

@@ -1,0 +1,229 @@
+"""mpi_bootstrap on 1 to 8 ranks: places, bytes, agreement, file descriptors."""
+
+import importlib
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from mpi4py import MPI
+
+import mpi_bootstrap
+from mpi_bootstrap import exchange, mailbox
+from support.everywhere import assert_everywhere, raises_everywhere
+
+
+@pytest.fixture(scope="module", params=["world", "halves", "reversed"])
+def plain(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
+    """A communicator of mpi4py's own."""
+    world = MPI.COMM_WORLD
+    split = {"world": (0, 0), "halves": (world.rank * 2 // world.size, 0), "reversed": (0, -world.rank)}
+    comm = world.Split(*split[request.param])
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture
+def fd(plain: MPI.Intracomm) -> Iterator[int]:
+    """A file that contains this rank's number; no descriptor is left over after the test."""
+    before = set(os.listdir("/proc/self/fd"))
+    descriptor = os.memfd_create("test")
+    os.write(descriptor, f"rank {plain.rank}".encode())
+    yield descriptor
+    os.close(descriptor)
+    assert set(os.listdir("/proc/self/fd")) <= before  # what was garbage before may be gone
+
+
+def sources(descriptors: dict[int, int]) -> dict[int, str]:
+    """What the received files contain; closes them."""
+    contents = {rank: os.pread(descriptor, 100, 0).decode() for rank, descriptor in descriptors.items()}
+    mailbox.close_all(descriptors.values())
+    return contents
+
+
+# ---- places --------------------------------------------------------------------------------------------
+
+
+def test_topology_of_one_node(plain: MPI.Intracomm) -> None:
+    found = mpi_bootstrap.topology(plain)
+    assert (found.rank, found.size) == (plain.rank, plain.size)
+    assert found.nodes[plain.rank] == found.node == 0
+    assert found.local_ranks[found.local_rank] == plain.rank
+    assert len(found.local_ranks) == found.local_size
+    assert found.hostname == MPI.Get_processor_name()
+
+
+def test_topology_numbers_nodes_by_their_lowest_rank(
+    plain: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if even and odd ranks were on two nodes."""
+    module = importlib.import_module("mpi_bootstrap.topology")
+    monkeypatch.setattr(module, "_node_of", lambda comm: comm.Split(comm.rank % 2, comm.rank))
+    found = mpi_bootstrap.topology(plain)
+    assert found.nodes == tuple(rank % 2 for rank in range(plain.size))
+    assert found.local_ranks == tuple(range(plain.rank % 2, plain.size, 2))
+    assert (found.local_rank, found.local_size) == (plain.rank // 2, len(found.local_ranks))
+
+
+def test_launch_is_accepted(plain: MPI.Intracomm) -> None:
+    mpi_bootstrap.check_launch(plain)
+    mpi_bootstrap.check_launch(MPI.COMM_SELF)
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------
+
+
+def test_allgather_bytes_of_different_lengths(plain: MPI.Intracomm) -> None:
+    blocks = mpi_bootstrap.allgather_bytes(plain, bytes([plain.rank]) * (plain.rank * 1000))
+    assert blocks == [bytes([rank]) * (rank * 1000) for rank in range(plain.size)]
+
+
+def test_allgather_bytes_of_nothing(plain: MPI.Intracomm) -> None:
+    assert mpi_bootstrap.allgather_bytes(plain, b"") == [b""] * plain.size
+
+
+# ---- agreement -----------------------------------------------------------------------------------------
+
+
+def test_agree_gives_each_rank_its_result(plain: MPI.Intracomm) -> None:
+    assert mpi_bootstrap.agree(plain, lambda: plain.rank**2) == plain.rank**2
+
+
+@pytest.mark.parametrize("error", [ValueError("seven"), OSError(12, "no memory"), RuntimeError("a", 1)])
+def test_agree_raises_the_lowest_failing_ranks_error(plain: MPI.Intracomm, error: Exception) -> None:
+    last = plain.size - 1
+    undone: list[int] = []
+
+    def operation() -> int:
+        if plain.rank == last:
+            raise error
+        return plain.rank
+
+    with raises_everywhere(plain, type(error)) as raised:
+        mpi_bootstrap.agree(plain, operation, undo=undone.append)
+    assert f"[failed on rank {last} of {plain.size}]" in str(raised.value)
+    assert undone == ([] if plain.rank == last else [plain.rank])
+    assert raised.value.__cause__ is (error if plain.rank == last else None)
+
+
+def test_agree_names_all_failing_ranks(plain: MPI.Intracomm) -> None:
+    def operation() -> None:
+        raise KeyError(plain.rank)
+
+    with raises_everywhere(plain, KeyError) as raised:
+        mpi_bootstrap.agree(plain, operation)
+    ranks = ", ".join(map(str, range(plain.size)))
+    assert raised.value.args == (0,)  # rank 0's, on every rank
+    assert raised.value.__notes__ == [f"[failed on rank{'s' * (plain.size > 1)} {ranks} of {plain.size}]"]
+
+
+def test_agree_keeps_the_class_of_an_mpi_error(plain: MPI.Intracomm) -> None:
+    def operation() -> None:
+        raise MPI.Exception(MPI.ERR_OP)
+
+    with raises_everywhere(plain, MPI.Exception) as raised:
+        mpi_bootstrap.agree(plain, operation)
+    assert raised.value.Get_error_class() == MPI.ERR_OP
+
+
+def test_agree_replaces_an_error_that_cannot_travel(plain: MPI.Intracomm) -> None:
+    class Local(Exception):
+        """Defined inside of a function: pickle cannot find it."""
+
+    def operation() -> None:
+        raise Local("only here")
+
+    with raises_everywhere(plain, RuntimeError, match="Local: only here"):
+        mpi_bootstrap.agree(plain, operation)
+
+
+# ---- file descriptors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offsets", [(), (0,), (1,), (0, -1), tuple(range(8))])
+def test_descriptors_of_the_wanted_ranks(plain: MPI.Intracomm, fd: int, offsets: tuple[int, ...]) -> None:
+    wanted = {(plain.rank + offset) % plain.size for offset in offsets}
+    received = mpi_bootstrap.allgather_fds(plain, fd, wanted)
+    assert fd not in received.values()
+    assert not any(os.get_inheritable(descriptor) for descriptor in received.values())
+    assert sources(received) == {rank: f"rank {rank}" for rank in sorted(wanted)}
+
+
+def test_ranks_may_want_differently(plain: MPI.Intracomm, fd: int) -> None:
+    wanted = range(plain.size) if plain.rank == 0 else ()
+    received = mpi_bootstrap.allgather_fds(plain, fd, wanted)
+    assert list(received) == list(wanted)
+    sources(received)
+
+
+def test_exchanges_follow_each_other(plain: MPI.Intracomm, fd: int) -> None:
+    for _ in range(20):
+        assert len(sources(mpi_bootstrap.allgather_fds(plain, fd, range(plain.size)))) == plain.size
+
+
+def test_a_rank_that_is_not_there(plain: MPI.Intracomm, fd: int) -> None:
+    wanted = [plain.size] if plain.rank == plain.size - 1 else []
+    with raises_everywhere(
+        plain, ValueError, match=f"rank {plain.size - 1} wants .* of rank {plain.size}, but"
+    ):
+        mpi_bootstrap.allgather_fds(plain, fd, wanted)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("field", ["machine", "namespace"])
+def test_a_rank_on_another_node(
+    plain: MPI.Intracomm, fd: int, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plain.rank == 1:
+        place = exchange._request
+        other = {"machine": "elsewhere", "namespace": 7}[field]
+        monkeypatch.setattr(exchange, "_request", lambda *args: place(*args)._replace(**{field: other}))
+    kind = {"machine": "nodes", "namespace": "containers"}[field]
+    with raises_everywhere(plain, ValueError, match=f"rank 0 wants .* of rank 1, .* different {kind}"):
+        mpi_bootstrap.allgather_fds(plain, fd, range(plain.size))
+    own = mpi_bootstrap.allgather_fds(plain, fd, [plain.rank])  # nobody needs the other node: fine
+    assert sources(own) == {plain.rank: f"rank {plain.rank}"}
+
+
+def test_a_descriptor_that_is_not_open(plain: MPI.Intracomm, fd: int) -> None:
+    began = time.monotonic()
+    with raises_everywhere(plain, OSError, match="failed on rank 0 of"):
+        mpi_bootstrap.allgather_fds(plain, fd if plain.rank else 1_000_000, range(plain.size))
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.ranks(4)
+def test_a_rank_that_does_not_deliver(plain: MPI.Intracomm, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain.rank == 1:
+        monkeypatch.setattr(mailbox.Mailbox, "post", lambda *args: False)
+    with raises_everywhere(plain, TimeoutError, match=r"nothing came from ranks \[(0, )?1\b"):
+        mpi_bootstrap.allgather_fds(plain, fd, range(plain.size), timeout=0.5)
+
+
+def test_queues_of_ten_letters_suffice_for_many_senders(plain: MPI.Intracomm, fd: int) -> None:
+    """What happens with more ranks than a socket's queue holds, between two mailboxes of one process."""
+    ours, theirs = mailbox.Mailbox(fd), mailbox.Mailbox(fd)
+    posted = sum(ours.post(sender, theirs.address) for sender in range(1000))
+    assert 0 < posted < 1000
+    collected = [theirs.collect() for _ in range(posted)]
+    assert [letter[0] for letter in collected if letter] == list(range(posted))
+    assert theirs.collect() is None
+    assert ours.post(7, theirs.address)
+    mailbox.close_all(letter[1] for letter in collected if letter)
+    ours.close()
+    theirs.close()
+
+
+def test_letters_of_strangers_are_dropped(plain: MPI.Intracomm, fd: int) -> None:
+    ours, theirs = mailbox.Mailbox(fd), mailbox.Mailbox(fd)
+    ours.post(3, theirs.address._replace(token=b"?" * 16))
+    ours._socket.sendto(b"noise", theirs.address.name)
+    ours.post(4, theirs.address)
+    letter = theirs.collect()
+    assert letter is not None
+    os.close(letter[1])
+    assert letter[0] == 4
+    assert theirs.collect() is None
+    ours.close()
+    theirs.close()
+    assert_everywhere(plain, True)

@@ -1,0 +1,178 @@
+"""Failures: waits end, the host is told who waited for whom, and other communicators do not notice."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import Aborted, CollectiveMismatch, PeerTimeout
+from pyncclx.operators import ops
+from support.arrays import Output, put, synchronize, xp
+from support.everywhere import raises_everywhere
+from support.reference import comparing, contributions, counts, fold
+
+WORLD = MPI.COMM_WORLD
+TIMEOUT = 0.2  # seconds
+LONGER = 0.5 if WORLD.size <= 4 else 1.0  # where it matters that all others have come; many share few processors
+
+DIRECT = ("Barrier", "Bcast", "Allreduce", "Allgather", "Alltoall")  # a rank that has come is never waited for
+TO_ROOT = ("Reduce", "Gather", "Gatherv")  # nobody but root waits
+UPWARDS = ("Scan", "Exscan")  # while short, a rank waits for those below it; never for the last
+CALLS = {
+    "Barrier": lambda comm, a: comm.Barrier(device=True),
+    "Bcast": lambda comm, a: comm.Bcast(a, comm.size - 1),
+    "Reduce": lambda comm, a: comm.Reduce(MPI.IN_PLACE if comm.rank == 0 else a, a),
+    "Allreduce": lambda comm, a: comm.Allreduce(MPI.IN_PLACE, a),
+    "Allgather": lambda comm, a: comm.Allgather(MPI.IN_PLACE, a),
+    "Alltoall": lambda comm, a: comm.Alltoall(MPI.IN_PLACE, a),
+    "Reduce_scatter_block": lambda comm, a: comm.Reduce_scatter_block(MPI.IN_PLACE, a),
+    "Alltoallv": lambda comm, a: comm.Alltoallv(MPI.IN_PLACE, [a, a.size // comm.size]),
+    "Gather": lambda comm, a: comm.Gather(MPI.IN_PLACE if comm.rank == 0 else a[: a.size // comm.size], a),
+    "Gatherv": lambda comm, a: comm.Gatherv(MPI.IN_PLACE if comm.rank == 0 else a[: a.size // comm.size], a),
+    "Scatter": lambda comm, a: comm.Scatter(a, a[: a.size // comm.size].copy(), comm.size - 1),
+    "Scatterv": lambda comm, a: comm.Scatterv(a, a[: a.size // comm.size].copy(), comm.size - 1),
+    "Allgatherv": lambda comm, a: comm.Allgatherv(MPI.IN_PLACE, a),
+    "Reduce_scatter": lambda comm, a: comm.Reduce_scatter(MPI.IN_PLACE, a, [a.size // comm.size] * comm.size),
+    "Scan": lambda comm, a: comm.Scan(a[::-1].copy(), a),
+    "Exscan": lambda comm, a: comm.Exscan(a[::-1].copy(), a),
+}
+
+
+@pytest.fixture
+def brief():
+    """A communicator whose kernels are not to wait long."""
+    comm = pyncclx.Communicator().Dup()
+    yield comm
+    comm.Free()
+
+
+def impatient(comm, seconds):
+    """From now on they do not: before, all ranks come, and on a busy machine some come late."""
+    team = comm.team
+    team.members = [replace(member, timeout_s=seconds) for member in team.members]
+    team.pack()
+
+
+def works(comm):
+    vectors, recv = contributions(comm.size, 2000), Output(2000, "f4")
+    comm.Allreduce(put(vectors[comm.rank]), recv.array)
+    with comparing() as compare:
+        compare(recv, fold(ops.SUM, vectors), "Allreduce")
+    comm.synchronize()
+
+
+def prepare(comm, name, array):
+    """Compile and load the kernel, which takes all ranks; then meet."""
+    CALLS[name](comm, array)
+    comm.synchronize()
+    WORLD.Barrier()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, "packets") for name in CALLS if name not in UPWARDS),
+        *((name, "lines") for name in ("Alltoall", "Gather", "Reduce_scatter_block")),
+        *((name, "chunks") for name in ("Allreduce", "Alltoallv", *UPWARDS)),
+    ],
+)
+def test_peer_does_not_come(brief, name, size):
+    """The last rank stays away; who waited for it says so at the next call, and from then on."""
+    other, away = pyncclx.Communicator(), brief.size - 1
+    works(other)
+    layout = brief.team.layout
+    block = layout.packet_nbytes // 4 + 8  # float32, too many for packets
+    count = {"packets": 6, "lines": brief.size * block, "chunks": counts(layout, 4)[-1]}[size]
+    assert size != "lines" or "lines" in brief.explain(name, 4 * block)
+    array = xp.zeros(count // brief.size * brief.size or brief.size, "f4")
+    prepare(brief, name, array)
+    impatient(brief, LONGER if name in DIRECT else TIMEOUT)
+    waits = brief.rank != away and not (name in TO_ROOT and size != "chunks" and brief.rank != 0)
+    if brief.rank != away:
+        CALLS[name](brief, array)
+        synchronize()
+    if waits:
+        for _ in range(2):
+            with pytest.raises(PeerTimeout) as raised:
+                brief.Allreduce(MPI.IN_PLACE, array)
+        error = raised.value
+        assert (error.operation, error.rank) == (name, brief.rank)
+        if brief.size == 2 or (name in DIRECT and size == "packets"):
+            assert error.peer == away
+        assert error.epoch > 0
+        assert f"{name}: rank {brief.rank} waited in vain for rank {error.peer}" in str(error)
+    WORLD.Barrier()
+    works(other)
+
+
+@pytest.mark.ranks(2)
+def test_abort():
+    """What waits is told to stop, long before its time is over."""
+    comm, other, away = pyncclx.Communicator().Dup(), pyncclx.Communicator(), WORLD.size - 1
+    array = xp.zeros(6, "f4")
+    prepare(comm, "Allreduce", array)
+    if comm.rank != away:
+        timer = threading.Timer(0.2, comm.team.abort)
+        timer.start()
+        comm.Allreduce(MPI.IN_PLACE, array)
+        synchronize()
+        timer.join()
+        late = away if comm.size == 2 else r"\d"  # others may not have come by then either
+        with pytest.raises(Aborted, match=rf"Allreduce: rank {comm.rank} .*rank {late}"):
+            comm.Allreduce(MPI.IN_PLACE, array)
+    WORLD.Barrier()
+    works(other)
+    comm.Free()
+
+
+MISMATCHES = {
+    "counts": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a[: 3 + odd]),
+    "operations": lambda comm, a, odd: comm.Bcast(a) if odd else comm.Allreduce(MPI.IN_PLACE, a),
+    "operators": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a, MPI.MAX if odd else MPI.SUM),
+    "datatypes": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a.view("i4") if odd else a),
+    "roots": lambda comm, a, odd: comm.Bcast(a, odd),
+    "lengths": lambda comm, a, odd: comm.Bcast(a[: 3 + odd]),
+    "blocks": lambda comm, a, odd: comm.Gather(a[: 1 + odd].copy(), xp.zeros(comm.size, "f4")),
+    "roots of Gatherv": lambda comm, a, odd: comm.Gatherv(a[:1], xp.zeros(comm.size, "f4"), odd),
+    "counts of Allgatherv": lambda comm, a, odd: comm.Allgatherv(MPI.IN_PLACE, [a, [odd, *[1] * (comm.size - 1)]]),
+    "counts of Reduce_scatter": lambda comm, a, odd: comm.Reduce_scatter(
+        MPI.IN_PLACE, a[: comm.size], [1 + odd, *[1] * (comm.size - 2), 1 - odd]
+    ),
+    "operators of Scan": lambda comm, a, odd: comm.Exscan(MPI.IN_PLACE, a, MPI.MAX if odd else MPI.SUM),
+    "nothing": lambda comm, a, odd: comm.Bcast(a[: 3 * odd]),
+    "algorithms": lambda comm, a, odd: comm.Allreduce(MPI.IN_PLACE, a, algorithm="two_shot" if odd else "one_shot"),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_checked_mismatch(what, monkeypatch):
+    """With PYNCCLX_CHECK=1 all ranks are told who called what, nothing is launched, and the communicator goes on."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    comm, array = pyncclx.Communicator(WORLD.Dup()), xp.zeros(8, "f4")
+    works(comm)
+    with raises_everywhere(comm, CollectiveMismatch, match=r"rank 0: .*; rank 1: "):
+        MISMATCHES[what](comm, array, int(comm.rank == 1))
+    works(comm)
+    comm.Free()
+
+
+@pytest.mark.ranks(2)
+def test_first_calls_that_differ():
+    """Where ranks prepare kernels they meet, and learn it without PYNCCLX_CHECK."""
+    comm = pyncclx.Communicator().Dup()
+    with raises_everywhere(comm, CollectiveMismatch, match="rank 0: bcast.* rank 1: allreduce"):
+        CALLS["Bcast" if comm.rank == 0 else "Allreduce"](comm, put(contributions(comm.size, 8)[comm.rank]))
+    comm.Free()
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PYNCCLX_TIMEOUT", "soon"), ("PYNCCLX_BLOCKING", "never")])
+def test_settings_that_are_none(variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    comm = pyncclx.Communicator(MPI.Comm.Split(WORLD, 0, WORLD.rank))  # nobody's child
+    with raises_everywhere(WORLD, ValueError, match=f"{variable} is '{value}'"):
+        comm.Barrier(device=True)
+    MPI.Comm.Free(comm)

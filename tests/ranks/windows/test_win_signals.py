@@ -1,0 +1,109 @@
+"""Signals of windows: who has waited for one sees what was put with it, and no host takes part."""
+
+import numpy as np
+import pytest
+
+import pyncclx
+from pyncclx import NotSupported, PeerTimeout
+from support.arrays import get, gpu_only, put, synchronize, xp
+from support.everywhere import raises_everywhere
+from support.reference import comparing, labels
+from support.window_memory import COUNT, opened
+
+memory = pytest.fixture(opened)
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 4003, 70_001])
+def test_put_signal_and_wait_signal(comm, nbytes):
+    """Around the ring, three times and then all at once: what has been waited for is there."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    inbox = comm.Alloc(max(4 * nbytes, 1), "u1")
+    win = pyncclx.Win.Create(inbox, 1, comm=comm)
+    sends = [put(labels(comm.rank, nbytes, call).astype("u1")) for call in range(4)]
+    taken = []
+    for call in range(4):
+        win.Put_signal(sends[call], float(right) if call == 3 else right, call * nbytes, signal=63)
+        if call < 2:
+            win.Wait_signal(63)
+            taken.append(inbox[call * nbytes :][:nbytes].copy())
+    win.Wait_signal(63, 2)
+    taken += [inbox[call * nbytes :][:nbytes].copy() for call in (2, 3)]
+    win.Wait_signal(63, 0)
+    synchronize()
+    comm.synchronize()
+    win.Free()
+    with comparing() as compare:
+        for call, found in enumerate(taken):
+            compare(found, labels(left, nbytes, call).astype("u1"), f"put {call}")
+
+
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_put_signal_of_a_long_message(comm):
+    """By a copy engine."""
+    right, left, count = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, (2 << 20) + 1
+    win = pyncclx.Win.Create(comm.Alloc(count, "i8"), 8, comm=comm)
+    win.Put_signal(put(labels(comm.rank, count)), right)
+    win.Wait_signal()
+    found = get(win.tomemory()).view("i8")
+    win.Free()
+    with comparing() as compare:
+        compare(put(found), labels(left, count), "put")
+
+
+def test_signals_count_what_all_ranks_put(comm, memory):
+    """Everybody puts to rank 0, each to its own place and one signal."""
+    win = memory.win
+    win.Put_signal(put(labels(comm.rank, COUNT)), 0, comm.rank * COUNT, signal=5)
+    if comm.rank == 0:
+        win.Wait_signal(5, comm.size)
+        expected = np.concatenate([labels(rank, COUNT) for rank in range(comm.size)])
+        found = memory.read()[: COUNT * comm.size]
+    with comparing() as compare:
+        if comm.rank == 0:
+            compare(put(found), expected, "put")
+
+
+@gpu_only
+def test_signals_in_a_graph(comm, memory):
+    """A captured ring, replayed with other data."""
+    win, right = memory.win, (comm.rank + 1) % comm.size
+    send, stream, seen = put(np.zeros(COUNT, "i8")), xp.cuda.Stream(non_blocking=True), []
+    synchronize()
+    with stream:
+        stream.begin_capture()
+        win.Put_signal(send, right, 0)
+        win.Wait_signal()
+        graph = stream.end_capture()
+        for call in range(50):
+            send[...] = xp.asarray(labels(comm.rank, COUNT, call))
+            graph.launch(stream)
+            seen.append(memory.array[:COUNT].copy())
+            win.Put_signal(send[:0], (comm.rank - 1) % comm.size, signal=1)  # what is here has been read
+            win.Wait_signal(1)
+        stream.synchronize()
+    with comparing() as compare:
+        for call, found in enumerate(seen):
+            compare(found, labels((comm.rank - 1) % comm.size, COUNT, call), f"replay {call}")
+
+
+def test_signals_refuse(comm, memory):
+    win, one = memory.win, put(np.zeros(1, "i8"))
+    for call in (lambda: win.Put_signal(one, 0, 0, 64), lambda: win.Wait_signal(-1), lambda: win.Wait_signal(0, -2)):
+        with raises_everywhere(comm, ValueError, match="signal: "):
+            call()
+    plain = pyncclx.Win.Allocate(8, 8, comm=comm)
+    with raises_everywhere(comm, NotSupported, match="device memory"):
+        plain.Wait_signal()
+    plain.Free()
+
+
+def test_signal_that_nobody_puts(comm, monkeypatch):
+    """The wait ends, and says what it was for."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
+    with comm.Dup() as dup:
+        win = pyncclx.Win.Create(dup.Alloc(4, "i8"), 8, comm=dup)
+        win.Wait_signal(7)
+        synchronize()
+        with raises_everywhere(comm, PeerTimeout, match=r"Wait_signal \(signal 7\)"):
+            win.Wait_signal(7)
+        win.Free()

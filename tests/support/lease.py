@@ -1,0 +1,40 @@
+"""The counters in a communicator's lease: read them, and set them near the end of their range."""
+
+import numpy as np
+
+import pyncclx
+from pyncclx.memory.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS
+from support.arrays import get, memory_at, put, synchronize
+
+CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
+    {
+        "names": ["epoch", "heard", "entered", "head", "tail"],
+        "formats": ["u4", "u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
+        "offsets": [0, 4, 8, 72, 72 + 8 * RINGS * MAX_RANKS],
+        "itemsize": CHANNEL_NBYTES,
+    }
+)
+
+
+def _channels(comm: pyncclx.Intracomm):
+    team = comm.team
+    address = team.heap.memory.address + team.lease.offset + HEADER_NBYTES
+    return memory_at(address, team.layout.channels * CHANNEL_NBYTES)
+
+
+def epochs(comm: pyncclx.Intracomm) -> list[int]:
+    """The number of the last operation of each channel."""
+    return get(_channels(comm)).view(CHANNEL)["epoch"].tolist()
+
+
+def set_epochs(comm: pyncclx.Intracomm, epoch: int) -> None:
+    """Go on as if every rank had finished operation `epoch` on every channel. Collective."""
+    channels = _channels(comm)
+    synchronize()
+    super(pyncclx.Intracomm, comm).Barrier()
+    control = get(channels).view(CHANNEL)
+    control["epoch"] = control["heard"] = control["entered"] = epoch
+    control["head"] = control["tail"] = epoch << 32
+    channels[...] = put(control.view(np.uint8))
+    synchronize()
+    super(pyncclx.Intracomm, comm).Barrier()
