@@ -40,7 +40,7 @@ MODULES = {
     "Scan": scan,
     "Exscan": exscan,
     "Alltoallw": alltoallw,
-    **dict.fromkeys(neighbors.CALLS, neighbors),
+    **dict.fromkeys(neighbors.OPERATIONS, neighbors),
 }
 
 

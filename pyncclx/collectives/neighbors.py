@@ -25,7 +25,15 @@ from .alltoallw import arrange, choose, exchange
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-__all__ = ["CALLS", "choose"]
+__all__ = [
+    "OPERATIONS",
+    "choose",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
+    "neighbor_alltoallw",
+]
 
 _Resolve = Callable[..., Typed]
 
@@ -96,11 +104,12 @@ def _graph(comm: MPI.Graphcomm | MPI.Distgraphcomm) -> Edges:
     return Edges(sources, destinations, list(range(len(destinations))))
 
 
-#: What makes the call of each operation.
-CALLS = {
-    "Neighbor_allgather": _maker("Neighbor_allgather", _whole, _equal),
-    "Neighbor_allgatherv": _maker("Neighbor_allgatherv", _whole, resolve_blocks),
-    "Neighbor_alltoall": _maker("Neighbor_alltoall", _equal, _equal),
-    "Neighbor_alltoallv": _maker("Neighbor_alltoallv", resolve_blocks, resolve_blocks),
-    "Neighbor_alltoallw": _maker("Neighbor_alltoallw", resolve_each, resolve_each),
-}
+neighbor_allgather = _maker("Neighbor_allgather", _whole, _equal)
+neighbor_allgatherv = _maker("Neighbor_allgatherv", _whole, resolve_blocks)
+neighbor_alltoall = _maker("Neighbor_alltoall", _equal, _equal)
+neighbor_alltoallv = _maker("Neighbor_alltoallv", resolve_blocks, resolve_blocks)
+neighbor_alltoallw = _maker("Neighbor_alltoallw", resolve_each, resolve_each)
+OPERATIONS = (
+    *("Neighbor_allgather", "Neighbor_allgatherv"),
+    *("Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"),
+)

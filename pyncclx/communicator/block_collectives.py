@@ -17,11 +17,13 @@ from ..collectives.scatter import scatter
 from ..collectives.scatterv import scatterv
 from ..launch.run import by_kernel, run
 from ..team.base import IntraBase
+from .methods import nonblocking, or_staged, persistent
 
 
 class BlockCollectives(IntraBase):
     """Collectives that gather, scatter or reduce one block for each rank."""
 
+    @or_staged
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give root all ranks' data, in rank order.
 
@@ -34,6 +36,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, gather, sendbuf, recvbuf, root):
             super().Gather(sendbuf, recvbuf, root)
 
+    Igather = nonblocking(gather)
+    Gather_init = persistent(gather)
+
+    @or_staged
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give root all ranks' data, blocks of any length.
 
@@ -48,6 +54,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, gatherv, sendbuf, recvbuf, root):
             super().Gatherv(sendbuf, recvbuf, root)
 
+    Igatherv = nonblocking(gatherv)
+    Gatherv_init = persistent(gatherv)
+
+    @or_staged
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give rank r block r of root's data.
 
@@ -60,6 +70,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, scatter, sendbuf, recvbuf, root):
             super().Scatter(sendbuf, recvbuf, root)
 
+    Iscatter = nonblocking(scatter)
+    Scatter_init = persistent(scatter)
+
+    @or_staged
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Give each rank a block of root's data, of any length.
 
@@ -74,6 +88,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, scatterv, sendbuf, recvbuf, root):
             super().Scatterv(sendbuf, recvbuf, root)
 
+    Iscatterv = nonblocking(scatterv)
+    Scatterv_init = persistent(scatterv)
+
+    @or_staged
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Give every rank all ranks' data, blocks of any length.
 
@@ -87,6 +105,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, allgatherv, sendbuf, recvbuf):
             super().Allgatherv(sendbuf, recvbuf)
 
+    Iallgatherv = nonblocking(allgatherv)
+    Allgatherv_init = persistent(allgatherv)
+
+    @or_staged
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Send each rank a block and receive one from it, each of a datatype of its own.
 
@@ -102,6 +124,10 @@ class BlockCollectives(IntraBase):
         if not by_kernel(self, alltoallw, sendbuf, recvbuf):
             super().Alltoallw(sendbuf, recvbuf)
 
+    Ialltoallw = nonblocking(alltoallw)
+    Alltoallw_init = persistent(alltoallw)
+
+    @or_staged
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
@@ -121,10 +147,14 @@ class BlockCollectives(IntraBase):
         call = reduce_scatter(self, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm)
         return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op) if call is None else run(self, call)
 
+    Ireduce_scatter = nonblocking(reduce_scatter)
+    Reduce_scatter_init = persistent(reduce_scatter)
+
 
 class PrefixReductions(IntraBase):
     """Reductions of which each rank gets what the ranks up to it have contributed."""
 
+    @or_staged
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over the ranks 0 to this one, in rank order.
 
@@ -139,6 +169,10 @@ class PrefixReductions(IntraBase):
         if not by_kernel(self, scan, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Scan(sendbuf, recvbuf, op)
 
+    Iscan = nonblocking(scan)
+    Scan_init = persistent(scan)
+
+    @or_staged
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over the ranks below this one, in rank order; rank 0's recvbuf stays as it is.
 
@@ -149,3 +183,6 @@ class PrefixReductions(IntraBase):
         """
         if not by_kernel(self, exscan, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Exscan(sendbuf, recvbuf, op)
+
+    Iexscan = nonblocking(exscan)
+    Exscan_init = persistent(exscan)

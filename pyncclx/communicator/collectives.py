@@ -16,6 +16,7 @@ from ..collectives.reduce import reduce
 from ..collectives.reduce_scatter_block import reduce_scatter_block
 from ..launch.run import by_kernel
 from ..team.base import IntraBase
+from .methods import nonblocking, or_staged, persistent
 
 
 class Collectives(IntraBase):
@@ -29,6 +30,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, barrier, device=device, algorithm=algorithm):
             super().Barrier()
 
+    Ibarrier = nonblocking(barrier)
+    Barrier_init = persistent(barrier)
+
+    @or_staged
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
         """Give every rank root's data.
 
@@ -42,6 +47,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, bcast, buf, root, algorithm=algorithm):
             super().Bcast(buf, root)
 
+    Ibcast = nonblocking(bcast)
+    Bcast_init = persistent(bcast)
+
+    @or_staged
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
     ) -> None:
@@ -59,6 +68,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
             super().Reduce(sendbuf, recvbuf, op, root)
 
+    Ireduce = nonblocking(reduce)
+    Reduce_init = persistent(reduce)
+
+    @or_staged
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
 
@@ -74,6 +87,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, allreduce, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Allreduce(sendbuf, recvbuf, op)
 
+    Iallreduce = nonblocking(allreduce)
+    Allreduce_init = persistent(allreduce)
+
+    @or_staged
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
@@ -90,6 +107,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
 
+    Ireduce_scatter_block = nonblocking(reduce_scatter_block)
+    Reduce_scatter_block_init = persistent(reduce_scatter_block)
+
+    @or_staged
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Give every rank all ranks' data, in rank order.
 
@@ -105,6 +126,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, allgather, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
             super().Allgather(sendbuf, recvbuf)
 
+    Iallgather = nonblocking(allgather)
+    Allgather_init = persistent(allgather)
+
+    @or_staged
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
         """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
 
@@ -120,6 +145,10 @@ class Collectives(IntraBase):
         if not by_kernel(self, alltoall, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
             super().Alltoall(sendbuf, recvbuf)
 
+    Ialltoall = nonblocking(alltoall)
+    Alltoall_init = persistent(alltoall)
+
+    @or_staged
     def Alltoallv(
         self,
         sendbuf: Any,
@@ -177,3 +206,6 @@ class Collectives(IntraBase):
         options = {"layout": layout, "capacity": capacity, "total": total, "status": status, "overflow": overflow}
         if not by_kernel(self, alltoallv, sendbuf, recvbuf, **options, segments=segments, algorithm=algorithm):
             super().Alltoallv(sendbuf, recvbuf)
+
+    Ialltoallv = nonblocking(alltoallv)
+    Alltoallv_init = persistent(alltoallv)

@@ -19,12 +19,10 @@ from .collectives import Collectives
 from .device_teams import DeviceTeams
 from .explain import Explained
 from .neighborhood import Neighbors
-from .nonblocking import Nonblocking
-from .persistent import Persistent
 from .point_to_point import PointToPoint
 from .probes import Probes
 from .shuffles import Shuffles
-from .staged import StagedCollectives, StagedMessages, StagedNeighbors, falls_back
+from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
 __all__ = [
     "COMM_NULL",
@@ -83,7 +81,6 @@ def _told_ours(callback: Any) -> Any:
     return lambda comm, *rest: callback(ours(comm), *rest)
 
 
-@falls_back
 @_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
 @_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
 class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
@@ -160,7 +157,6 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
         return super().Create_errhandler(_told_ours(errhandler_fn))
 
 
-@falls_back
 @_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
 @_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
 @_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
@@ -168,8 +164,6 @@ class Intracomm(
     Collectives,
     BlockCollectives,
     PrefixReductions,
-    Nonblocking,
-    Persistent,
     Shuffles,
     DeviceTeams,
     StagedCollectives,
@@ -179,7 +173,6 @@ class Intracomm(
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
 
-@falls_back
 class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 

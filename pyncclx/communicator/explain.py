@@ -39,7 +39,7 @@ class Explained(MessageBase):
         if operation in MESSAGES:
             return self._explain_message(operation, nbytes)
         operation = blocking_form(operation)
-        if operation not in MODULES or (operation in neighbors.CALLS and not isinstance(self, MPI.Topocomm)):
+        if operation not in MODULES or (operation in neighbors.OPERATIONS and not isinstance(self, MPI.Topocomm)):
             return self._explain_without_kernel(operation)
         try:
             team = self.team

@@ -10,6 +10,7 @@ from ..arrays.buffers import on_host
 from ..messages import calls, exchange, host_receive
 from ..messages.base import MessageBase
 from ..messages.held import find
+from .methods import or_staged
 from .probes import probed
 
 
@@ -23,30 +24,35 @@ class PointToPoint(MessageBase):
     They cannot be captured in a graph: messages are matched on the host.
     """
 
+    @or_staged
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send an array or buffer spec to a rank."""
         if on_host(buf):
             return super().Send(buf, dest, tag)
         return calls.send(self, "Send", buf, dest, tag)
 
+    @or_staged
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """As `Send`, and return when the message has been matched."""
         if on_host(buf):
             return super().Ssend(buf, dest, tag)
         return calls.send(self, "Ssend", buf, dest, tag)
 
+    @or_staged
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `Send`, but no stream waits before the request is waited for. buf may be used again after that."""
         if on_host(buf):
             return super().Isend(buf, dest, tag)
         return calls.isend(self, "Isend", buf, dest, tag)
 
+    @or_staged
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `Isend`; the request is over when the message has been matched."""
         if on_host(buf):
             return super().Issend(buf, dest, tag)
         return calls.isend(self, "Issend", buf, dest, tag)
 
+    @or_staged
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
@@ -72,6 +78,7 @@ class PointToPoint(MessageBase):
             return host_receive.receive(self, lambda known: receive(buf, source, tag, known), buf, status)
         return calls.receive(self, buf, source, tag, status)
 
+    @or_staged
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`; the data is there for what the stream does after the request was waited for."""
         found = probed(self, source, tag)
@@ -81,6 +88,7 @@ class PointToPoint(MessageBase):
             return host_receive.ireceive(self, super().Irecv(buf, source, tag), buf)
         return calls.ireceive(self, buf, source, tag)
 
+    @or_staged
     def Sendrecv(
         self,
         sendbuf: Any,
@@ -109,6 +117,7 @@ class PointToPoint(MessageBase):
             )
         return exchange.exchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
 
+    @or_staged
     def Isendrecv(
         self,
         sendbuf: Any,
@@ -129,6 +138,7 @@ class PointToPoint(MessageBase):
             return host_receive.ireceive(self, request, recvbuf)
         return exchange.iexchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
 
+    @or_staged
     def Sendrecv_replace(
         self,
         buf: Any,
@@ -150,6 +160,7 @@ class PointToPoint(MessageBase):
             )
         return exchange.exchange_in_place(self, buf, dest, sendtag, source, recvtag, status)
 
+    @or_staged
     def Isendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
     ) -> MPI.Request:

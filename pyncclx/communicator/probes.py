@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -13,11 +13,24 @@ from ..messages.held import find, hold, look, take
 from ..messages.matched import Message
 from ..messages.probe import ProbedMessage
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 
 def probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """What a receive gets that an earlier probe has taken, if it matches."""
     held = take(comm, source, tag)
     return None if held is None else Message(held.message, comm, held)
+
+
+def _of_any(method: _Method) -> _Method:
+    """A method that may be called with a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
+
+    @functools.wraps(method)
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
+        return own(self, *args, **kwargs)
+
+    return cast(_Method, either)
 
 
 class Probes(MessageBase):
@@ -28,6 +41,7 @@ class Probes(MessageBase):
     other tags, if a device array was found; a persistent receive of those must have been started before.
     """
 
+    @_of_any
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
@@ -41,6 +55,7 @@ class Probes(MessageBase):
             held.fill(status)
         return True
 
+    @_of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether there is a message; the status says whose it is, and how long."""
         held = look(self, source, tag)
@@ -53,6 +68,7 @@ class Probes(MessageBase):
             held.fill(status)
         return True
 
+    @_of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As `Probe`; the message can be received into a device array, and by nobody else."""
         held = take(self, source, tag)
@@ -61,6 +77,7 @@ class Probes(MessageBase):
             return self._matched(super().Mprobe(source, tag, known), known)
         return self._taken(held, status)
 
+    @_of_any
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
@@ -85,28 +102,33 @@ class Probes(MessageBase):
 
     # Of Python objects: mpi4py's own, but for what a probe above has found
 
+    @_of_any
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """As mpi4py's."""
         return self.Probe(source, tag, status) if find(self, source, tag) else super().probe(source, tag, status)
 
+    @_of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """As mpi4py's."""
         return self.Iprobe(source, tag, status) if find(self, source, tag) else super().iprobe(source, tag, status)
 
+    @_of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
         """As mpi4py's."""
         return self.Mprobe(source, tag, status) if find(self, source, tag) else super().mprobe(source, tag, status)
 
+    @_of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
         """As mpi4py's."""
         return self.Improbe(source, tag, status) if find(self, source, tag) else super().improbe(source, tag, status)
 
+    @_of_any
     def recv(
         self,
         buf: Any = None,
@@ -118,11 +140,13 @@ class Probes(MessageBase):
         found = probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
+    @_of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As mpi4py's."""
         found = probed(self, source, tag)
         return super().irecv(buf, source, tag) if found is None else found.irecv()
 
+    @_of_any
     def sendrecv(
         self,
         sendobj: Any,
@@ -141,18 +165,3 @@ class Probes(MessageBase):
         received = found.recv(status)
         sending.wait()
         return received
-
-
-def _of_any(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ours that may be given a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
-
-    @functools.wraps(method)
-    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
-        return own(self, *args, **kwargs)
-
-    return either
-
-
-for _name in [name for name in vars(Probes) if not name.startswith("_")]:
-    setattr(Probes, _name, _of_any(vars(Probes)[_name]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -54,36 +53,6 @@ def _method(operation: str, original: _Method) -> _Method:
                 "or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host memory"
             )
         return as_ours(call(*args, **kwargs))
-
-    return method
-
-
-def falls_back(cls: _Class) -> _Class:
-    """Let a communicator class stage, where it may, what the kernels of its families refuse with NotSupported.
-
-    They refuse before anything is launched, and on all ranks alike.
-    """
-    for operation in OPERATIONS:
-        family = next((base for base in cls.__mro__ if operation in vars(base)), None)
-        if family is not None and not issubclass(family, (MPI.Comm, Staged)):
-            setattr(cls, operation, _or_staged(getattr(cls, operation), family, operation))
-    return cls
-
-
-def _or_staged(native: _Method, family: type, operation: str) -> _Method:
-    known = frozenset(inspect.signature(getattr(MPI.Cartcomm, operation)).parameters)
-
-    @functools.wraps(native)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
-            return getattr(type(self), operation)(self, *args, **kwargs)
-        try:
-            return native(self, *args, **kwargs)
-        except NotSupported:
-            # An argument that only we have asks for a kernel, and no other way will do.
-            if not self.staging or not known.issuperset(kwargs):
-                raise
-        return getattr(super(family, self), operation)(*args, **kwargs)
 
     return method
 
