@@ -112,15 +112,15 @@ def check_present() -> None:
 
 
 @functools.cache
-def device_function(symbol: str, signature: str) -> Any:
-    """A function of cuda/numba_kernels/device_api.cu for Numba's kernels; those that use it are linked with it.
+def device_function(symbol: str, signature: str, library: str) -> Any:
+    """Declare a function of C linkage for Numba's kernels; those that use it are linked with a file of cuda/.
 
     Raises
     ------
     NotSupported
         Without Numba's CUDA target.
     """
-    return _cuda().declare_device(symbol, signature, link=_device_library(), abi="c")
+    return _cuda().declare_device(symbol, signature, link=_device_library(library), abi="c")
 
 
 @functools.cache
@@ -168,10 +168,10 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
 
 
 @functools.cache
-def _device_library() -> Any:
-    """The device functions as LTO-IR of the oldest architecture, which links to all newer ones."""
+def _device_library(file: str) -> Any:
+    """A file of cuda/ as LTO-IR of the oldest architecture, which links to all newer ones."""
     nvrtc = importlib.import_module("pyncclx.backends.nvrtc")
-    code = nvrtc.compile_cached("numba_kernels/device_api.cu", [], "sm_80", "-dlto").cubin
+    code = nvrtc.compile_cached(file, [], "sm_80", "-dlto").cubin
     return _cuda().LTOIR(code, name="pyncclx")
 
 

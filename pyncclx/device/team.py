@@ -1,4 +1,4 @@
-"""Teams for a program's own kernels: what `comm.device_team` makes (twin of cuda/device/team.cuh)."""
+"""The memory that a program's own kernels are given: `comm.device_team` makes it (twin of cuda/device/team.cuh)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from ..memory.symmetric import Window, allocate_window
 from ..team import device_errors
 from ..team.team import OPERATIONS, Team
 
-PARTS = struct.Struct(f"=QQQQ{layout.MAX_RANKS}Q")  # DeviceTeam after its Team
+_PARTS = struct.Struct(f"=QQQQ{layout.MAX_RANKS}Q")  # DeviceTeam after its Team
 WINDOWS_OFFSET = layout.TEAM.size + layout.PLACES.size + 24  # DeviceTeam::windows
 LINE = 128  # SignalWord, BarrierWords, CounterWords
-NBYTES = -(-(layout.TEAM.size + layout.PLACES.size + PARTS.size) // LINE) * LINE  # DeviceTeam
+NBYTES = -(-(layout.TEAM.size + layout.PLACES.size + _PARTS.size) // LINE) * LINE  # DeviceTeam
+
+
+def pack_parts(*, signals: int, blocks: int, counters: int, windows: int, state: tuple[int, ...]) -> bytes:
+    """The bytes of a DeviceTeam of C++ after its Team; `windows` and `state` are addresses."""
+    padding = [0] * (layout.MAX_RANKS - len(state))
+    return _PARTS.pack(signals, blocks, counters, windows, *state, *padding)
 
 
 class DeviceTeam:
-    """What a program's own kernels are told of their communicator; `Intracomm.device_team` makes it.
+    """A communicator for a program's own kernels: the first argument of the device functions.
+
+    `Intracomm.device_team` makes it. It lasts until the communicator is freed.
 
     Attributes
     ----------
@@ -29,6 +37,17 @@ class DeviceTeam:
         Of the communicator.
     signals, blocks, counters : int
         As it was made.
+    nbytes : int
+        Bytes of device memory that it takes on this rank.
+
+    Examples
+    --------
+    >>> import pyncclx
+    >>> from mpi4py import MPI
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> team = comm.device_team(signals=4)
+    >>> team.signal_words.tolist()
+    [0, 0, 0, 0]
     """
 
     def __init__(
@@ -38,7 +57,7 @@ class DeviceTeam:
         signals: int,
         blocks: int,
         counters: int,
-        own: tuple[Window, ...] = (),  # windows that no other kernels know of
+        own: tuple[Window, ...] = (),  # windows for the kernels of this team alone
     ) -> None:
         self.rank, self.size = team.rank, team.size
         self.sharing = team.layout.sharing  # ranks whose kernels are on one GPU
@@ -48,10 +67,11 @@ class DeviceTeam:
         self._window: Window = allocate_window(comm, team.device, 0, NBYTES + LINE * (signals + blocks + counters))
         self._words = self._window.memory.nbytes // 8
         self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
-        self._tables: list[Any] = []  # of the windows; a kernel may be looking at an earlier one
-        state = [*self._window.bases, *[0] * (layout.MAX_RANKS - self.size)]
+        self._tables: list[Any] = []  # of the windows; a kernel may still read an earlier one
         packed = team.packed[OPERATIONS.index(device_errors.OPERATION)][False] + bytes(layout.PLACES.size)
-        self._write(0, packed + PARTS.pack(signals, blocks, counters, 0, *state))
+        state = tuple(self._window.bases)
+        parts = pack_parts(signals=signals, blocks=blocks, counters=counters, windows=0, state=state)
+        self._write(0, packed + parts)
         self.add_windows()
         team.device_teams.append(self)
 
@@ -61,7 +81,7 @@ class DeviceTeam:
 
     @property
     def pointer(self) -> int:
-        """The address in device memory that kernels take, a 64-bit integer.
+        """The address of the team in device memory, a 64-bit integer: what kernels take.
 
         Raises
         ------
@@ -73,32 +93,55 @@ class DeviceTeam:
 
     @property
     def signal_words(self) -> Any:
-        """This rank's signals as a device array of uint64, shape (signals,); a view, with gaps between the words."""
+        """This rank's signals as a device array of uint64, shape (signals,): a view, with gaps between the words.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_COMM: the communicator has been freed.
+        """
         words = self._alive().device.array(self._window.owner, (self._words,), np.uint64)
         return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
 
     def signal_address(self, signal: int, rank: int | None = None) -> int:
-        """The address, as mapped here, of a signal of a rank; of this one if it is left out."""
+        """Return the address of a signal as this process has it mapped.
+
+        Parameters
+        ----------
+        signal : int
+            From 0 to ``signals - 1``; not checked.
+        rank : int, optional
+            Whose signal; this rank's if left out.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_COMM: the communicator has been freed.
+        """
         self._alive()
         base = self._window.memory.address if rank is None else self._window.bases[rank]
         return base + NBYTES + LINE * signal
 
     def check(self) -> None:
-        """Raise what kernels with this team have recorded; of those that have not ended, nothing yet.
+        """Raise what kernels with this team have recorded so far. It does not wait for those that still run.
 
         Raises
         ------
         PeerTimeout, Aborted
             A wait was in vain. From then on at every call of the communicator: free it.
         ValueError
-            A device function was given what is none; once, and the communicator goes on.
+            A device function was given an invalid argument; raised once, and the communicator goes on.
         MPI.Exception
-            The communicator has been freed.
+            Of class ERR_COMM: the communicator has been freed.
         """
         self._alive().check()
 
     def add_windows(self) -> None:
-        """Tell kernels of all arrays that `comm.Alloc` has given by now."""
+        """Make all arrays from `comm.Alloc` so far accessible to kernels with this team."""
         team = self._alive()
         padding = [0] * (layout.MAX_RANKS - self.size)
         windows = (*self._own, *team.windows)
@@ -108,7 +151,7 @@ class DeviceTeam:
         self._write(WINDOWS_OFFSET, struct.pack("=Q", self._tables[-1].address))
 
     def close(self) -> None:
-        """Make it unusable, for kernels too. The memory goes with this object, so that a late kernel finds no team."""
+        """Make the team unusable, also for kernels: a late one finds zeros, as the memory goes with this object."""
         team, self._team = self._alive(), None
         team.device_teams.remove(self)
         team.device.fill_zero(self._window.memory.address, NBYTES)
@@ -126,7 +169,7 @@ class DeviceTeam:
         return self._team
 
     def _write(self, offset: int, data: bytes) -> None:
-        """Copy to this rank's memory; there when it returns."""
+        """Copy to this rank's memory, and wait for the copy."""
         device, source = self._alive().device, np.frombuffer(data, np.uint8)
         stream = device.current_stream()
         device.copy(self._window.memory.address + offset, source.ctypes.data, len(data), stream)

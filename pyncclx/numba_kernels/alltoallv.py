@@ -18,7 +18,7 @@ import numpy as np
 from numba import cuda
 
 from .. import device as d
-from ..backends import numba_code
+from ..device.functions import declare
 from ..memory.layout import MAX_RANKS, PLACED, SENDER, SLOTS
 from ..team.kernel_errors import BAD_COUNTS
 from .exchange import (
@@ -41,7 +41,7 @@ CUT = 1  # Overflow: rows that did not fit
 HEADER_NBYTES = 16  # what a message says of itself: rows, and where they were if the layout asks for that; the longest
 COUNT_BITS = 0xFFFFFFFF  # of that word, with layout="sender"
 
-overflow = numba_code.device_function("pyncclx_numba_overflow", "int32(uint64, uint64, int32, int64, int64)")
+overflow = declare("pyncclx_numba_overflow", "int32(uint64, uint64, int32, int64, int64)")
 
 
 @inline

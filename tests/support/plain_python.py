@@ -239,7 +239,7 @@ def kernels_of(machine):
     slots = _import("workspace")
     slots.PACKETS_NBYTES, slots.CHUNKS_NBYTES = PACKETS_NBYTES, CHUNKS_NBYTES
     pyncclx.device = device
-    numba_code.device_function = lambda symbol, signature: overflow
+    numba_code.device_function = lambda symbol, signature, library: overflow
     try:
         yield _import
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyncclx
-import pyncclx.device as d
+from pyncclx.device import functions
 from pyncclx.device import team as device_team
 from pyncclx.memory import layout
 from pyncclx.system.paths import CUDA_DIR
@@ -34,7 +34,7 @@ def test_python_declares_what_the_header_has() -> None:
     for returned, name, parameters in FUNCTION.findall(HEADER):
         types = [NUMBA_TYPES[parameter.split()[0]] for parameter in parameters.split(",") if parameter]
         declared[name] = f"{NUMBA_TYPES[returned]}({', '.join(types)})"
-    assert declared == d._SIGNATURES
+    assert declared == functions.SIGNATURES
 
 
 def test_every_function_says_what_it_orders() -> None:
@@ -83,7 +83,8 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     subprocess.run(["g++", *flags, include, str(source), "-o", str(program)], check=True, timeout=100)
     chosen = layout.plan(1 << 20, 7, 4)
     packed = layout.pack_team(chosen, 3, 5, 1, 2, 3, [9] * 7) + bytes(layout.PLACES.size)
-    packed += device_team.PARTS.pack(11, 12, 13, 14, *range(100, 100 + layout.MAX_RANKS))
+    state = tuple(range(100, 100 + layout.MAX_RANKS))
+    packed += device_team.pack_parts(signals=11, blocks=12, counters=13, windows=14, state=state)
     packed = packed.ljust(device_team.NBYTES, bytes(1))
     said = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
     numbers = [list(map(int, line.split())) for line in said.splitlines()]
@@ -173,7 +174,7 @@ def test_numba_links_with_every_function() -> None:
     from pyncclx.backends import nvrtc  # noqa: PLC0415
     from support import device_kernels  # noqa: PLC0415
 
-    assert {*d._SIGNATURES, "address", "pointer"} - {"size"} <= set(device_kernels.everything.__code__.co_names)
+    assert {*functions.SIGNATURES, "address", "pointer"} - {"size"} <= set(device_kernels.everything.__code__.co_names)
     u64, u8, i4, i8 = "uint64", "uint8", "int32", "int64"
     signatures = {
         device_kernels.ring: f"void({i8}, {u8}[::1], {u8}[:, ::1], {u8}[:, ::1], {i4}[::1], {i8}, {i8})",

@@ -1,0 +1,195 @@
+"""A program's own kernels in CUDA C++: compiled for this process's device, a GPU or the host device, and launched."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backends
+from ..arrays.buffers import Buffer, resolve
+from ..requests.open_receives import let_receives_leave
+from ..system import paths
+from ..team.streams import stream_for
+from .team import DeviceTeam
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase
+
+
+class Kernel:
+    """A kernel of the program's own, ready to launch; `kernel` and `kernels` make it.
+
+    Attributes
+    ----------
+    name : str
+        As it was given to `kernel`.
+    """
+
+    def __init__(self, device: backends.Device, function: Any, name: str) -> None:
+        self._device, self._function, self.name = device, function, name
+
+    def __repr__(self) -> str:
+        return f"<pyncclx.device.Kernel {self.name}>"
+
+    def __call__(self, grid: int, block: int, args: Sequence[Any], stream: Any = None) -> None:
+        """Launch the kernel.
+
+        Parameters
+        ----------
+        grid, block : int
+            Number of blocks, and of threads in each.
+        args : sequence
+            Device arrays, which become pointers; teams; NumPy scalars. Python's numbers take 8 bytes: int is for
+            ``long long``, float for ``double``.
+        stream : optional
+            CuPy's current one if left out, or PyTorch's if there is a tensor. The kernel then waits for the producers
+            of the arrays, as the communicator's calls do.
+
+        Raises
+        ------
+        ValueError
+            There is a team among the arguments, and the grid is larger than it was made for, or than what the GPU can
+            run at once: a block that waits for one that cannot begin would wait for ever.
+        TypeError, BufferError, MPI.Exception
+            An argument is none of these; a host array; a team whose communicator has been freed.
+        """
+        buffers: list[Buffer] = []
+        arguments = [self._packed(number, value, buffers) for number, value in enumerate(args)]
+        for team in (value for value in args if isinstance(value, DeviceTeam)):
+            self._check_grid(grid, block, team)
+        stream = stream_for(self._device, tuple(buffers)) if stream is None else stream
+        let_receives_leave()
+        self._device.launch_arguments(self._function, grid, block, arguments, stream)
+
+    def most_blocks(self, block: int, comm: IntraBase) -> int:
+        """Return how many blocks may wait for peers: as many as run at once on a rank's part of a GPU.
+
+        Ranks that share a GPU divide it. On the host device there is no limit. Collective at the first use of `comm`.
+
+        Parameters
+        ----------
+        block : int
+            Threads of each block.
+        comm : Intracomm
+            The communicator whose ranks the blocks wait for.
+
+        Returns
+        -------
+        int
+        """
+        return self._most_blocks(block, comm.team.layout.sharing)
+
+    def _most_blocks(self, block: int, sharing: int) -> int:
+        return self._device.most_blocks(self._function, block) // sharing
+
+    def _packed(self, number: int, value: Any, buffers: list[Buffer]) -> bytes:
+        """The bytes of a parameter; an array is added to `buffers`."""
+        if isinstance(value, np.generic):
+            return value.tobytes()
+        if isinstance(value, DeviceTeam):
+            return struct.pack("=Q", value.pointer)
+        if isinstance(value, int):
+            return struct.pack("=q" if value < 1 << 63 else "=Q", value)
+        if isinstance(value, float):
+            return struct.pack("=d", value)
+        buffers.append(resolve(value, f"{self.name}: argument {number}", writable=False, device=self._device))
+        return struct.pack("=Q", buffers[-1].address)
+
+    def _check_grid(self, grid: int, block: int, team: DeviceTeam) -> None:
+        most = self._most_blocks(block, team.sharing)
+        if grid > team.blocks:
+            raise ValueError(
+                f"{self.name}: a grid of {grid} blocks, the team was made for {team.blocks}; make it with "
+                "comm.device_team(blocks=...), or launch fewer blocks"
+            )
+        if grid > most:
+            raise ValueError(
+                f"{self.name}: a grid of {grid} blocks of {block} threads, the GPU can run {most} at once for "
+                "a rank, and one that waits may wait for one that has not begun; launch fewer"
+            )
+
+
+def kernel(source: str | Path, name: str) -> Kernel:
+    """Compile a kernel in CUDA C++ for this process's device: a GPU, or the host device.
+
+    Call it on all ranks before any of them launches. The source may include ``pyncclx.cuh``. On the host device grids
+    and blocks have one dimension, and shared memory is of fixed size. Multiplications and additions are not contracted,
+    so that results are the same on both.
+
+    Parameters
+    ----------
+    source : str or Path
+        The program's text, or the path of a file (a text without a line break is one).
+    name : str
+        Of the kernel in it: ``extern "C"``, or a C++ name such as ``"scale<float>"``.
+
+    Returns
+    -------
+    Kernel
+        To be called with grid, block and arguments.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's messages.
+
+    Examples
+    --------
+    >>> import numpy, pyncclx.device as d
+    >>> double = d.kernel('''
+    ... #include "pyncclx.cuh"
+    ... extern "C" __global__ void twice(float* x, long long n) {
+    ...     for (long long i = threadIdx.x; i < n; i += blockDim.x) x[i] *= 2;
+    ... }''', "twice")
+    >>> x = numpy.ones(5, "f4")
+    >>> double(1, 128, [x, x.size])
+    """
+    return kernels(source, name)[name]
+
+
+def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
+    """Compile several kernels of one source at once.
+
+    Parameters
+    ----------
+    source : str or Path
+        As for `kernel`.
+    *names : str
+        The kernels, each as for `kernel`.
+
+    Returns
+    -------
+    dict of str to Kernel
+        By name.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's messages.
+
+    Examples
+    --------
+    >>> import pyncclx.device as d
+    >>> made = d.kernels('''
+    ... extern "C" __global__ void one(int* x) { *x = 1; }
+    ... extern "C" __global__ void two(int* x) { *x = 2; }''', "one", "two")
+    >>> sorted(made)
+    ['one', 'two']
+    """
+    device = backends.select()
+    path = _saved(source) if isinstance(source, str) and "\n" in source else Path(source).resolve()
+    loaded = device.load(device.compile(str(path), list(names)))
+    return {name: Kernel(device, loaded[name], name) for name in names}
+
+
+def _saved(text: str) -> Path:
+    """Write a program's text to a file of the cache: compilers, and the cache of what they made, take paths."""
+    path = paths.cache_directory() / f"kernel-{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
+    if not path.exists():
+        paths.write(path, text.encode())
+    return path
