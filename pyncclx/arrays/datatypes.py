@@ -73,8 +73,10 @@ TABLE = _table(
     Datatype("short_int", "Pair<short>", 8, "pair", MPI.SHORT_INT),
 )
 
-# The host's long double has no counterpart on a GPU: such elements can be sent, never added.
+# The host's long double has no counterpart on a GPU; "bytes" are those of elements of any other type (text, dates,
+# records, 8-bit floats). Such elements can be sent, never added.
 MOVED_ONLY = _table(
+    Datatype("bytes", "", 1, "opaque", None),
     Datatype("float128", "", 16, "opaque", MPI.LONG_DOUBLE),
     Datatype("complex256", "", 32, "opaque", MPI.C_LONG_DOUBLE_COMPLEX),
     Datatype("longdouble_int", "", 32, "opaque", MPI.LONG_DOUBLE_INT),
@@ -95,7 +97,7 @@ def of(key: Any) -> Datatype:
     ----------
     key : Datatype, numpy.dtype, MPI.Datatype, torch.dtype, scalar class or str
         Strings are mpi4py's codes ("f4", "d"), the table's names and "bf16". Legacy and Fortran MPI types map
-        by size, `MPI.BYTE` and NumPy's void, structured and text kinds to bytes ("uint8").
+        by size and `MPI.BYTE` to "uint8"; NumPy's void, structured, text and date kinds to "bytes".
 
     Raises
     ------
@@ -132,7 +134,7 @@ def _remember(key: Any) -> Datatype:
     elif isinstance(key, type):
         found = _of_numpy(np.dtype(key))
     elif type(key).__module__ == "torch":
-        found = TABLE.get(str(key).removeprefix("torch."), TABLE["uint8"])
+        found = TABLE.get(str(key).removeprefix("torch."), MOVED_ONLY["bytes"])
     else:
         raise KeyError(f"cannot map {key!r} to a datatype; give an MPI datatype, or a string such as 'f4'")
     _known[key] = found
@@ -155,7 +157,7 @@ def _of_numpy(dtype: np.dtype[Any]) -> Datatype:
         raise BufferError(f"dtype {dtype.str!r} has non-native byte order; convert with .astype({dtype.name!r})")
     if dtype.hasobject:
         raise KeyError(f"cannot map {dtype!r} to a datatype; Python objects take the lower-case methods")
-    return TABLE.get(dtype.name) or MOVED_ONLY.get(dtype.name) or TABLE["uint8"]
+    return TABLE.get(dtype.name) or MOVED_ONLY.get(dtype.name) or MOVED_ONLY["bytes"]
 
 
 def _of_mpi(mpi: MPI.Datatype) -> Datatype:

@@ -105,7 +105,7 @@ def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
     if tensor.strides is not None and not is_contiguous(tensor.shape, tensor.strides, 1):
         raise not_contiguous(name, tensor.shape, tensor.strides)
     nbytes = math.prod(tensor.shape) * tensor.itemsize
-    datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or TABLE["uint8"]
+    datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or MOVED_ONLY["bytes"]
     # The export has made the current stream wait for the producer: there is no other stream to wait for.
     return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
 

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import Datatype
+from ..arrays.datatypes import MOVED_ONLY, Datatype
 from ..errors import MPIError, NotSupported
 from .user_op import Op as UserOp
+from .user_op import no_arithmetic
 
 __all__ = [
     "AVG",
@@ -139,11 +140,15 @@ def check(operation: str, op: Op, datatype: Datatype) -> None:
     ------
     MPI.Exception
         Class ERR_OP.
+    TypeError
+        Elements that the library only moves: text, dates, records and the like.
     NotSupported
         MPI would reduce it, no GPU can (long double).
     """
     if datatype.kind in op.kinds:
         return
+    if datatype is MOVED_ONLY["bytes"]:
+        raise no_arithmetic(operation)
     if datatype.kind == "opaque":
         raise NotSupported(f"{operation}: a GPU cannot compute with {datatype.name}; convert to float64 first")
     takes = ", ".join(sorted(op.kinds))

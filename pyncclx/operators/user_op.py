@@ -23,6 +23,7 @@ __all__ = ["Op", "Operator", "fitting", "named"]
 
 LONGEST_GROUP = 1024  # bytes that one thread folds at once: some hundred registers would not hold more anyway
 _WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
+_OF_BYTES = (datatypes.TABLE["uint8"], datatypes.MOVED_ONLY["bytes"])  # arrays that can hold records of any dtype
 # Whose kernels records.cu has too.
 _RECORD_FILES = ("collectives/allreduce.cu", "collectives/reduce.cu", "collectives/reduce_scatter_block.cu")
 
@@ -99,10 +100,12 @@ class Op:
             raise ValueError(f"{operation}: {self!r} reduces {dtype.name}, the arrays hold {buffer.datatype.name}")
         if getattr(getattr(buffer.owner, "dtype", None), "names", None) and self.dtype is None:
             raise ValueError(f"{operation}: the arrays hold records; give {self!r} their dtype")
+        if dtype is datatypes.MOVED_ONLY["bytes"]:
+            raise no_arithmetic(operation)
 
     def _check_records(self, operation: str, dtype: np.dtype[Any], buffer: Buffer) -> None:
         own = getattr(buffer.owner, "dtype", None)
-        same = own == dtype if getattr(own, "names", None) else buffer.datatype is datatypes.TABLE["uint8"]
+        same = own == dtype if getattr(own, "names", None) else buffer.datatype in _OF_BYTES
         if not same and buffer.datatype is not _common_type(dtype):
             held = own or buffer.datatype.name
             raise ValueError(f"{operation}: {self!r} reduces records of {dtype}; the arrays hold {held}")
@@ -194,6 +197,14 @@ def fitting(layout: Layout, template: tuple[str, ...]) -> Layout:
         raise NotSupported(f"elements of {operator.dtype.itemsize} bytes need longer chunks; set PYNCCLX_HEAP higher")
     packets = layout.slot_nbytes // group * group * 2 // PACK_NBYTES
     return dataclasses.replace(layout, slot_packets=HEADER_PACKETS + packets, chunk_nbytes=chunk)
+
+
+def no_arithmetic(operation: str) -> TypeError:
+    """The exception for arrays whose elements can be moved, but not computed with."""
+    return TypeError(
+        f"{operation}: the arrays hold text, dates, records or other elements without arithmetic here; "
+        "pass .view('i8') or the like to reduce them as numbers, or give a pyncclx.Op the dtype of records"
+    )
 
 
 def _operator(fn: Callable[..., Any], dtype: Datatype | np.dtype[Any]) -> Operator:

@@ -120,4 +120,6 @@ def _element(key: Any) -> tuple[str, int]:
     if isinstance(key, np.dtype):
         return f"|V{key.itemsize}" if key.kind == "V" else key.str, key.itemsize
     datatype = datatypes.of(key)
+    if datatype is datatypes.MOVED_ONLY["bytes"]:
+        return "|u1", 1
     return "|V2" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize

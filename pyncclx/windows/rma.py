@@ -17,6 +17,7 @@ from ..backends import Device
 from ..errors import MPIError, NotSupported
 from ..launch import kernels
 from ..operators import ops
+from ..operators.user_op import no_arithmetic
 from ..team.streams import stream_for
 from ..team.team import Team
 
@@ -152,6 +153,8 @@ def prepare(device: Device) -> None:
 
 def _template(operation: str, op: Any, origin: Buffer) -> tuple[str, str]:
     datatype = origin.datatype
+    if datatype is datatypes.MOVED_ONLY["bytes"]:
+        raise no_arithmetic(operation)
     if datatype.itemsize > kernels.MOST_ATOMIC_NBYTES:
         raise NotSupported(
             f"{operation}: {datatype.name} has {datatype.itemsize} bytes, and GPUs change at most 8 atomically; Get, "

@@ -70,9 +70,11 @@ def test_bfloat16_by_every_road():
         assert datatypes.of(key) is row
 
 
-@pytest.mark.parametrize("key", ["V2", "S1", "S5", "U3", [("a", "f4"), ("b", "i4")], ml_dtypes.float8_e4m3fn])
-def test_what_the_table_does_not_know_is_bytes(key):
-    assert datatypes.of(np.dtype(key)) is TABLE["uint8"]
+@pytest.mark.parametrize("key", ["V2", "S1", "S5", "U3", "M8[s]", [("a", "f4"), ("b", "i4")], ml_dtypes.float8_e4m3fn])
+def test_elements_of_other_types_are_bytes_without_arithmetic(key):
+    row = datatypes.of(np.dtype(key))
+    assert row is MOVED_ONLY["bytes"]
+    assert (row.itemsize, row.cxx) == (1, "")
 
 
 def test_bytes_and_characters():

@@ -27,6 +27,35 @@ def comm(request):
     communicator.Free()
 
 
+WITHOUT_ARITHMETIC = ("S1", "S4", "U1", "M8[s]", "m8[ns]", "V8", [("a", "f8"), ("b", "i4")])
+REDUCTIONS = {
+    "Allreduce": lambda c, a, op: c.Allreduce(a, a.copy(), op),
+    "in place": lambda c, a, op: c.Allreduce(MPI.IN_PLACE, a, op),
+    "Reduce": lambda c, a, op: c.Reduce(a, a.copy(), op),
+    "Reduce_scatter": lambda c, a, op: c.Reduce_scatter(a, a[:2].copy(), None, op),
+    "Reduce_scatter_block": lambda c, a, op: c.Reduce_scatter_block(a, a[:2].copy(), op),
+    "Scan": lambda c, a, op: c.Scan(a, a.copy(), op),
+    "Exscan": lambda c, a, op: c.Exscan(a, a.copy(), op),
+    "Iallreduce": lambda c, a, op: c.Iallreduce(a, a.copy(), op),
+    "Allreduce_init": lambda c, a, op: c.Allreduce_init(a, a.copy(), op),
+}
+
+
+@host_only
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", WITHOUT_ARITHMETIC, ids=str)
+def test_elements_without_arithmetic_are_not_reduced(comm, dtype, name):
+    """They can be moved, and reduced as the numbers that the caller says they are."""
+    array = np.zeros(2 * comm.size, dtype)
+    for op in (MPI.SUM, MPI.BOR, MPI.MAX, MPI.LAND):
+        refused(comm, lambda op=op: REDUCTIONS[name](comm, array, op), TypeError, "without arithmetic")
+    if array.dtype.names is None:  # for records there may be an operator
+        mine = pyncclx.Op(lambda x, y: x + y)
+        refused(comm, lambda: comm.Allreduce(array, array.copy(), mine), TypeError, "without arithmetic")
+    comm.Bcast(array)
+    comm.Allreduce(MPI.IN_PLACE, [array, MPI.BYTE], MPI.BOR)
+
+
 @pytest.fixture
 def a(comm):
     """Arrays to make mistakes with: `n` elements of float32 and friends, counts for a dynamic all-to-all."""
