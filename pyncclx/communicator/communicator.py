@@ -1,7 +1,7 @@
 """Communicators: mpi4py's whole tree of classes, with device arrays moved by GPU kernels.
 
-Ours are subclasses of mpi4py's, class by class, and every method that makes a communicator gives one of ours. What
-the operations do is in families of methods, classes that the communicators inherit. In the order of resolution a family
+Ours are subclasses of mpi4py's, class by class, and every method that makes a communicator returns one of ours. The
+operations are in families of methods, classes that the communicators inherit. In the order of resolution a family
 comes before mpi4py's class, so that its ``super()`` is mpi4py.
 """
 
@@ -36,59 +36,48 @@ __all__ = [
     "Intercomm",
     "Intracomm",
     "Topocomm",
-    "ours",
 ]
 
-_Class = TypeVar("_Class", bound=type)
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _Self = TypeVar("_Self", bound="Comm")
 
 
-def _makes_ours(owner: type[MPI.Comm], *names: str) -> Callable[[_Class], _Class]:
-    """Give a class the methods of mpi4py's class `owner` that make communicators, but let them make ours."""
+def _makes_ours(method: _Method) -> _Method:
+    """A method of mpi4py's that makes a communicator from another, as one that makes one of ours."""
 
-    def add(cls: _Class) -> _Class:
-        for name in names:
-            on_class = isinstance(vars(owner)[name], classmethod)
-            setattr(cls, name, (_class_maker if on_class else _maker)(getattr(owner, name)))
-        return cls
-
-    return add
-
-
-def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+    @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
+        made = method(self, *args, **kwargs)
         if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
-            return ours(made[0]), made[1]
-        return ours(made, self)
+            return adopt(made[0]), made[1]
+        return adopt(made, self)
 
-    return make
+    return cast(_Method, make)
 
 
-def _class_maker(original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
+def _class_makes_ours(method: _Method) -> _Method:
+    """A class method of mpi4py's that makes a communicator, as one that makes one of ours."""
+
+    @functools.wraps(method)
     def make(cls: type[MPI.Comm], *args: Any, **kwargs: Any) -> Any:
-        return ours(original(*args, **kwargs))
+        return adopt(method(*args, **kwargs))
 
-    return classmethod(make)
+    return cast(_Method, classmethod(make))
 
 
-def _told_ours(callback: Any) -> Any:
-    """A callback of MPI's, which is given communicators, as one that is given ours."""
+def _given_ours(callback: Any) -> Any:
+    """A callback of MPI's, as one whose first argument is a communicator of ours."""
     if not callable(callback):
         return callback
-    return lambda comm, *rest: callback(ours(comm), *rest)
+    return lambda comm, *rest: callback(adopt(comm), *rest)
 
 
-@_makes_ours(MPI.Comm, "Create", "Split", "Split_type", "Shrink", "Ishrink")
-@_makes_ours(MPI.Comm, "Get_parent", "Join", "fromhandle", "fromint", "f2py")
 class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
-    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return; the result is
-    there for whatever that stream does next.
+    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return; what the stream
+    does next comes after the result.
 
     Making one costs nothing: memory is allocated and kernels are compiled at the first operation on device
     arrays, which is collective over the communicator even for operations that need not be.
@@ -103,6 +92,17 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
         From the first call after a kernel has given up waiting, and from all later ones.
     """
 
+    Create = _makes_ours(MPI.Comm.Create)
+    Split = _makes_ours(MPI.Comm.Split)
+    Split_type = _makes_ours(MPI.Comm.Split_type)
+    Shrink = _makes_ours(MPI.Comm.Shrink)
+    Ishrink = _makes_ours(MPI.Comm.Ishrink)
+    Get_parent = _class_makes_ours(MPI.Comm.Get_parent)
+    Join = _class_makes_ours(MPI.Comm.Join)
+    fromhandle = _class_makes_ours(MPI.Comm.fromhandle)
+    fromint = _class_makes_ours(MPI.Comm.fromint)
+    f2py = _class_makes_ours(MPI.Comm.f2py)
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         for name, constant in _CONSTANTS.items():
             if self == constant:
@@ -112,14 +112,14 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
     def Free(self) -> None:
         """Release the communicator, and the device memory it holds. Collective.
 
-        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` makes them give the memory back.
+        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their memory.
         """
         if self not in (COMM_WORLD, COMM_SELF):
             self._leave()
         super().Free()
 
     def free(self) -> None:
-        """As `Free`, if there is something to free. COMM_WORLD and COMM_SELF give the memory back and stay usable."""
+        """As `Free`, if there is something to free. Of COMM_WORLD and COMM_SELF only the memory; they stay usable."""
         if self in (COMM_WORLD, COMM_SELF):
             self._leave()
         if all(self is not constant for constant in _CONSTANTS.values()):
@@ -131,7 +131,7 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
         super().Disconnect()
 
     def _leave(self) -> None:
-        """Nobody's kernels may still write to a lease that somebody gives back: drain, then meet."""
+        """Release the memory on the device, after all ranks' kernels that may write to it."""
         state = state_of(self)
         if state.team is not None:
             state.team.device.synchronize()
@@ -142,24 +142,21 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        # Freeing waits for all ranks. One that raises must not: the others may never come here.
+        # Freeing waits for all ranks. A rank that raises must not: the others may never come here.
         if kind is None:
             self.free()
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
-        """As mpi4py's; the callbacks are given communicators of ours."""
-        return super().Create_keyval(_told_ours(copy_fn), _told_ours(delete_fn), nopython)
+        """As mpi4py's; the callbacks get communicators of ours."""
+        return super().Create_keyval(_given_ours(copy_fn), _given_ours(delete_fn), nopython)
 
     @classmethod
     def Create_errhandler(cls, errhandler_fn: Callable[[MPI.Comm, int], None]) -> MPI.Errhandler:
-        """As mpi4py's; the callback is given communicators of ours."""
-        return super().Create_errhandler(_told_ours(errhandler_fn))
+        """As mpi4py's; the callback gets communicators of ours."""
+        return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
-@_makes_ours(MPI.Intracomm, "Create_group", "Create_from_group", "Create_intercomm", "Create_cart", "Create_graph")
-@_makes_ours(MPI.Intracomm, "Create_dist_graph", "Create_dist_graph_adjacent")
-@_makes_ours(MPI.Intracomm, "Spawn", "Spawn_multiple", "Accept", "Connect")
 class Intracomm(
     Collectives,
     BlockCollectives,
@@ -172,14 +169,27 @@ class Intracomm(
 ):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
+    Create_group = _makes_ours(MPI.Intracomm.Create_group)
+    Create_from_group = _class_makes_ours(MPI.Intracomm.Create_from_group)
+    Create_intercomm = _makes_ours(MPI.Intracomm.Create_intercomm)
+    Create_cart = _makes_ours(MPI.Intracomm.Create_cart)
+    Create_graph = _makes_ours(MPI.Intracomm.Create_graph)
+    Create_dist_graph = _makes_ours(MPI.Intracomm.Create_dist_graph)
+    Create_dist_graph_adjacent = _makes_ours(MPI.Intracomm.Create_dist_graph_adjacent)
+    Spawn = _makes_ours(MPI.Intracomm.Spawn)
+    Spawn_multiple = _makes_ours(MPI.Intracomm.Spawn_multiple)
+    Accept = _makes_ours(MPI.Intracomm.Accept)
+    Connect = _makes_ours(MPI.Intracomm.Connect)
+
 
 class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
 
-@_makes_ours(MPI.Cartcomm, "Sub")
 class Cartcomm(MPI.Cartcomm, Topocomm):
     """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
+
+    Sub = _makes_ours(MPI.Cartcomm.Sub)
 
 
 class Graphcomm(MPI.Graphcomm, Topocomm):
@@ -190,11 +200,14 @@ class Distgraphcomm(MPI.Distgraphcomm, Topocomm):
     """An `mpi4py.MPI.Distgraphcomm` whose operations also take device arrays; see `Comm`."""
 
 
-@_makes_ours(MPI.Intercomm, "Create_from_groups", "Merge")
 class Intercomm(MPI.Intercomm, Comm):
     """An `mpi4py.MPI.Intercomm` whose operations also take device arrays; see `Comm`."""
 
+    Create_from_groups = _class_makes_ours(MPI.Intercomm.Create_from_groups)
+    Merge = _makes_ours(MPI.Intercomm.Merge)
 
+
+# The special classes first.
 _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
     (MPI.Cartcomm, Cartcomm),
     (MPI.Graphcomm, Graphcomm),
@@ -220,7 +233,7 @@ def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
     return cls.__new__(cls, _CONSTANTS[name])
 
 
-def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
+def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
     if not isinstance(comm, Comm):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
@@ -232,7 +245,7 @@ def ours(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
 
 
 def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
-    """Make an mpi4py communicator one of ours: same handle, same group, and device arrays welcome.
+    """Make an mpi4py communicator one whose operations also take device arrays, with the same handle and group.
 
     Parameters
     ----------
@@ -242,8 +255,19 @@ def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
     -------
     Comm
         Of the class that fits: an `Intracomm`, a `Cartcomm`, an `Intercomm`, …
+
+    Raises
+    ------
+    TypeError
+        comm is no communicator of mpi4py's.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> x = comm.Alloc(4)
+    >>> comm.Allreduce(MPI.IN_PLACE, x)
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Comm):
         raise TypeError(f"Communicator: comm is {comm!r}; expecting an mpi4py communicator")
-    return cast(Intracomm, ours(comm))
+    return cast(Intracomm, adopt(comm))
