@@ -16,12 +16,11 @@ from mpi4py import MPI
 from ..team.state import state_of
 from .block_collectives import BlockCollectives, PrefixReductions
 from .collectives import Collectives
-from .device_teams import DeviceTeams
 from .explain import Explained
+from .extensions import Extensions
 from .neighborhood import Neighbors
 from .point_to_point import PointToPoint
 from .probes import Probes
-from .shuffles import Shuffles
 from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
 __all__ = [
@@ -161,8 +160,7 @@ class Intracomm(
     Collectives,
     BlockCollectives,
     PrefixReductions,
-    Shuffles,
-    DeviceTeams,
+    Extensions,
     StagedCollectives,
     MPI.Intracomm,
     Comm,

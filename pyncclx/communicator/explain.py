@@ -1,4 +1,4 @@
-"""`comm.explain`: how a method would run on device arrays, and why; `comm.memory_report`: who holds how much."""
+"""How a method would run on device arrays, and why (`explain`); for what memory is held (`memory_report`)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,51 @@ from ..team.state import state_of
 
 
 class Explained(MessageBase):
-    """The methods that tell of the communicator."""
+    """The methods that describe how a communicator works."""
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
-        """Say in a sentence how a method would run on device arrays. Collective at the first use.
+        """Describe in a sentence how a method would run on device arrays. Collective at the first use.
 
         Parameters
         ----------
         operation : str
             Name of the method, such as "Allreduce".
         nbytes : int
-            Of the message; where there is a block for each rank, of the longest.
+            Bytes of the message; where there is a block for each rank, of the longest.
 
         Returns
         -------
         str
             Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
             mpi4py's and nothing else) or "refused".
+
+        Raises
+        ------
+        ValueError
+            There is no such method.
+        NotSupported
+            Kernels refuse it, and `staging` is False.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> comm.explain("Allreduce", 4096).split(":")[0]
+        'native'
         """
-        if operation in MESSAGES:
-            return self._explain_message(operation, nbytes)
-        operation = blocking_form(operation)
-        if operation not in MODULES or (operation in neighbors.OPERATIONS and not isinstance(self, MPI.Topocomm)):
-            return self._explain_without_kernel(operation)
+        name = blocking_form(operation)
         try:
-            team = self.team
+            if operation in MESSAGES:
+                return self._explain_message(operation, nbytes)
+            if name in MODULES and (name not in neighbors.OPERATIONS or isinstance(self, MPI.Topocomm)):
+                return self._explain_collective(name, nbytes)
         except NotSupported as refusal:
             if not self.staging:
                 raise
-            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+            return f"staged: {name} goes through pinned host memory and MPI, because: {refusal}"
+        return self._explain_without_kernel(name)
+
+    def _explain_collective(self, operation: str, nbytes: int) -> str:
+        team = self.team
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
@@ -55,12 +71,7 @@ class Explained(MessageBase):
         return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
 
     def _explain_message(self, operation: str, nbytes: int) -> str:
-        try:
-            _ = self.endpoint
-        except NotSupported as refusal:
-            if not self.staging:
-                raise
-            return f"staged: {operation} goes through pinned host memory and MPI, because: {refusal}"
+        _ = self.endpoint  # raises NotSupported where kernels cannot send
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
         how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
@@ -83,17 +94,28 @@ class Explained(MessageBase):
         )
 
     def memory_report(self) -> dict[str, int]:
-        """Bytes of device memory that this process holds for communication, by holder.
+        """Bytes of device memory that this process holds for communication, by purpose.
 
         Returns
         -------
-        dict
-            "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            "this communicator": its lease; "windows": what `Alloc` has given; "packed": copies of what derived
-            datatypes name, and of results on their way; "messages": what short messages are copied to, shared by all
-            communicators; "shuffles": rows and workspaces of token shuffles; "device teams": signals and barriers of
-            the program's own kernels, and the workspace of collectives in Python. All 0 before the first operation on
-            device arrays.
+        dict of str to int
+            All 0 before the first operation on device arrays.
+
+            * "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
+            * "this communicator": its lease of the heap;
+            * "windows": arrays of `Alloc`;
+            * "packed": copies of what derived datatypes describe, and results that are moved once more;
+            * "messages": what short messages are copied to, shared by all communicators;
+            * "shuffles": rows and workspaces of token shuffles;
+            * "device teams": signals and barriers of the program's own kernels, and the workspace of collectives in
+              Python.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x = comm.Alloc(1024)
+        >>> comm.memory_report()["windows"] >= 4096
+        True
         """
         team = state_of(self).team
         mine = {

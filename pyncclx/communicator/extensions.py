@@ -1,0 +1,111 @@
+"""What intracommunicators have beyond MPI's methods: token shuffles, and teams for a program's own kernels."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, cast
+
+from mpi4py import MPI
+
+from ..device.team import DeviceTeam
+from ..team.base import IntraBase
+from ..tokens.shuffle import TokenShuffle
+
+
+class Extensions(IntraBase):
+    """Methods that make what a program uses for more than one operation."""
+
+    def Create_token_shuffle(
+        self,
+        num_experts: int,
+        capacity: int,
+        hidden: int,
+        dtype: Any = "bfloat16",
+        *,
+        k: int,
+        max_tokens: int,
+        rows_dtype: Any = None,
+        layout: str = "expert",
+        overflow: str = "raise",
+        placement: Any = None,
+        blocks: int | None = None,
+    ) -> TokenShuffle:
+        """Make what moves tokens to the ranks of their experts, and the results back. Collective.
+
+        Parameters
+        ----------
+        num_experts, capacity, hidden, dtype, k, max_tokens, rows_dtype, layout, overflow, placement, blocks
+            As of `pyncclx.TokenShuffle`; the same on all ranks.
+
+        Returns
+        -------
+        TokenShuffle
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, CollectiveMismatch
+            On all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> with comm.Create_token_shuffle(num_experts=4, capacity=64, hidden=16, k=2, max_tokens=8) as shuffle:
+        ...     print(shuffle.local_experts)
+        [0, 1, 2, 3]
+        """
+        return TokenShuffle(
+            self,
+            num_experts,
+            capacity,
+            hidden,
+            dtype,
+            k=k,
+            max_tokens=max_tokens,
+            rows_dtype=rows_dtype,
+            layout=layout,
+            overflow=overflow,
+            placement=placement,
+            blocks=blocks,
+        )
+
+    def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
+        """Make what a program's own kernels need to communicate: the first argument of the device functions.
+
+        They are in the header ``pyncclx.cuh`` (see `include_path`), and for Numba in `pyncclx.device`. Collective,
+        with the same numbers on all ranks.
+
+        Parameters
+        ----------
+        signals : int
+            64-bit words of each rank that its peers can set, and that its kernels can wait for; 0 at first.
+        blocks : int
+            The largest grid whose blocks use barriers between ranks.
+        counters : int
+            Of the blocks of a grid that meet in one kernel.
+
+        Returns
+        -------
+        DeviceTeam
+            Its `pointer` is for kernels. It lasts until the communicator is freed. Kernels can reach all arrays that
+            `Alloc` returned before they are launched.
+
+        Raises
+        ------
+        ValueError
+            On all ranks: a number is negative, or not the same everywhere.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> team = comm.device_team(signals=8, blocks=4)
+        """
+        numbers = tuple(operator.index(number) for number in (signals, blocks, counters))
+        everywhere = MPI.Comm.allgather(self, numbers)
+        if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
+            of_ranks = "; ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everywhere))
+            raise ValueError(
+                "device_team: signals, blocks and counters are the same numbers on all ranks, none of them negative; "
+                f"got {of_ranks}"
+            )
+        signals, blocks, counters = numbers
+        return DeviceTeam(cast(MPI.Intracomm, self), self.team, signals, blocks, counters)
