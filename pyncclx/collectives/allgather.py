@@ -10,7 +10,8 @@ from ..arrays.buffers import on_host, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, check_fits, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import REDUCE, Layout
+from ..memory.layout import Layout
+from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .ladders import as_spans
@@ -58,7 +59,7 @@ def allgather(
         operation="Allgather",
         choose=choose,
         sized=(nbytes,),
-        arguments=REDUCE.pack(address, recv.address, nbytes, 0),
+        arguments=MoveArgs(send=address, recv=recv.address, nbytes=nbytes).pack(),
         buffers=(send, recv),
         signature=(nbytes,),
         empty=nbytes == 0,

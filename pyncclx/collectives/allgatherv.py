@@ -11,7 +11,7 @@ from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, check_fits, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from .blocks import pack, resolve_blocks
+from .blocks import pack_blocks, resolve_blocks
 from .ladders import as_spans
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
         send = resolve(sendbuf, "Allgatherv: sendbuf", writable=False, device=backends.select())
         address = send.address
         check_fits("Allgatherv", send.nbytes, mine)
-    arguments = pack(address, blocks.buffer.address, mine, 0, blocks)
+    arguments = pack_blocks(blocks, send=address, recv=blocks.buffer.address, nbytes=mine)
     longest, buffers = max(blocks.nbytes), (send, blocks.buffer)
     return Call(
         operation="Allgatherv",

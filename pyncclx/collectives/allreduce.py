@@ -11,7 +11,8 @@ from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..launch.call import Call, check_equal, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import REDUCE, Layout
+from ..memory.layout import Layout
+from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
 from ..operators import ops
 from .ladders import BESIDE_WINDOWS_NBYTES, FEW_FOLD, Rung, climb, half_of_lines, in_lines, pipeline
@@ -56,7 +57,7 @@ def allreduce(
         choose=choose,
         sized=(nbytes, algorithm),
         template=template,
-        arguments=REDUCE.pack(send.address, recv.address, nbytes, 0),
+        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
         buffers=(send, recv),
         signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
         empty=nbytes == 0,

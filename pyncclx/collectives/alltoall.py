@@ -11,7 +11,8 @@ from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
 from ..launch.call import Call, check_fits, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import REDUCE, Layout
+from ..memory.layout import Layout
+from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
 from .ladders import as_spans
@@ -58,7 +59,7 @@ def alltoall(
         operation="Alltoall",
         choose=choose,
         sized=(nbytes,),
-        arguments=REDUCE.pack(send.address, recv.address, nbytes, 0),
+        arguments=MoveArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
         buffers=(send, recv),
         signature=(nbytes,),
         empty=nbytes == 0,

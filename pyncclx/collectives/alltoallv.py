@@ -14,7 +14,8 @@ from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import ALLTOALLV, FIXED, NO_ROWS, Layout, pack_rows
+from ..memory.layout import Layout
+from ..memory.parameters import FIXED, AlltoallvArgs
 from ..numba_kernels import calls as numba
 from .alltoallv_options import IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
@@ -35,10 +36,10 @@ class Rows(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The device arrays of the dynamic form beside the two buffers, in the order of `ALLTOALLV`."""
+    """The device arrays of the dynamic form beside the two buffers."""
 
-    counts: Buffer
-    displs: Buffer | None
+    send_counts: Buffer
+    send_displs: Buffer | None
     recv_counts: Buffer | None
     recv_displs: Buffer | None
     total: Buffer | None
@@ -88,8 +89,18 @@ def in_bytes(send: Buffer, recv: Buffer, *rows: list[int]) -> bytes:
 
     `rows`: send counts, send displacements, receive counts, receive displacements.
     """
-    numbers = ALLTOALLV.pack(send.address, recv.address, 1, send.nbytes, 0, 0, 0, 0, 0, 0, 0, 0, FIXED, 0)
-    return numbers + pack_rows(*rows)
+    send_counts, send_displs, recv_counts, recv_displs = rows
+    return AlltoallvArgs(
+        send=send.address,
+        recv=recv.address,
+        row_nbytes=1,
+        send_rows=send.nbytes,
+        placement=FIXED,
+        fixed_send_counts=send_counts,
+        fixed_send_displs=send_displs,
+        fixed_recv_counts=recv_counts,
+        fixed_recv_displs=recv_displs,
+    ).pack()
 
 
 def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Call:
@@ -101,19 +112,26 @@ def _dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, wanted: Wanted) -> Cal
     _check_apart(arrays, segments, layout)
     sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, layout)
     _check_rows(sent, received, layout)
-    numbers = (
-        *(send.address, recv.address, sent.nbytes, sent.number, wanted.rows_of(received.number), received.number),
-        *[0 if buffer is None else buffer.address for buffer in arrays],
-        *(PLACEMENTS[layout], wanted.drops),
+    addresses = {name: buffer.address for name, buffer in arrays._asdict().items() if buffer is not None}
+    arguments = AlltoallvArgs(
+        send=send.address,
+        recv=recv.address,
+        row_nbytes=sent.nbytes,
+        send_rows=sent.number,
+        capacity=wanted.rows_of(received.number),
+        slot_rows=received.number,
+        **addresses,
+        placement=PLACEMENTS[layout],
+        drop=wanted.drops,
     )
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
     if segments is not None:
         if wanted.algorithm is not None:
             raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
-        return segments_call(comm, numbers, buffers, segments, (layout, sent.nbytes))
+        return segments_call(comm, arguments, buffers, segments, (layout, sent.nbytes))
     if numba.wanted(wanted.algorithm):
-        return numba.alltoallv(comm, numbers, buffers, (layout, sent.nbytes))
-    return _call(ALLTOALLV.pack(*numbers) + NO_ROWS, buffers, (layout, sent.nbytes))
+        return numba.alltoallv(comm, arguments, buffers, (layout, sent.nbytes))
+    return _call(arguments.pack(), buffers, (layout, sent.nbytes))
 
 
 def _resolve(sendbuf: Any, recvbuf: Any, wanted: Wanted, size: int, device: Any) -> tuple[Buffer, Buffer, Arrays]:

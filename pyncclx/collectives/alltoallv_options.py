@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from ..memory.layout import PACKED, PLACED, SENDER, SLOTS
+from ..memory.parameters import PACKED, PLACED, SENDER, SLOTS
 from ..numba_kernels import calls as numba
 
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}

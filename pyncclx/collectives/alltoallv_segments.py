@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ..arrays.buffers import Buffer, resolve
 from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.choice import Choice
-from ..memory.layout import ALLTOALLV, NO_ROWS, Layout
+from ..memory.cstruct import I64, U64, CStruct
+from ..memory.layout import Layout
+from ..memory.parameters import AlltoallvArgs
 from ..team.team import OPERATIONS, Plan, Team
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-SEGMENTS = struct.Struct("=3Q2q7Q")  # SegmentsArgs of cuda/collectives/alltoallv_segments.cu after its AlltoallvArgs
 WORD_NBYTES = 8
+
+_Ways = Annotated[Sequence[int], "2Q"]
+
+
+@dataclass(slots=True, kw_only=True)
+class SegmentsArgs(CStruct):
+    """`SegmentsArgs` of cuda/collectives/alltoallv_segments.cu after its AlltoallvArgs."""
+
+    lengths: U64
+    ids: U64
+    all_lengths: U64
+    segments: I64
+    ids_count: I64
+    words: _Ways
+    ends: _Ways
+    begins: _Ways
+    ranges: U64
 
 
 class Segments(NamedTuple):
@@ -69,23 +88,32 @@ def read_segments(segments: Any, size: int, device: Any) -> Segments:
 
 def segments_call(
     comm: Intracomm,
-    numbers: tuple[int, ...],
+    rows: AlltoallvArgs,
     buffers: tuple[Buffer, ...],
     segments: Segments,
     signature: tuple[Any, ...],
 ) -> Call:
-    """The call. `numbers`: what the kernels are told before the segments, as in `ALLTOALLV`."""
+    """The call. `rows`: the kernels' arguments without segments."""
     size, count = comm.size, segments.number
-    if numbers[3] >= 1 << 32:
-        raise NotSupported(f"Alltoallv: sendbuf has {numbers[3]} rows; in segments below 2**32 are possible")
+    if rows.send_rows >= 1 << 32:
+        raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; in segments below 2**32 are possible")
     table = size * count * WORD_NBYTES
     lengths = (table, table, table, table, count * WORD_NBYTES, table, 2 * size * WORD_NBYTES)  # words, ends, begins
     address = comm.team.scratch(sum(lengths))
     tables = [address + sum(lengths[:i]) for i in range(len(lengths))]
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
-    addresses = [0 if buffer is None else buffer.address for buffer in arrays]
-    own = SEGMENTS.pack(*addresses, count, segments.ids.count, *tables)
-    arguments = ALLTOALLV.pack(*numbers) + NO_ROWS + own
+    own = SegmentsArgs(
+        lengths=segments.lengths.address,
+        ids=segments.ids.address,
+        all_lengths=0 if segments.all_lengths is None else segments.all_lengths.address,
+        segments=count,
+        ids_count=segments.ids.count,
+        words=tables[0:2],
+        ends=tables[2:4],
+        begins=tables[4:6],
+        ranges=tables[6],
+    )
+    arguments = rows.pack() + own.pack()
 
     def list_segments(team: Team, stream: Any) -> None:
         function = team.functions[("list_segments",)]

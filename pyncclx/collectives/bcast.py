@@ -10,7 +10,8 @@ from ..arrays.buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
 from ..launch.call import Call, check_root
 from ..launch.choice import Choice
-from ..memory.layout import REDUCE, Layout
+from ..memory.layout import Layout
+from ..memory.parameters import MoveArgs
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
 from .ladders import Rung, as_chunks, chain, climb, in_lines
 
@@ -59,7 +60,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         operation="Bcast",
         choose=choose,
         sized=(nbytes, algorithm),
-        arguments=REDUCE.pack(buffer.address, buffer.address, nbytes, root),
+        arguments=MoveArgs(send=buffer.address, recv=buffer.address, nbytes=nbytes, root=root).pack(),
         buffers=(buffer,),
         signature=(nbytes, root, algorithm),
         empty=nbytes == 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -11,9 +11,15 @@ from .. import backends
 from ..arrays.buffers import Buffer, on_host, resolve, resolve_vector, where
 from ..errors import MPIError, NotSupported
 from ..launch.call import is_in_place
-from ..memory.layout import MAX_RANKS, pack_rows
+from ..memory.parameters import EachRankU64, ReduceArgs
 
-BLOCKS = struct.Struct("=QQQi4x")  # BlocksArgs of cuda/exchange/blocks.cuh after its Team, without its two rows
+
+@dataclass(slots=True, kw_only=True)
+class BlocksArgs(ReduceArgs):
+    """`BlocksArgs` of cuda/exchange/blocks.cuh after its Team."""
+
+    nbytes_of: EachRankU64 = ()
+    begin_of: EachRankU64 = ()
 
 
 class Blocks(NamedTuple):
@@ -28,16 +34,12 @@ class Blocks(NamedTuple):
         return self.buffer.address + self.begins[rank]
 
 
-_NO_ROWS = bytes(2 * 8 * MAX_RANKS)
-
-
-def pack(send: int, recv: int, nbytes: int, root: int, blocks: Blocks | None = None) -> bytes:
-    """The bytes of a `BlocksArgs` after its Team; without blocks where only root has them.
-
-    `nbytes` is that of the block in the other buffer, the one that has a single block.
-    """
-    rows = pack_rows(blocks.nbytes, blocks.begins) if blocks else _NO_ROWS
-    return BLOCKS.pack(send, recv, nbytes, root) + rows
+def pack_blocks(blocks: Blocks | None, *, send: int, recv: int, nbytes: int, root: int = 0) -> bytes:
+    """Pack a `BlocksArgs`. `blocks` is None on ranks without them; `nbytes` is that of the other buffer's one block."""
+    args = BlocksArgs(send=send, recv=recv, nbytes=nbytes, root=root)
+    if blocks is not None:
+        args.nbytes_of, args.begin_of = blocks.nbytes, blocks.begins
+    return args.pack()
 
 
 def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:

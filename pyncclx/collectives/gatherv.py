@@ -11,7 +11,7 @@ from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, check_root, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from .blocks import check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
+from .blocks import check_room, pack_blocks, resolve_blocks, resolve_elsewhere, rooted_on_host
 from .ladders import as_announced, most_of
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[
     """The buffers in use, and what the kernel is told."""
     if comm.rank != root:
         send = resolve_elsewhere(comm, sendbuf, "Gatherv", "sendbuf")
-        return (send,), pack(send.address, send.address, send.nbytes, root)
+        return (send,), pack_blocks(None, send=send.address, recv=send.address, nbytes=send.nbytes, root=root)
     blocks = resolve_blocks(comm, recvbuf, "Gatherv", "recvbuf")
     recv = blocks.buffer
     if is_in_place(sendbuf):
-        return (recv,), pack(blocks.address(root), recv.address, blocks.nbytes[root], root, blocks)
+        nbytes = blocks.nbytes[root]
+        return (recv,), pack_blocks(blocks, send=blocks.address(root), recv=recv.address, nbytes=nbytes, root=root)
     send = resolve(sendbuf, "Gatherv: sendbuf", writable=False, device=backends.select())
     check_room("Gatherv", send.nbytes, blocks.nbytes[root])
-    return (send, recv), pack(send.address, recv.address, send.nbytes, root, blocks)
+    return (send, recv), pack_blocks(blocks, send=send.address, recv=recv.address, nbytes=send.nbytes, root=root)

@@ -13,7 +13,8 @@ from ..arrays.datatypes import Datatype
 from ..errors import MPIError
 from ..launch.call import Call, check_equal, check_root, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import PACK_NBYTES, REDUCE, Layout
+from ..memory.layout import PACK_NBYTES, Layout
+from ..memory.parameters import ReduceArgs
 from ..operators import ops, user_op
 from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, climb, in_lines, pipeline
 
@@ -72,7 +73,7 @@ def reduce(
         choose=choose,
         sized=(send.nbytes, algorithm, can_chain(comm.size, root, send.datatype, template)),
         template=template,
-        arguments=REDUCE.pack(send.address, recv.address, send.nbytes, root),
+        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes, root=root).pack(),
         buffers=(send, recv),
         signature=(send.count, send.datatype.name, reduction.name, root, algorithm),
         empty=send.nbytes == 0,

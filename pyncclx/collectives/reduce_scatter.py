@@ -17,7 +17,7 @@ from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..operators import ops
 from ..team.team import Plan, Team
-from .blocks import Blocks, blocks_of, pack
+from .blocks import Blocks, blocks_of, pack_blocks
 from .ladders import ONE_SHOT_NBYTES, by_length
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def reduce_scatter(
         choose=choose,
         sized=(longest, algorithm),
         template=template,
-        arguments=pack(send.address, result.address, 0, 0, blocks),
+        arguments=pack_blocks(blocks, send=send.address, recv=result.address, nbytes=0),
         buffers=(send, result),
         signature=(*blocks.nbytes, datatype.name, reduction.name, algorithm),
         empty=longest == 0,

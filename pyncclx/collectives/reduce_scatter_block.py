@@ -11,7 +11,8 @@ from .. import backends
 from ..arrays.buffers import Buffer, on_host, resolve
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import PACK_NBYTES, REDUCE, Layout
+from ..memory.layout import PACK_NBYTES, Layout
+from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from .ladders import FEW_FOLD, ONE_SHOT_NBYTES, Rung, climb, in_lines, pipeline
 
@@ -47,7 +48,7 @@ def reduce_scatter_block(
         choose=choose,
         sized=(send.nbytes, algorithm),
         template=template,
-        arguments=REDUCE.pack(send.address, recv.address, send.nbytes, 0),
+        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes).pack(),
         buffers=(send, recv),
         signature=(send.count, send.datatype.name, reduction.name, algorithm),
         empty=send.nbytes == 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,25 @@ from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..launch.call import Call, check_equal, is_in_place
 from ..launch.choice import Choice
+from ..memory.cstruct import I32
 from ..memory.layout import Layout
+from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from .ladders import by_length
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-SCAN = struct.Struct("=QQQi4xi4x")  # ScanArgs of cuda/collectives/scan.cu after its Team
-
 # One shot sends the vector size - 1 times from rank 0, two shots about twice.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanArgs(ReduceArgs):
+    """`ScanArgs` of cuda/collectives/scan.cu after its Team."""
+
+    exclusive: I32
 
 
 @lru_cache  # the same few sizes come again and again
@@ -54,7 +61,9 @@ def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str |
         choose=choose,
         sized=(recv.nbytes, algorithm),
         template=ops.template(operation, reduction, recv),
-        arguments=SCAN.pack(send.address, recv.address, recv.nbytes, 0, int(operation == "Exscan")),
+        arguments=ScanArgs(
+            send=send.address, recv=recv.address, nbytes=recv.nbytes, exclusive=operation == "Exscan"
+        ).pack(),
         buffers=(send, recv),
         signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
         empty=recv.nbytes == 0,

@@ -10,7 +10,8 @@ from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, check_fits, check_root, is_in_place
 from ..launch.choice import Choice
-from ..memory.layout import REDUCE, Layout
+from ..memory.layout import Layout
+from ..memory.parameters import MoveArgs
 from .blocks import resolve_elsewhere, rooted_on_host
 from .ladders import as_spans
 
@@ -32,7 +33,7 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     root = check_root(comm, "Scatter", root)
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
     nbytes = recv.nbytes
-    arguments = REDUCE.pack(send.address, address, nbytes, root)
+    arguments = MoveArgs(send=send.address, recv=address, nbytes=nbytes, root=root).pack()
     return Call(
         operation="Scatter",
         choose=choose,

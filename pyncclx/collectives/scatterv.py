@@ -11,7 +11,7 @@ from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, check_root, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from .blocks import check_room, pack, resolve_blocks, resolve_elsewhere, rooted_on_host
+from .blocks import check_room, pack_blocks, resolve_blocks, resolve_elsewhere, rooted_on_host
 from .ladders import as_announced, most_of
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[
     """The buffers in use, and what the kernel is told."""
     if comm.rank != root:
         recv = resolve_elsewhere(comm, recvbuf, "Scatterv", "recvbuf")
-        return (recv,), pack(recv.address, recv.address, recv.nbytes, root)
+        return (recv,), pack_blocks(None, send=recv.address, recv=recv.address, nbytes=recv.nbytes, root=root)
     blocks = resolve_blocks(comm, sendbuf, "Scatterv", "sendbuf")
     send = blocks.buffer
     if is_in_place(recvbuf):
-        return (send,), pack(send.address, blocks.address(root), blocks.nbytes[root], root, blocks)
+        nbytes = blocks.nbytes[root]
+        return (send,), pack_blocks(blocks, send=send.address, recv=blocks.address(root), nbytes=nbytes, root=root)
     recv = resolve(recvbuf, "Scatterv: recvbuf", writable=True, device=backends.select())
     check_room("Scatterv", blocks.nbytes[root], recv.nbytes)
-    return (send, recv), pack(send.address, recv.address, recv.nbytes, root, blocks)
+    return (send, recv), pack_blocks(blocks, send=send.address, recv=recv.address, nbytes=recv.nbytes, root=root)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..arrays.readers import in_c_order
+from ..backends.numba_code import MOST_ARRAYS
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
+from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..operators import row_transform
 from .ladders import as_spans
@@ -20,7 +23,16 @@ from .ladders import as_spans
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-ARGUMENTS = struct.Struct("=QQQq4Q")  # TransformedArgs of cuda/collectives/transformed.cu after its Team
+
+@dataclass(slots=True, kw_only=True)
+class TransformedArgs(CStruct):
+    """`TransformedArgs` of cuda/collectives/transformed.cu after its Team."""
+
+    send: U64
+    recv: U64
+    nbytes: U64  # of a rank's block of recv
+    columns: I64  # elements of a row of send
+    arrays: Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of the transform's arrays
 
 
 @lru_cache  # the same few sizes come again and again
@@ -64,7 +76,9 @@ def transformed(
         choose=choose,
         sized=(nbytes, f"{operation.lower()}_transformed"),
         template=applied.template,
-        arguments=ARGUMENTS.pack(send.address, recv.address, nbytes, columns, *applied.addresses),
+        arguments=TransformedArgs(
+            send=send.address, recv=recv.address, nbytes=nbytes, columns=columns, arrays=applied.addresses
+        ).pack(),
         buffers=(send, *applied.buffers, recv),
         signature=(nbytes, *types, applied.name),
         empty=nbytes == 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,28 @@ from mpi4py import MPI
 
 from ..errors import MPIError
 from ..memory import layout
+from ..memory.cstruct import U64, CStruct
+from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
 from ..memory.symmetric import Window, allocate_window
 from ..team import device_errors
 from ..team.team import OPERATIONS, Team
 
-_PARTS = struct.Struct(f"=QQQQ{layout.MAX_RANKS}Q")  # DeviceTeam after its Team
-WINDOWS_OFFSET = layout.TEAM.size + layout.PLACES.size + 24  # DeviceTeam::windows
+
+@dataclass(slots=True, kw_only=True)
+class DeviceTeamStruct(CStruct):
+    """`DeviceTeam` of cuda/device/team.cuh after its Team."""
+
+    signals: U64
+    blocks: U64
+    counters: U64
+    windows: U64 = 0  # set by `DeviceTeam.add_windows`
+    state: EachRankU64  # every rank's memory of this team, as mapped here
+
+
 LINE = 128  # SignalWord, BarrierWords, CounterWords
-NBYTES = -(-(layout.TEAM.size + layout.PLACES.size + _PARTS.size) // LINE) * LINE  # DeviceTeam
-
-
-def pack_parts(*, signals: int, blocks: int, counters: int, windows: int, state: tuple[int, ...]) -> bytes:
-    """The bytes of a DeviceTeam of C++ after its Team; `windows` and `state` are addresses."""
-    padding = [0] * (layout.MAX_RANKS - len(state))
-    return _PARTS.pack(signals, blocks, counters, windows, *state, *padding)
+_PARTS_OFFSET = TeamStruct.sizeof() + len(NO_PLACES)
+WINDOWS_OFFSET = _PARTS_OFFSET + DeviceTeamStruct.offsets()["windows"]
+NBYTES = -(-(_PARTS_OFFSET + DeviceTeamStruct.sizeof()) // LINE) * LINE  # DeviceTeam
 
 
 class DeviceTeam:
@@ -68,10 +77,9 @@ class DeviceTeam:
         self._words = self._window.memory.nbytes // 8
         self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
         self._tables: list[Any] = []  # of the windows; a kernel may still read an earlier one
-        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)][False] + bytes(layout.PLACES.size)
-        state = tuple(self._window.bases)
-        parts = pack_parts(signals=signals, blocks=blocks, counters=counters, windows=0, state=state)
-        self._write(0, packed + parts)
+        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)][False] + NO_PLACES
+        parts = DeviceTeamStruct(signals=signals, blocks=blocks, counters=counters, state=self._window.bases)
+        self._write(0, packed + parts.pack())
         self.add_windows()
         team.device_teams.append(self)
 

@@ -1,14 +1,10 @@
-"""What lies where in a lease, and the bytes that tell a kernel (twin of cuda/protocol/layout.cuh)."""
+"""What lies where in a lease (twin of cuda/protocol/layout.cuh)."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from functools import cache
 
 from ..tuning import Limits
-
-PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement of cuda/protocol/layout.cuh
 
 MAX_RANKS = 16
 RINGS = 2
@@ -24,18 +20,12 @@ ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at o
 MOST_CHUNK = 84 << 10  # divided by the peers: more memory is slower, for it does not stay in the cache
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
 
-TEAM = struct.Struct(f"=iiIIIIIIQQQQQQ{MAX_RANKS}Q")  # Team without its places
-PLACES = struct.Struct("=QQQQ")  # Team::send and recv: number of the window + 1, where that begins
-NO_PLACES = bytes(PLACES.size)
 WATCH = (  # Watch: one 64-bit word each
     *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
     *("overflow", "source", "wanted", "capacity"),
 )
 FAILURE, OVERFLOW = WATCH.index("failure"), WATCH.index("overflow")
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
-REDUCE = struct.Struct("=QQQi4x")  # ReduceArgs and MoveArgs after their Team: send, recv, nbytes, root
-ALLTOALLV = struct.Struct("=QQqqqqQQQQQQii")  # AlltoallvArgs after its Team, without its four rows
-NO_ROWS = bytes(4 * 8 * MAX_RANKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,50 +106,3 @@ def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layou
     if lines:  # they can be done without
         return plan(nbytes, size, max_channels, lines=False)
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
-
-
-@cache
-def _row(size: int) -> struct.Struct:
-    return struct.Struct(f"={size}q{8 * (MAX_RANKS - size)}x")
-
-
-def pack_rows(*rows: list[int]) -> bytes:
-    """Rows of one 64-bit number for each rank, each with room for `MAX_RANKS`."""
-    return b"".join([_row(len(row)).pack(*row) for row in rows])
-
-
-def pack_windows(windows: list[tuple[int, ...]]) -> bytes:
-    """The table that `Team::windows` points to: of each window every rank's address."""
-    padded = [address for bases in windows for address in (*bases, *[0] * (MAX_RANKS - len(bases)))]
-    return struct.pack(f"={len(padded)}Q", *padded)
-
-
-def pack_team(
-    layout: Layout,
-    rank: int,
-    operation: int,
-    timeout_ns: int,
-    watch_address: int,
-    windows_address: int,
-    bases: list[int],
-    early: bool = False,
-) -> bytes:
-    """The bytes of a `Team`: what every kernel of a communicator is told."""
-    padded = bases + [0] * (MAX_RANKS - len(bases))
-    return TEAM.pack(
-        rank,
-        layout.size,
-        operation,
-        layout.channels,
-        layout.slot_packets,
-        layout.chunk_nbytes,
-        layout.slot_rows,
-        early,
-        layout.lines_offset,
-        layout.packets_offset,
-        layout.rings_offset,
-        timeout_ns,
-        watch_address,
-        windows_address,
-        *padded,
-    )

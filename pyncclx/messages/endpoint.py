@@ -15,6 +15,7 @@ from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
 from ..memory import layout
+from ..memory.parameters import NO_PLACES, TeamStruct
 from ..requests.open_receives import LOCK
 from ..system import settings
 from ..team.kernel_errors import ABORTED
@@ -58,7 +59,10 @@ class Endpoint:
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
-            name: layout.pack_team(alone, 0, number, timeout_ns, self.watch.address, 0, [header]) + layout.NO_PLACES
+            name: TeamStruct.of(
+                alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=self.watch.address, base=[header]
+            ).pack()
+            + NO_PLACES
             for number, name in enumerate(OPERATIONS)
         }
         self._readers: set[int] = set()  # ranks of those that are known

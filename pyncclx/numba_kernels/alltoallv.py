@@ -19,7 +19,8 @@ from numba import cuda
 
 from .. import device as d
 from ..device.functions import declare
-from ..memory.layout import MAX_RANKS, PLACED, SENDER, SLOTS
+from ..memory.layout import MAX_RANKS
+from ..memory.parameters import PLACED, SENDER, SLOTS
 from ..team.kernel_errors import BAD_COUNTS
 from .exchange import (
     after,

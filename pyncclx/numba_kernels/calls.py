@@ -9,6 +9,7 @@ from ..arrays.buffers import Buffer
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
+from ..memory.parameters import AlltoallvArgs
 from .compiled import PREFIX, check_aligned, function_of, pack, template
 from .workspace import BLOCKS, packet_nbytes, workspace_of
 
@@ -126,14 +127,14 @@ def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tu
 
 
 def alltoallv(
-    comm: Intracomm, numbers: tuple[int, ...], buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
+    comm: Intracomm, arguments: AlltoallvArgs, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
 ) -> Call:
-    """See `Intracomm.Alltoallv` with counts on the device; `numbers` are those of AlltoallvArgs up to its `drop`."""
+    """See `Intracomm.Alltoallv` with counts on the device."""
     return Call(
         operation="Alltoallv",
         choose=choose_alltoallv,
         sized=(0, NAME),
-        arguments=pack(workspace_of(comm, "Alltoallv"), *numbers),
+        arguments=pack(workspace_of(comm, "Alltoallv"), *arguments.numbers()),
         buffers=buffers,
         signature=(*signature, NAME),
         load=function_of,

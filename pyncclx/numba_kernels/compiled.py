@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pickle
-import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..arrays.buffers import Buffer
 from ..backends import Function, numba_code
 from ..errors import NotSupported
 from ..launch import kernels
+from ..memory.cstruct import U64, CStruct
 from ..system.paths import cache_directory, sources_digest, write
 from ..team.team import Team
 from .workspace import Workspace
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 PREFIX = "numba_"  # of the kernels' names
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 WORDS = 16  # arguments of a kernel
-ARGUMENTS = struct.Struct(f"=QQ{WORDS}q")  # NumbaArgs of cuda/numba_kernels/numba_collective.cu after its Team
 
 #: What folds two elements, by the operator's name; written so that the bits are those of cuda/elements/reduce_ops.cuh.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -39,9 +39,18 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
 
+@dataclass(slots=True, kw_only=True)
+class NumbaArgs(CStruct):
+    """`NumbaArgs` of cuda/numba_kernels/numba_collective.cu after its Team."""
+
+    device_team: U64
+    workspace: U64
+    words: Annotated[Sequence[int], f"{WORDS}q"]  # the arguments of the Python function
+
+
 def pack(workspace: Workspace, *words: int) -> bytes:
     """The bytes of a kernel's arguments after its Team."""
-    return ARGUMENTS.pack(workspace.team.pointer, workspace.address, *words, *[0] * (WORDS - len(words)))
+    return NumbaArgs(device_team=workspace.team.pointer, workspace=workspace.address, words=words).pack()
 
 
 def template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:

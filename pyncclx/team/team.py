@@ -18,6 +18,7 @@ from ..backends import Device, Event, Function, Repeated, Upload, Watch
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap, process_heap
+from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.symmetric import Window
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from . import device_errors, kernel_errors, members
@@ -146,11 +147,22 @@ class Team:
     def pack(self) -> None:
         """Pack what kernels are told of the team from now on."""
         timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
-        told = timeout_ns, self.watch.address, self.windows.table, self.bases
-        self.packed = [  # for each operation, [not launched early, launched early]
-            [layout.pack_team(self.layout, self.rank, number, *told, early) for early in (False, True)]
-            for number in range(len(OPERATIONS))
-        ]
+
+
+        def packed(operation: int, early: bool) -> bytes:
+            return TeamStruct.of(
+                self.layout,
+                rank=self.rank,
+                operation=operation,
+                timeout_ns=timeout_ns,
+                watch=self.watch.address,
+                windows=self.windows.table,
+                base=self.bases,
+                early=early,
+            ).pack()
+
+        # for each operation, [not launched early, launched early]
+        self.packed = [[packed(number, early) for early in (False, True)] for number in range(len(OPERATIONS))]
         self.known: dict[Hashable, Known] = {}  # calls that came before, by the keys of their arguments
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
@@ -214,7 +226,7 @@ class Team:
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
         """All of the kernel's parameter."""
-        places = self.windows.places(buffers) if self.layout.windows else layout.NO_PLACES
+        places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
         return self.packed[plan.number][plan.early] + places + arguments
 
     def enqueue(

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Device, Upload
-from ..memory import layout
+from ..memory.parameters import NO_PLACES, Places, pack_windows
 from ..memory.symmetric import NOTHING, Window, allocate_window, register_window
 
 
@@ -59,7 +59,7 @@ class TeamWindows:
     def _tell(self) -> None:
         memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self]
         self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
-        self._tables.append(self._device.upload(layout.pack_windows([window.bases for window in self])))
+        self._tables.append(self._device.upload(pack_windows([window.bases for window in self])))
 
     @property
     def table(self) -> int:
@@ -73,9 +73,12 @@ class TeamWindows:
     def places(self, buffers: tuple[Buffer, ...]) -> bytes:
         """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
         if not buffers:
-            return layout.NO_PLACES
-        send, recv = self._place(buffers[0].address), self._place(buffers[-1].address)
-        return layout.PLACES.pack(*send, *recv)
+            return NO_PLACES
+        send_window, send_begin = self._place(buffers[0].address)
+        recv_window, recv_begin = self._place(buffers[-1].address)
+        return Places(
+            send_window=send_window, send_begin=send_begin, recv_window=recv_window, recv_begin=recv_begin
+        ).pack()
 
     def _place(self, address: int) -> tuple[int, int]:
         for begin, end, number in self._spans:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from ..memory import layout
+from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.symmetric import Window, allocate_window
 from ..team.team import OPERATIONS
 from . import layout as token_layout
@@ -137,9 +138,15 @@ class Memory:
         """The bytes of a `Shuffle`: what both kernels are told first."""
         settings, team, parts = self.settings, self.team, self.parts
         timeout_ns = int(min(member.timeout_s for member in team.members) * 1e9)
-        bases = list(self.window.bases)
-        number, watch = OPERATIONS.index(operation), team.watch.address
-        packed = layout.pack_team(parts.lease, team.rank, number, timeout_ns, watch, 0, bases)
+        bases = self.window.bases
+        packed = TeamStruct.of(
+            parts.lease,
+            rank=team.rank,
+            operation=OPERATIONS.index(operation),
+            timeout_ns=timeout_ns,
+            watch=team.watch.address,
+            base=bases,
+        ).pack()
         padding = [0] * (layout.MAX_RANKS - team.size)
         offsets = (parts.rows, parts.scales, parts.ways, parts.notes, parts.results, parts.values)
         constants = SHUFFLE.pack(
@@ -150,7 +157,7 @@ class Memory:
             *(settings.first_buckets[-1], settings.layout == "source", settings.overflow == "drop"),
             *(*settings.first_buckets, *padding),
         )
-        return packed + layout.NO_PLACES + constants
+        return packed + NO_PLACES + constants
 
     def _arrays(self) -> dict[str, Part]:
         """What a dispatch writes, in the order of `Handle.addresses`."""

@@ -14,6 +14,7 @@ import pyncclx
 from pyncclx.device import functions
 from pyncclx.device import team as device_team
 from pyncclx.memory import layout
+from pyncclx.memory.parameters import NO_PLACES, TeamStruct
 from pyncclx.system.paths import CUDA_DIR
 from pyncclx.team import device_errors
 
@@ -82,9 +83,10 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     include = f"-I{pyncclx.include_path()}"
     subprocess.run(["g++", *flags, include, str(source), "-o", str(program)], check=True, timeout=100)
     chosen = layout.plan(1 << 20, 7, 4)
-    packed = layout.pack_team(chosen, 3, 5, 1, 2, 3, [9] * 7) + bytes(layout.PLACES.size)
-    state = tuple(range(100, 100 + layout.MAX_RANKS))
-    packed += device_team.pack_parts(signals=11, blocks=12, counters=13, windows=14, state=state)
+    team = TeamStruct.of(chosen, rank=3, operation=5, timeout_ns=1, watch=2, windows=3, base=[9] * 7)
+    state = range(100, 100 + layout.MAX_RANKS)
+    parts = device_team.DeviceTeamStruct(signals=11, blocks=12, counters=13, windows=14, state=state)
+    packed = team.pack() + NO_PLACES + parts.pack()
     packed = packed.ljust(device_team.NBYTES, bytes(1))
     said = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
     numbers = [list(map(int, line.split())) for line in said.splitlines()]

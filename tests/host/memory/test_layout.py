@@ -1,4 +1,4 @@
-"""pyncclx/memory/layout.py and cuda/protocol/layout.cuh say the same: C++ reads what Python packs, and prints it."""
+"""pyncclx/memory and cuda/protocol/layout.cuh agree: C++ reads what Python packs, and prints it."""
 
 import itertools
 import shutil
@@ -10,7 +10,8 @@ import pytest
 
 from pyncclx.collectives import ladders
 from pyncclx.launch.choice import MOST_EARLY_THREADS
-from pyncclx.memory import layout
+from pyncclx.memory import layout, parameters
+from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
 from pyncclx.team import kernel_errors
 
@@ -114,14 +115,22 @@ def test_kernels_read_what_python_packs(tmp_path):
     chosen = layout.plan(1 << 20, 7, 4)
     bases = [next(number) for _ in range(7)]
     places = [next(number) for _ in range(4)]
-    packed = layout.pack_team(chosen, 3, 5, next(number), next(number), next(number), bases, True)
-    packed += layout.PLACES.pack(*places)
+    timeout_ns, watch, windows = (next(number) for _ in range(3))
+    team = TeamStruct.of(
+        chosen, rank=3, operation=5, timeout_ns=timeout_ns, watch=watch, windows=windows, base=bases, early=True
+    )
+    packed = team.pack() + Places(**dict(zip(Places.offsets(), places, strict=True))).pack()
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
     single = [next(number) for _ in range(12)] + [2, 1]
     rows = single + [value for row in numbers_of for value in (*row, *[0] * (layout.MAX_RANKS - 7))]
-    data = packed + layout.REDUCE.pack(*vector[0]) + packed + layout.REDUCE.pack(*vector[1])
-    said = run(tmp_path, data + packed + layout.ALLTOALLV.pack(*single) + layout.pack_rows(*numbers_of))
+    reduce, move = (
+        each(**dict(zip(each.offsets(), values, strict=True))).pack()
+        for each, values in zip((ReduceArgs, MoveArgs), vector, strict=True)
+    )
+    alltoallv = AlltoallvArgs(**dict(zip(AlltoallvArgs.offsets(), (*single, *numbers_of), strict=True)))
+    assert alltoallv.numbers() == single
+    said = run(tmp_path, packed + reduce + packed + move + packed + alltoallv.pack())
 
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows, 1)
     numbers += (chosen.lines_offset, chosen.packets_offset, chosen.rings_offset)
@@ -150,7 +159,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     failures, overflows = ("TIMED_OUT", "ABORTED"), ("BAD_COUNTS", "TRUNCATED")
     records = [getattr(kernel_errors, name, name) for name in (*failures, "overflows", *overflows)]
     assert said["failures"] == [[str(value) for value in records]]
-    placements = (layout.PACKED, layout.SLOTS, layout.FIXED, layout.SENDER, layout.PLACED)
+    placements = (parameters.PACKED, parameters.SLOTS, parameters.FIXED, parameters.SENDER, parameters.PLACED)
     assert said["placements"] == [[str(value) for value in placements]]
 
 

@@ -1,0 +1,74 @@
+"""C++ structs as dataclasses: `pack` returns their bytes as a C++ compiler lays them out, with its padding."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
+
+# Types of fields, each with its code for the module `struct`. A pointer is a U64: an address. An array is an
+# `Annotated[Sequence[int], "16q"]`; zeros follow the items that it is given.
+I32 = Annotated[int, "i"]
+U32 = Annotated[int, "I"]
+I64 = Annotated[int, "q"]
+U64 = Annotated[int, "Q"]
+
+
+class CStruct:
+    """Base of such dataclasses. One that inherits from another begins with its fields. All are aligned to 8 bytes."""
+
+    __slots__ = ()
+    _form: ClassVar[_Form]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._form = _form_of(cls)
+
+    def pack(self) -> bytes:
+        """Return the bytes of the struct."""
+        form = self._form
+        values = form.values_of(self)
+        if form.lengths is not None:
+            values = _flattened(values, form.lengths)
+        return form.pack(*values)
+
+    @classmethod
+    def sizeof(cls) -> int:
+        """Return the size of the struct."""
+        return cls._form.nbytes
+
+    @classmethod
+    def offsets(cls) -> dict[str, int]:
+        """Return where each field begins, in bytes."""
+        return cls._form.offsets
+
+
+class _Form(NamedTuple):
+    pack: Callable[..., bytes]
+    values_of: Callable[[Any], Sequence[Any]]
+    lengths: list[int] | None  # of the arrays, 0 for other fields; None without arrays
+    offsets: dict[str, int]
+    nbytes: int
+
+
+def _form_of(cls: type[CStruct]) -> _Form:
+    codes, code_of, offsets = "@", {}, {}
+    hints = get_type_hints(cls, include_extras=True)
+    for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
+        for name in vars(base).get("__annotations__", {}):
+            code = code_of[name] = hints[name].__metadata__[0]
+            offsets[name] = struct.calcsize(f"{codes}0{code[-1]}")
+            codes += code
+        codes += "0Q"
+    lengths = [int(code[:-1] or 0) for code in code_of.values()]
+    whole = struct.Struct(codes)
+    values_of = attrgetter(*code_of)
+    return _Form(whole.pack, values_of, lengths if any(lengths) else None, offsets, whole.size)
+
+
+def _flattened(values: Sequence[Any], lengths: Sequence[int]) -> list[int]:
+    flat: list[int] = []
+    for value, length in zip(values, lengths, strict=True):
+        flat += [*value, *[0] * (length - len(value))] if length else [value]
+    return flat

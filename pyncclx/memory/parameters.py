@@ -1,0 +1,130 @@
+"""What kernels are given: the communicator, a call's buffers, and arguments (twin of cuda/protocol/layout.cuh)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from .cstruct import I32, I64, U32, U64, CStruct
+from .layout import MAX_RANKS, Layout
+
+PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement
+
+EachRankI64 = Annotated[Sequence[int], f"{MAX_RANKS}q"]
+EachRankU64 = Annotated[Sequence[int], f"{MAX_RANKS}Q"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TeamStruct(CStruct):
+    """`Team` without the places of buffers, which follow it: what every kernel of a communicator is given."""
+
+    rank: I32
+    size: I32
+    operation: U32
+    channels: U32
+    slot_packets: U32
+    chunk_nbytes: U32
+    slot_rows: U32
+    early: U32
+    lines_offset: U64
+    packets_offset: U64
+    rings_offset: U64
+    timeout_ns: U64
+    watch: U64
+    windows: U64  # the table of `pack_windows`; 0 without windows
+    base: EachRankU64
+
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        *,
+        rank: int,
+        operation: int,
+        timeout_ns: int,
+        watch: int,
+        base: Sequence[int],
+        windows: int = 0,
+        early: bool = False,
+    ) -> TeamStruct:
+        """The struct of a communicator with this layout; `operation` is a number for the error record."""
+        return cls(
+            rank=rank,
+            size=layout.size,
+            operation=operation,
+            channels=layout.channels,
+            slot_packets=layout.slot_packets,
+            chunk_nbytes=layout.chunk_nbytes,
+            slot_rows=layout.slot_rows,
+            early=early,
+            lines_offset=layout.lines_offset,
+            packets_offset=layout.packets_offset,
+            rings_offset=layout.rings_offset,
+            timeout_ns=timeout_ns,
+            watch=watch,
+            windows=windows,
+            base=base,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Places(CStruct):
+    """`Team::send` and `Team::recv`: the window that each buffer is in, its number + 1, and where that begins."""
+
+    send_window: U64 = 0
+    send_begin: U64 = 0
+    recv_window: U64 = 0
+    recv_begin: U64 = 0
+
+
+NO_PLACES = Places().pack()
+
+
+@dataclass(slots=True, kw_only=True)
+class ReduceArgs(CStruct):
+    """`ReduceArgs` after its Team."""
+
+    send: U64
+    recv: U64
+    nbytes: U64
+    root: I32 = 0
+
+
+MoveArgs = ReduceArgs  # has the same fields
+
+
+@dataclass(slots=True, kw_only=True)
+class AlltoallvArgs(CStruct):
+    """`AlltoallvArgs` after its Team. Addresses are 0 where an array is left out."""
+
+    send: U64
+    recv: U64
+    row_nbytes: I64
+    send_rows: I64
+    capacity: I64 = 0
+    slot_rows: I64 = 0
+    send_counts: U64 = 0
+    send_displs: U64 = 0
+    recv_counts: U64 = 0
+    recv_displs: U64 = 0
+    total: U64 = 0
+    status: U64 = 0
+    placement: I32
+    drop: I32 = 0
+    # AlltoallvArgs::fixed, for counts on the host:
+    fixed_send_counts: EachRankI64 = ()
+    fixed_send_displs: EachRankI64 = ()
+    fixed_recv_counts: EachRankI64 = ()
+    fixed_recv_displs: EachRankI64 = ()
+
+    def numbers(self) -> list[int]:
+        """The fields before those of `fixed`."""
+        return [getattr(self, name) for name in self.offsets() if not name.startswith("fixed_")]
+
+
+def pack_windows(windows: Sequence[Sequence[int]]) -> bytes:
+    """The table that `Team::windows` points to: of each window every rank's address."""
+    padded = [address for bases in windows for address in (*bases, *[0] * (MAX_RANKS - len(bases)))]
+    return struct.pack(f"={len(padded)}Q", *padded)
