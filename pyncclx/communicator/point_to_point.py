@@ -17,16 +17,27 @@ from .probes import probed
 class PointToPoint(MessageBase):
     """Messages with device arrays.
 
-    They are matched as MPI matches, by communicator, source and tag, in order, wildcards
-    included. Never collective. The calls return when the message is matched (receives) or given to MPI
-    (sends); the data is moved on the current stream. A short message is copied, and the buffer of a send is then free
-    for what the stream does next; for a long one the stream waits until it was received, as MPI's sends may.
-    They cannot be captured in a graph: messages are matched on the host.
+    MPI matches them, by communicator, source and tag, in order, wildcards included. Never collective. The calls return
+    when the message is matched (receives) or handed to MPI (sends); the data is moved on the current stream. A short
+    message is copied, and the buffer of a send is then free for what the stream does next; for a long one the stream
+    waits until it has been received, as MPI's sends may. They cannot be captured in a graph: messages are matched on
+    the host.
     """
 
     @or_staged
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send an array or buffer spec to a rank."""
+        """Send a message to a rank. As mpi4py's `Send`.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            Before anything is sent.
+        """
         if on_host(buf):
             return super().Send(buf, dest, tag)
         return calls.send(self, "Send", buf, dest, tag)
@@ -40,7 +51,7 @@ class PointToPoint(MessageBase):
 
     @or_staged
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As `Send`, but no stream waits before the request is waited for. buf may be used again after that."""
+        """As `Send`, but the stream does not wait; buf may be used again after the request was waited for."""
         if on_host(buf):
             return super().Isend(buf, dest, tag)
         return calls.isend(self, "Isend", buf, dest, tag)
@@ -56,11 +67,11 @@ class PointToPoint(MessageBase):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        """Receive a message. The host waits until it is matched; the data is there for what the stream does next.
+        """Receive a message. As mpi4py's `Recv`: the host waits until it is matched, the stream for the data.
 
         Parameters
         ----------
-        buf : array or buffer spec, as long as the message or longer
+        buf : array or buffer spec, any datatype, as long as the message or longer
         source, tag : int
         status : MPI.Status, optional
             Output: source, tag and length.
@@ -80,7 +91,7 @@ class PointToPoint(MessageBase):
 
     @or_staged
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """As `Recv`; the data is there for what the stream does after the request was waited for."""
+        """As `Recv`, but neither waits before the request is waited for; then the current stream waits for the data."""
         found = probed(self, source, tag)
         if found is not None:
             return found.Irecv(buf)
@@ -99,7 +110,7 @@ class PointToPoint(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """Send and receive at once: `Isend`, `Recv`, and the wait for the first."""
+        """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
         if sends_host != receives_host or find(self, source, recvtag) is not None:
             self._check_both("Sendrecv", dest, sendtag, source, recvtag)
@@ -127,7 +138,7 @@ class PointToPoint(MessageBase):
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
     ) -> MPI.Request:
-        """`Isend` and `Irecv`, with one request. Its status is that of the second."""
+        """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
         if sends_host != receives_host or find(self, source, recvtag) is not None:
             self._check_both("Isendrecv", dest, sendtag, source, recvtag)
@@ -175,6 +186,6 @@ class PointToPoint(MessageBase):
         return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
 
     def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
-        """Check ranks and tags of a send and a receive that go ways of their own, before the first is under way."""
+        """Check the ranks and tags of a send and a receive before either begins."""
         self.endpoint.check_send(operation, dest, sendtag)
         self.endpoint.check_receive(operation, source, recvtag)

@@ -1,4 +1,4 @@
-"""Probes of a communicator: they tell how long a device array is, not the envelope that MPI has of it."""
+"""Probes of a communicator: their status has the length of a device array, not of the envelope that MPI matched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def probed(comm: MessageBase, source: int, tag: int) -> Message | None:
-    """What a receive gets that an earlier probe has taken, if it matches."""
+    """The message that an earlier probe has taken from MPI, if the receive matches it."""
     held = take(comm, source, tag)
     return None if held is None else Message(held.message, comm, held)
 
@@ -36,16 +36,17 @@ def _of_any(method: _Method) -> _Method:
 class Probes(MessageBase):
     """Probes of messages with device arrays, and of others.
 
-    What `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, `Sendrecv` and its
-    relatives, `recv`, `irecv` and `sendrecv`, or by a matched probe. So can what the same rank sent before it with
-    other tags, if a device array was found; a persistent receive of those must have been started before.
+    A message that `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, all forms of
+    `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, this is also true of
+    messages that the same rank sent before it with other tags; a persistent receive of those must have been started
+    before the probe.
     """
 
     @_of_any
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        """Wait for a message; the status says whose it is, and how long."""
+        """Wait for a message; the status has its source, tag and length. As mpi4py's `Probe`."""
         held = look(self, source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
@@ -57,7 +58,7 @@ class Probes(MessageBase):
 
     @_of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """Whether there is a message; the status says whose it is, and how long."""
+        """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
         held = look(self, source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
@@ -70,7 +71,7 @@ class Probes(MessageBase):
 
     @_of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
-        """As `Probe`; the message can be received into a device array, and by nobody else."""
+        """As `Probe`; only the returned message can receive it, into a host or device array."""
         held = take(self, source, tag)
         if held is None:
             known = MPI.Status() if status is None else status
@@ -81,7 +82,7 @@ class Probes(MessageBase):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
-        """As `Iprobe`; the message can be received into a device array, and by nobody else."""
+        """As `Iprobe`; only the returned message can receive it, into a host or device array. None if none has come."""
         held = take(self, source, tag)
         if held is None:
             known = MPI.Status() if status is None else status
@@ -100,32 +101,32 @@ class Probes(MessageBase):
         held.fill(status)
         return Message(held.message, self, held)
 
-    # Of Python objects: mpi4py's own, but for what a probe above has found
+    # Of Python objects: mpi4py's own, but for messages that a probe above has found
 
     @_of_any
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        """As mpi4py's."""
+        """As mpi4py's `probe`."""
         return self.Probe(source, tag, status) if find(self, source, tag) else super().probe(source, tag, status)
 
     @_of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """As mpi4py's."""
+        """As mpi4py's `iprobe`."""
         return self.Iprobe(source, tag, status) if find(self, source, tag) else super().iprobe(source, tag, status)
 
     @_of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
-        """As mpi4py's."""
+        """As mpi4py's `mprobe`."""
         return self.Mprobe(source, tag, status) if find(self, source, tag) else super().mprobe(source, tag, status)
 
     @_of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
-        """As mpi4py's."""
+        """As mpi4py's `improbe`."""
         return self.Improbe(source, tag, status) if find(self, source, tag) else super().improbe(source, tag, status)
 
     @_of_any
@@ -136,13 +137,13 @@ class Probes(MessageBase):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's."""
+        """As mpi4py's `recv`."""
         found = probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
     @_of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """As mpi4py's."""
+        """As mpi4py's `irecv`."""
         found = probed(self, source, tag)
         return super().irecv(buf, source, tag) if found is None else found.irecv()
 
@@ -157,7 +158,7 @@ class Probes(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's."""
+        """As mpi4py's `sendrecv`."""
         found = probed(self, source, recvtag)
         if found is None:
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)

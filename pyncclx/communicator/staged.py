@@ -1,4 +1,4 @@
-"""Families of methods for all of MPI's buffer operations: what kernels leave to MPI, with device arrays staged."""
+"""mpi4py's buffer operations, which copy device arrays to host memory and back: what kernels leave to MPI."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
 
 
-def _stages(owner: type) -> Callable[[_Class], _Class]:
-    """Give a class all buffer operations of a class of mpi4py's, with device arrays staged."""
+def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
+    """Give a class a staged form of each buffer operation that `owner` defines."""
 
     def add(cls: _Class) -> _Class:
         for operation in OPERATIONS:
             if operation in vars(owner):
-                setattr(cls, operation, _method(operation, getattr(owner, operation)))
+                setattr(cls, operation, _staged(operation, getattr(owner, operation)))
         return cls
 
     return add
@@ -36,7 +36,7 @@ def _same(result: Any) -> Any:
     return result
 
 
-def _method(operation: str, original: _Method) -> _Method:
+def _staged(operation: str, original: _Method) -> _Method:
     as_ours = Prequest if is_persistent(operation) else _same
 
     @functools.wraps(original)
@@ -57,20 +57,16 @@ def _method(operation: str, original: _Method) -> _Method:
     return method
 
 
-class Staged(Base):
-    """The base of the families whose methods are MPI's, on host copies."""
+@_stages_all_of(MPI.Comm)
+class StagedMessages(Base):
+    """Operations of all communicators: messages, and the collectives that intercommunicators have too."""
 
 
-@_stages(MPI.Comm)
-class StagedMessages(Staged):
-    """What all communicators have: messages, and the collectives that intercommunicators have too."""
+@_stages_all_of(MPI.Intracomm)
+class StagedCollectives(Base):
+    """Operations that only intracommunicators have: Scan and Exscan."""
 
 
-@_stages(MPI.Intracomm)
-class StagedCollectives(Staged):
-    """What intracommunicators have beyond that: Scan and Exscan."""
-
-
-@_stages(MPI.Topocomm)
-class StagedNeighbors(Staged):
-    """What communicators with a topology have beyond that: the neighbourhood collectives."""
+@_stages_all_of(MPI.Topocomm)
+class StagedNeighbors(Base):
+    """Operations that only communicators with a topology have: the neighbourhood collectives."""
