@@ -12,7 +12,7 @@ CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,c
 .PHONY: demo test clean
 
 demo: $(VENV)/ready
-	$(BIN)/python tests/launch.py -n 4 examples/token_shuffle.py
+	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
 
 # make test K=allreduce: the tests of one subject, in one process and on 2 ranks
 test: $(VENV)/ready

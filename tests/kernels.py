@@ -13,7 +13,7 @@ from pyncclx.backends.host import Device
 from pyncclx.launch import kernels
 from pyncclx.operators import user_op
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
 
 TRANSFORMS = [  # of tests/ranks/operators/test_row_transform.py

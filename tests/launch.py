@@ -1,6 +1,6 @@
 """Start a Python program on several ranks, on the GPUs if there are enough, else on the host device.
 
-    python tests/launch.py -n 4 examples/token_shuffle.py [arguments]
+    python tests/launch.py -n 4 examples/moe/token_shuffle.py [arguments]
 
 Everything that a test machine needs beyond `mpiexec -n 4 python program.py` is here: more ranks than
 processors, root in a container, and an end to a run that hangs. Of several MPI libraries, mpi4py's variable

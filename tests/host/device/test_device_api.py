@@ -18,7 +18,7 @@ from pyncclx.memory.parameters import NO_PLACES, TeamStruct
 from pyncclx.system.paths import CUDA_DIR
 from pyncclx.team import device_errors
 
-_path = Path(__file__).resolve().parents[3] / "examples" / "ping_pong.py"
+_path = Path(__file__).resolve().parents[3] / "examples" / "kernels" / "ping_pong.py"
 _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)

@@ -14,16 +14,16 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("tqdm")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 ARGUMENTS = {
-    "tensor_parallel.py": ["--hidden", "48", "--tokens", "24", "48"],
-    "moe_overlap.py": ["--tokens", "51", "60", "--k", "3"],
-    "jacobi_persistent.py": ["--size", "9", "12", "--steps", "4"],
-    "weight_transfer.py": ["--hidden", "13", "16", "--versions", "3"],
+    "tensor_parallel/tensor_parallel.py": ["--hidden", "48", "--tokens", "24", "48"],
+    "moe/moe_overlap.py": ["--tokens", "51", "60", "--k", "3"],
+    "solvers/jacobi_persistent.py": ["--size", "9", "12", "--steps", "4"],
+    "weights/weight_transfer.py": ["--hidden", "13", "16", "--versions", "3"],
 }
 EACH = {
-    "tensor_parallel.py": [(step, 48, tokens) for step in ("gather", "scatter") for tokens in (24, 48)],
-    "moe_overlap.py": [(32, 16, 51), (32, 16, 60)],
-    "jacobi_persistent.py": [(9,), (12,)],
-    "weight_transfer.py": [(13,), (16,)],
+    "tensor_parallel/tensor_parallel.py": [(step, 48, tokens) for step in ("gather", "scatter") for tokens in (24, 48)],
+    "moe/moe_overlap.py": [(32, 16, 51), (32, 16, 60)],
+    "solvers/jacobi_persistent.py": [(9,), (12,)],
+    "weights/weight_transfer.py": [(13,), (16,)],
 }
 
 
@@ -46,7 +46,7 @@ def test_passes(name: str, tmp_path: Path) -> None:
 
 def test_what_overlap_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    report = importlib.import_module("overlap_report")
+    report = importlib.import_module("common.overlap_report")
     row = report.Times(60.0, 90.0, 120.0, 75.0, 50.0).row()
     assert (row["bound_us"], row["communication_share"], row["hidden_share"]) == (60.0, 0.5, 0.75)
     assert report.Times(60.0, 90.0, 120.0, 75.0, 70.0).bound == 70.0
@@ -58,6 +58,7 @@ def test_multiprocessors_are_divided_where_that_is_faster(
 ) -> None:
     """Of two ways the faster one is measured again, with what it has alone; where both are slower, there is none."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.syspath_prepend(str(EXAMPLES / "moe"))
     report = importlib.import_module("moe_overlap_report")
     found = {(blocks, "overlapped"): time for blocks, time in zip((1, 2), overlapped, strict=True)}
     found |= {(None, "serial"): 120.0, (None, "products"): 60.0, (None, "communication"): 50.0}

@@ -10,7 +10,8 @@ import launch
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tqdm")
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+ROOT = Path(__file__).resolve().parents[3]
+SOLVERS = ROOT / "examples" / "solvers"
 # Small enough for the emulator; conjugate gradients need three steps for each row.
 ARGUMENTS = {"jacobi.py": (10, 30), "cg.py": (12, 40), "fft3d.py": (6, 1)}
 
@@ -20,10 +21,10 @@ def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
     size, steps = ARGUMENTS[name]
     picture = tmp_path / "picture.png"
     command = launch.mpiexec(
-        3, str(EXAMPLES / name), f"--size={size}", f"--steps={steps}", f"--output={picture}", *flags
+        3, str(SOLVERS / name), f"--size={size}", f"--steps={steps}", f"--output={picture}", *flags
     )
     environment = {**launch.environment("host"), "PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
-    environment["PYTHONPATH"] = str(EXAMPLES.parent)
+    environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
@@ -33,8 +34,8 @@ def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [["--size=0"], ["--graph", "--mpi4py"]], ids=["size", "graph"])
 def test_bad_flags(wrong: list[str]) -> None:
-    command = [sys.executable, str(EXAMPLES / "jacobi.py"), *wrong]
-    environment = {**launch.environment("host"), "PYTHONPATH": str(EXAMPLES.parent)}
+    command = [sys.executable, str(SOLVERS / "jacobi.py"), *wrong]
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert wrong[0].partition("=")[0] in done.stderr

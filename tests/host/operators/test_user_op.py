@@ -24,7 +24,7 @@ numba_code = pytest.importorskip("pyncclx.backends.numba_code")
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
 
-_path = Path(__file__).resolve().parents[3] / "examples" / "operators_gallery.py"
+_path = Path(__file__).resolve().parents[3] / "examples" / "operators" / "operators_gallery.py"
 _spec = importlib.util.spec_from_file_location("operators_gallery", _path)
 gallery = sys.modules["operators_gallery"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)

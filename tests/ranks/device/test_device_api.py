@@ -15,7 +15,7 @@ from support.device_api import SOURCE, WORLD, checked_team, i4, launch, one_comm
 from support.everywhere import assert_everywhere
 from support.reference import contributions, fold
 
-_path = Path(__file__).resolve().parents[3] / "examples" / "ping_pong.py"
+_path = Path(__file__).resolve().parents[3] / "examples" / "kernels" / "ping_pong.py"
 _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)

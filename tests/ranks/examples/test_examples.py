@@ -12,7 +12,7 @@ from support.arrays import get, put, synchronize, xp
 from support.everywhere import assert_everywhere
 
 pytest.importorskip("tqdm")
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
+sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[3].glob("examples/**/"))
 import hash_table
 import jacobi
 import jacobi_persistent
@@ -25,7 +25,7 @@ import tensor_parallel
 import tensor_parallel_step
 import weight_plan
 import weight_transfer
-from overlap import device_of
+from common.overlap import device_of
 
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
 

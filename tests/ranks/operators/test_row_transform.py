@@ -119,10 +119,10 @@ def test_windows_and_all_forms(comm, operation):
 
 
 def test_example(comm):
-    """The cases of examples/row_transforms.py, against NumPy's rows."""
+    """The cases of examples/operators/row_transforms.py, against NumPy's rows."""
     pytest.importorskip("tqdm")
     spare_compilers(comm, special=True)
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "operators"))
     row_transforms = importlib.import_module("row_transforms")
     for case in row_transforms.CASES:
         right = row_transforms.Example(comm, xp, case, 8 * comm.size, 48).is_right()

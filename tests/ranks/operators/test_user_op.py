@@ -1,4 +1,4 @@
-"""Operators written in Python: the gallery of examples/operators.py, and what they refuse."""
+"""Operators written in Python: the gallery of examples/operators/operators.py, and what they refuse."""
 
 import importlib.util
 import math
@@ -20,7 +20,7 @@ from support.reference import comparing, contributions, fold
 
 pytest.importorskip("numba", reason="operators written in Python need Numba")
 
-_path = Path(__file__).resolve().parents[3] / "examples" / "operators_gallery.py"
+_path = Path(__file__).resolve().parents[3] / "examples" / "operators" / "operators_gallery.py"
 _spec = importlib.util.spec_from_file_location("operators_gallery", _path)
 gallery = sys.modules["operators_gallery"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)

@@ -1,0 +1,107 @@
+"""How the times of a program with overlap are shown: a line for each size, a picture and a table for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.program import figure
+from pyncclx.bench import environment
+
+
+class Times(NamedTuple):
+    """Microseconds of work alone and of communication alone, of one after the other, and of both at once.
+
+    `link` is what the bytes would take at the nominal speed of the links, see `link_us`.
+    """
+
+    work: float
+    communication: float
+    serial: float
+    overlapped: float
+    link: float
+
+    @property
+    def bound(self) -> float:
+        """What no overlap can be below."""
+        return max(self.work, self.link)
+
+    @property
+    def share(self) -> float:
+        """Which part of `serial` is communication."""
+        return 1 - self.work / self.serial
+
+    @property
+    def hidden(self) -> float:
+        """Which part of the communication takes no time when both are at once."""
+        return (self.serial - self.overlapped) / (self.serial - self.work)
+
+    def line(self) -> str:
+        """What is printed."""
+        return (
+            f"{self.work:7.1f} µs + {self.communication:6.1f} = {self.serial:7.1f} serial, {self.overlapped:7.1f} "
+            f"overlapped, {self.serial / self.overlapped:.2f}x; communication {self.share:.0%}, "
+            f"{self.hidden:.0%} of it hidden"
+        )
+
+    def row(self) -> dict[str, float]:
+        """What is written."""
+        times = {f"{name}_us": getattr(self, name) for name in (*self._fields, "bound")}
+        return {**times, "communication_share": self.share, "hidden_share": self.hidden}
+
+
+def link_us(comm: Any, nbytes: float) -> float:
+    """Microseconds of bytes on a link of nominal speed; 0 if that is not known. Collective."""
+    speed = environment.wire(environment.of(comm))
+    return nbytes / speed / 1e3 if speed else 0.0
+
+
+def panels_of(count: int) -> tuple[Any, Sequence[Any]]:
+    """A figure with so many panels in one or two rows, wide enough for a legend below."""
+    columns = max(2, -(-count // 2))
+    drawing, panels = figure(columns, -(-count // columns))
+    for unused in panels.flat[count:]:
+        unused.set_visible(False)
+    return drawing, panels.flat[:count]
+
+
+def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Times], names: tuple[str, str]) -> None:
+    """Draw times over sizes; `names` are those of the work and of the communication."""
+    styles = {**dict(zip(names, ("k:", "k-."), strict=True)), "one after the other": "o-", "overlapped": "o-"}
+    for (name, style), each in zip(styles.items(), zip(*times, strict=True), strict=False):
+        axes.loglog(sizes, each, style, base=2, label=name)
+    bound = [each.bound for each in times]
+    axes.fill_between(sizes, min(bound) / 2, bound, color="0.85", label=f"bound: {names[0]}, or links at full speed")
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(title=title, ylabel="µs")
+
+
+def draw(path: Path, points: dict[str, dict[int, Times]]) -> None:
+    """For each kind of step and hidden size the times over the tokens."""
+    drawing, panels = panels_of(len(points))
+    for panel, (title, times) in zip(panels, points.items(), strict=True):
+        draw_panel(panel, title, [*times], [*times.values()], ("product", "collective"))
+        panel.set_xlabel("tokens")
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    drawing.savefig(path, dpi=100)
+
+
+def write_json(path: Path | None, comm: Any, rows: list[dict[str, Any]]) -> None:
+    """Write what ``--json`` asks for. Collective."""
+    about = environment.of(comm)
+    if comm.rank == 0:
+        environment.write_json(path, about, {"results": rows})
+
+
+def say_if_emulated(comm: Any) -> None:
+    """Say what the times are worth where there are no GPUs."""
+    if comm.rank == 0 and comm.device == "host":
+        print("The CPU emulated the kernels: these times mean nothing.")
+
+
+def add_outputs(parser: Any, picture: str) -> None:
+    """The flags that say where the figures go."""
+    parser.add_argument("--output", type=Path, default=Path(picture), metavar="FILE", help="picture")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with device and versions")

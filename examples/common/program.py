@@ -1,0 +1,68 @@
+"""What programs of several folders use: their command line, their arrays, parts of a whole, and an empty picture."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+Array = Any  # of NumPy or CuPy
+
+
+def read_options(comm: Any, parse: Callable[[], argparse.Namespace]) -> argparse.Namespace:
+    """The command line, parsed by rank 0 so that help and errors appear once."""
+    options: Any = None
+    if comm.rank == 0:
+        try:
+            options = parse()
+        except SystemExit as end:
+            options = end.code
+    options = comm.bcast(options)
+    return options if isinstance(options, argparse.Namespace) else sys.exit(options)
+
+
+def array_module(comm: Any, dtype: str) -> Any:
+    """CuPy on a GPU, which becomes this rank's own, or NumPy on the host device."""
+    try:
+        comm.select_device()
+    except (ImportError, RuntimeError) as error:
+        stop(comm, f"no GPU to run on ({error}). Set PYNCCLX_DEVICE=host to run without one")
+    xp = np if comm.device == "host" else importlib.import_module("cupy")
+    try:
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # which tells NumPy, and CuPy from 14, of bfloat16
+        xp.zeros(1, dtype)
+    except (ImportError, TypeError, ValueError) as error:
+        stop(comm, f"--dtype {dtype} is not possible with this {xp.__name__}: {error}")
+    return xp
+
+
+def stop(comm: Any, text: str) -> NoReturn:
+    """End the program on all ranks; rank 0 says why."""
+    raise SystemExit(f"{Path(sys.argv[0]).stem}: {text}" if comm.rank == 0 else 1)
+
+
+def to_host(array: Array) -> Array:
+    """A NumPy array with the same contents."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def share(length: int, parts: int, part: int) -> tuple[int, int]:
+    """Where a part of `length` rows begins, and how many it has; the first parts take the remainder."""
+    each, rest = divmod(length, parts)
+    return part * each + min(part, rest), each + (part < rest)
+
+
+def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
+    """A figure with some pictures side by side, and what they are drawn in."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    return plt.subplots(rows, columns, figsize=(4.5 * columns, 4 * rows), layout="constrained")

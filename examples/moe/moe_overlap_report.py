@@ -1,0 +1,82 @@
+"""How moe_overlap.py is measured, and how that is shown: a line for each size, a picture and a table for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.overlap_report import Times, draw_panel, link_us, panels_of
+
+
+class Divided(NamedTuple):
+    """Microseconds of a layer and a batch, and what bounds them when the multiprocessors are divided.
+
+    Attributes
+    ----------
+    times : overlap_report.Times
+    blocks : int or None
+        Multiprocessors for communication; None: one after the other was faster.
+    products, communication : float
+        Each alone, products without these multiprocessors, communication on them.
+    """
+
+    times: Times
+    blocks: int | None
+    products: float
+    communication: float
+
+    @property
+    def bound(self) -> float:
+        """What overlap would take if neither side cost the other anything."""
+        return max(self.products, self.communication)
+
+    def line(self) -> str:
+        """What is printed."""
+        alone = f"{self.products:.1f} µs without {self.blocks} multiprocessors, {self.communication:.1f} on them"
+        return f"{self.times.line()}; " + ("nothing was divided" if self.blocks is None else f"alone {alone}")
+
+    def row(self) -> dict[str, float | None]:
+        """What is written."""
+        beside = {"products_divided_us": self.products, "communication_divided_us": self.communication}
+        return {**self.times.row(), "multiprocessors": self.blocks, **beside}
+
+
+def measure(layers: Any, blocks: Sequence[int]) -> Divided:
+    """Times of one after the other, and with the multiprocessors divided in the fastest of some ways. Collective."""
+    tried = {number: _us(layers, number, "overlapped") for number in (blocks[0], *blocks)}  # at first to warm up
+    products, communication, serial = (_us(layers, None, way) for way in ("products", "communication", "serial"))
+    best = min(tried, key=lambda number: tried[number])
+    if tried[best] >= serial:
+        times = Times(products, communication, serial, serial, _link_us(layers))
+        return Divided(times, None, products, communication)
+    overlapped, *alone = (_us(layers, best, way) for way in ("overlapped", "products", "communication"))
+    return Divided(Times(products, communication, serial, overlapped, _link_us(layers)), best, *alone)
+
+
+def _us(layers: Any, blocks: int | None, way: str) -> float:
+    """Microseconds of a layer and a batch, with so many multiprocessors for communication. Collective."""
+    if blocks != layers.blocks:
+        layers.divide(blocks)
+        with layers.device.on(layers.device.main):
+            layers.serial()  # parts of it go on with what it brings
+    return float(1e6 * layers.device.seconds(layers.comm, getattr(layers, way), 1) / len(layers.steps))
+
+
+def _link_us(layers: Any) -> float:
+    """Microseconds of what a rank sends, to other ranks' experts and back, at the nominal speed of the links."""
+    comm, inputs = layers.comm, layers.batches[0].inputs
+    ranks = inputs.rank_of(inputs.ids)
+    tokens = sum(int((ranks == peer).any(axis=1).sum()) for peer in range(comm.size) if peer != comm.rank)
+    return link_us(comm, 2 * 2 * layers.hidden * max(comm.allgather(tokens)))  # a number of type bfloat16 has 2 bytes
+
+
+def draw(path: Path, points: dict[str, dict[int, Divided]]) -> None:
+    """For each kind of layer the times over the tokens."""
+    drawing, panels = panels_of(len(points))
+    for panel, (title, found) in zip(panels, points.items(), strict=True):
+        draw_panel(panel, title, [*found], [each.times for each in found.values()], ("experts", "dispatch and combine"))
+        panel.plot([*found], [each.bound for each in found.values()], "k--", label="the longer of both when divided")
+        panel.set_xlabel("tokens")
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    drawing.savefig(path, dpi=100)

@@ -1,0 +1,117 @@
+"""Operators written in Python: twelve reductions that MPI does not have, checked against NumPy and timed.
+
+    mpiexec -n 4 python -m mpi4py examples/operators/operators.py [name ...] [--nbytes N] [--windows] [--json FILE]
+
+They are the functions of operators_gallery.py. Numba compiles each, and it is linked into the kernel that reduces, so
+that nothing is left of the call: on GPUs the last column says how the bandwidth of its Allreduce compares with that of
+MPI.SUM on as many bytes, timed in turns with it. Elements are numbers, or records of a NumPy dtype. Two are not
+commutative, and are right all the same: reductions go in the order of the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import pyncclx
+from operators_gallery import CASES, agrees, contribution, expected
+
+Array = Any
+
+
+def seconds(comm: Any, op: Any, send: Array, recv: Array, together: int = 10) -> float:
+    """The time of an Allreduce, of some that follow each other, on the slowest rank."""
+    comm.synchronize()
+    MPI.Comm.Barrier(comm)
+    begin = time.perf_counter()
+    for _ in range(together):
+        comm.Allreduce(send, recv, op)
+    comm.synchronize()
+    return MPI.Comm.allreduce(comm, time.perf_counter() - begin, MPI.MAX) / together
+
+
+def compared(comm: Any, op: Any, send: Array, recv: Array, turns: int = 7) -> tuple[float, float]:
+    """Bytes per second of an Allreduce, and of one by MPI.SUM of as many bytes; the medians of some turns."""
+    words = send.nbytes // 4
+    floats = send.view("f4")[:words], recv.view("f4")[:words]
+    times = [(seconds(comm, op, send, recv), seconds(comm, MPI.SUM, *floats)) for _ in range(turns + 1)][1:]
+    ours, sums = (sorted(column)[turns // 2] for column in zip(*times, strict=True))
+    return send.nbytes / ours, words * 4 / sums
+
+
+class Memory:
+    """Where the arrays are: ordinary memory, or what all ranks have mapped."""
+
+    def __init__(self, comm: Any, nbytes: int, windows: bool) -> None:
+        xp = importlib.import_module("cupy") if comm.device == "gpu" else np
+        make = functools.partial(comm.Alloc, dtype="u1") if windows else functools.partial(xp.empty, dtype="u1")
+        self.send, self.recv = make(nbytes), make(nbytes)
+        self.asarray = xp.asarray
+
+    def arrays(self, values: Array, plain: Any) -> tuple[Array, Array]:
+        """A send buffer with these values, and a receive buffer, both of elements that CuPy has."""
+        send, recv = (each[: values.nbytes].view(plain) for each in (self.send, self.recv))
+        send[...] = self.asarray(values.view(plain))
+        return send, recv
+
+
+def reduce(comm: Any, name: str, memory: Memory, nbytes: int) -> dict[str, Any]:
+    """Reduce some elements again and again until they have `nbytes`: is the result right, and how fast was it?"""
+    each = CASES[name]
+    count = nbytes // each.dtype.itemsize
+    some = min(count, 50_000)
+    plain = np.dtype("u1") if each.dtype.names else each.dtype
+    send, recv = memory.arrays(np.resize(contribution(name, comm.rank, some), count), plain)
+    comm.Allreduce(send, recv, each.op)
+    result = (recv.get() if comm.device == "gpu" else recv).view(each.dtype)
+    right = agrees(name, result, np.resize(expected(name, comm.size, some), count))
+    row = {"operator": name, "itemsize": each.dtype.itemsize, "nbytes": send.nbytes}
+    row["right"] = MPI.Comm.allreduce(comm, right, MPI.LAND)
+    if comm.device == "gpu":
+        rate, summed = compared(comm, each.op, send, recv)
+        row |= {"bytes_per_second": rate, "of_sum": rate / summed}
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    speed = f"{row['bytes_per_second'] / 1e9:8.2f} GB/s, {row['of_sum']:5.3f} of SUM's" if "of_sum" in row else ""
+    return f"{row['operator']:28} {row['itemsize']:3} bytes  {'right' if row['right'] else 'WRONG'}  {speed}"
+
+
+def main() -> int:
+    """Run the gallery; 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name", help="of operators; all if left out")
+    parser.add_argument("--nbytes", type=int, metavar="N", help="of each rank's elements (GPUs: 64 MiB)")
+    parser.add_argument("--windows", action="store_true", help="arrays from comm.Alloc")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table")
+    options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in CASES]:
+        raise SystemExit(f"{', '.join(unknown)}: the operators are {', '.join(CASES)}")
+    comm = pyncclx.Communicator(MPI.COMM_WORLD)
+    comm.select_device()
+    nbytes = options.nbytes or (1 << 26 if comm.device == "gpu" else 1 << 14)
+    memory = Memory(comm, nbytes, options.windows)
+    rows = []
+    for name in options.names or CASES:
+        rows.append(reduce(comm, name, memory, nbytes))
+        if comm.rank == 0:
+            print(line(rows[-1]), flush=True)
+    if comm.rank == 0 and options.json:
+        about = {"ranks": comm.size, "device": comm.device, "windows": options.windows}
+        options.json.write_text(json.dumps(about | {"operators": rows}, indent=1) + "\n")
+    return int(not all(row["right"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

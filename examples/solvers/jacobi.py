@@ -1,0 +1,134 @@
+"""Jacobi's method for Laplace's equation: a plate, hot at its upper edge, whose temperature finds its balance.
+
+    mpiexec -n 4 python examples/solvers/jacobi.py [--graph] [--mpi4py]
+
+The plate is divided among the ranks in two dimensions. A rank's array has a halo of one element around its part; in
+each step the neighbours' edges go there, all four by one `Neighbor_alltoallw`. Left and right edges are columns, which
+are not contiguous: their datatypes are subarrays, and kernels pack and unpack them. In the end rank 0 makes the same
+steps alone with NumPy and compares. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs
+without a GPU, on NumPy arrays. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py.MPI import COMM_WORLD
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
+from common.program import figure, read_options, share, to_host
+from solvers import array_module, flags, import_mpi, parse, repeat, say, usable
+
+Array = Any  # of NumPy or CuPy
+
+
+def main() -> int:
+    """Make the steps, compare, draw; 1 if the result is wrong."""
+    options = read_options(COMM_WORLD, parse_options)
+    MPI = import_mpi(options.mpi4py)
+    xp = array_module(MPI.COMM_WORLD)
+    cart = MPI.COMM_WORLD.Create_cart(MPI.Compute_dims(MPI.COMM_WORLD.size, 2))
+    plate = Plate(MPI, cart, xp, options)
+    seconds = repeat(cart, xp, plate.two_steps, options.steps // 2, options.graph) / 2
+
+    parts = cart.gather((plate.begin, to_host(plate.now)[1:-1, 1:-1]))
+    code = 0
+    if cart.rank == 0:
+        whole = np.empty((options.size, options.size))
+        for (row, column), part in parts:
+            whole[row : row + part.shape[0], column : column + part.shape[1]] = part
+        expected = reference(options.size, options.steps // 2 * 2)
+        error = float(np.abs(whole - expected[1:-1, 1:-1]).max())
+        size, grid = f"{options.size} by {options.size}", " by ".join(map(str, cart.dims))
+        lines = [
+            ("plate", f"{size} elements on {grid} ranks"),
+            ("step", f"{1e6 * seconds:.1f} µs"),
+            ("error", f"{error:.1e}"),
+        ]
+        draw(options, whole)
+        code = say(options, f"Jacobi's method, {options.steps // 2 * 2} steps", lines, error < 1e-12)
+    plate.free()
+    cart.Free()
+    return int(COMM_WORLD.bcast(code))
+
+
+class Plate:
+    """One rank's part of the plate, with a halo; `now` is the current state.
+
+    Parameters
+    ----------
+    MPI, xp : module
+    cart : Cartcomm
+    options : argparse.Namespace
+    """
+
+    def __init__(self, MPI: Any, cart: Any, xp: Any, options: argparse.Namespace) -> None:
+        self.cart, self.xp = usable(cart, xp, options.mpi4py), xp
+        shares = [share(options.size, *each) for each in zip(cart.dims, cart.coords, strict=True)]
+        self.begin = tuple(begin for begin, _ in shares)
+        rows, columns = (length for _, length in shares)
+        self.now = xp.zeros((rows + 2, columns + 2))
+        if cart.coords[0] == 0:
+            self.now[0] = 1  # the hot edge: nobody's halo, so it stays
+        self.next = self.now.copy()
+        # Below and above in the first dimension, then in the second: edges to send, halos to receive.
+        edges = [((1, columns), (1, 1)), ((1, columns), (rows, 1)), ((rows, 1), (1, 1)), ((rows, 1), (1, columns))]
+        halos = [(0, 1), (rows + 1, 1), (1, 0), (1, columns + 1)]
+        shape = self.now.shape
+        self.sends = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in edges]
+        receives = [(edge, start) for (edge, _), start in zip(edges, halos, strict=True)]
+        self.receives = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in receives]
+
+    def two_steps(self) -> None:
+        """From one array to the other, and back."""
+        self.step(self.now, self.next)
+        self.step(self.next, self.now)
+
+    def step(self, old: Array, new: Array) -> None:
+        """Each element becomes the mean of its four neighbours. No array is made, so that a graph can hold it."""
+        add, inner = self.xp.add, new[1:-1, 1:-1]
+        self.cart.Neighbor_alltoallw([old, self.sends], [old, self.receives])
+        add(old[:-2, 1:-1], old[2:, 1:-1], out=inner)
+        add(inner, old[1:-1, :-2], out=inner)
+        add(inner, old[1:-1, 2:], out=inner)
+        self.xp.multiply(inner, 0.25, out=inner)
+
+    def free(self) -> None:
+        """Free the datatypes."""
+        for datatype in (*self.sends, *self.receives):
+            datatype.Free()
+
+
+def reference(size: int, steps: int) -> Array:
+    """The whole plate after some steps, by NumPy; the same additions in the same order."""
+    old = np.zeros((size + 2, size + 2))
+    old[0] = 1
+    new = old.copy()
+    for _ in range(steps):
+        new[1:-1, 1:-1] = (old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:]) * 0.25
+        old, new = new, old
+    return old
+
+
+def draw(options: argparse.Namespace, whole: Array) -> None:
+    """The temperature of the plate."""
+    drawing, axes = figure(1)
+    image = axes.imshow(whole, cmap="inferno", vmin=0, vmax=1)
+    axes.set_title(f"temperature after {options.steps // 2 * 2} steps")
+    drawing.colorbar(image)
+    drawing.savefig(options.output, dpi=120)
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse and check the command line."""
+    numbers = [("size", 96, "elements along an edge of the plate"), ("steps", 400, "steps")]
+    parser = flags("jacobi.py", "Solve Laplace's equation by Jacobi's method.", *numbers, graph=True)
+    return parse(parser, "size", "steps")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

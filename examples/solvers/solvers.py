@@ -1,0 +1,143 @@
+"""What the solvers have in common: command line, arrays, timing, graphs, and mpi4py as the other way to communicate."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import pyncclx
+from common.program import to_host
+
+Array = Any  # of NumPy or CuPy
+EXCHANGES = ("Allreduce", "Alltoallw", "Neighbor_alltoallv", "Neighbor_alltoallw")
+
+
+def import_mpi(mpi4py: bool) -> ModuleType:
+    """The one line in which a program with pyncclx differs: ``from pyncclx import MPI``."""
+    return importlib.import_module("mpi4py.MPI" if mpi4py else "pyncclx.MPI")
+
+
+def array_module(comm: Any) -> ModuleType:
+    """CuPy, on a GPU that becomes this rank's own; NumPy with PYNCCLX_DEVICE=host."""
+    if os.environ.get("PYNCCLX_DEVICE") == "host":
+        return np
+    pyncclx.Communicator(comm).select_device()
+    return importlib.import_module("cupy")
+
+
+def usable(comm: Any, xp: ModuleType, mpi4py: bool) -> Any:
+    """The communicator as it is, but for mpi4py's with arrays on a GPU: that needs copies on the host."""
+    return ThroughHost(comm, xp) if mpi4py and xp is not np else comm
+
+
+class ThroughHost:
+    """mpi4py's communicator for arrays on a GPU: each exchange copies them to the host, and back what was received."""
+
+    def __init__(self, comm: Any, xp: ModuleType) -> None:
+        self._comm, self._xp = comm, xp
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._comm, name)
+        if name not in EXCHANGES:
+            return method
+
+        def exchange(sendbuf: Any, recvbuf: Any, *args: Any) -> None:
+            send, recv = _on_host(sendbuf), _on_host(recvbuf)
+            method(send, recv, *args)
+            _array(recvbuf)[...] = self._xp.asarray(_array(recv))
+
+        return exchange
+
+
+def _array(spec: Any) -> Array:
+    return spec[0] if isinstance(spec, (list, tuple)) else spec
+
+
+def _on_host(spec: Any) -> Any:
+    return [to_host(spec[0]), *spec[1:]] if isinstance(spec, (list, tuple)) else to_host(spec)
+
+
+def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, graph: bool) -> float:
+    """Make `steps` steps; the seconds of one on the slowest rank, but for the first, which compiles kernels.
+
+    With `graph`, a step is captured in a CUDA graph after the first, and replayed. It must read back nothing and make
+    no arrays: their memory would be others' when the graph runs.
+    """
+    stream = xp.cuda.Stream(non_blocking=True) if graph else None
+    synchronize(xp)
+    with stream or nullcontext():
+        if steps > 0:
+            step()
+        synchronize(xp)
+        run = step if stream is None else capture(step, stream)
+    comm.Barrier()
+    began = time.perf_counter()
+    for number in tqdm(range(1, steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
+        run()
+        if number % 100 == 0:  # the host would be far ahead, and the bar wrong
+            synchronize(xp)
+    synchronize(xp)
+    return float(max(comm.allgather(time.perf_counter() - began))) / max(steps - 1, 1)
+
+
+def capture(step: Callable[[], None], stream: Any) -> Callable[[], None]:
+    """A CUDA graph of a step, as a call that replays it."""
+    stream.begin_capture()
+    step()
+    captured = stream.end_capture()
+    return lambda: captured.launch(stream)
+
+
+def synchronize(xp: ModuleType) -> None:
+    """Wait for the GPU, if there is one."""
+    if xp is not np:
+        xp.cuda.Device().synchronize()
+
+
+def flags(prog: str, description: str, *numbers: tuple[str, int, str], graph: bool = False) -> argparse.ArgumentParser:
+    """The command line of a solver: `numbers` are its own flags, with default and meaning."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog="Start it with mpiexec, one rank a GPU; PYNCCLX_DEVICE=host runs it without a GPU.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    for name, default, meaning in numbers:
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=meaning)
+    parser.add_argument("--mpi4py", action="store_true", help="communicate by mpi4py, through the host")
+    if graph:
+        parser.add_argument("--graph", action="store_true", help="capture a step in a CUDA graph and replay it")
+    output = Path(prog).with_suffix(".png")
+    parser.add_argument("--output", type=Path, default=output, metavar="FILE", help="picture to write")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, *numbers: str) -> argparse.Namespace:
+    """Parse the command line, and check that some numbers are 1 or more."""
+    options = parser.parse_args()
+    for name in numbers:
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; it must be 1 or more")
+    if getattr(options, "graph", False) and (options.mpi4py or os.environ.get("PYNCCLX_DEVICE") == "host"):
+        parser.error("--graph needs GPUs, and cannot capture what goes through the host")
+    return options
+
+
+def say(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]], passed: bool) -> int:
+    """Print what ran and how it ended; the exit code."""
+    print(f"{title}, by {'mpi4py through the host' if options.mpi4py else 'pyncclx'}")
+    for name, text in (*lines, ("picture", str(options.output)), ("check", "PASSED" if passed else "FAILED")):
+        print(f"  {name:11} {text}", flush=True)
+    return 0 if passed else 1
+
+

@@ -1,0 +1,145 @@
+"""Who has which part of a model's matrices, and which bytes go where when they are divided otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.program import share
+
+Array = Any  # of NumPy
+RUN = np.dtype([("to", "u8"), ("source", "u8"), ("nbytes", "u8"), ("peer", "i8")])
+LONGEST = 16384  # bytes of a run: what one warp puts at a time
+ITEM = 4  # bytes of a number
+BY_POSITION = 0x85EBCA6B  # odd: so all numbers of a version differ
+
+
+class Matrix(NamedTuple):
+    """Rows, columns, and which of the two the generators divide; None: each has all of it."""
+
+    rows: int
+    columns: int
+    divided: int | None
+
+
+class Box(NamedTuple):
+    """A part of a matrix: where its rows begin, how many they are, and the same for columns."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+
+
+class Shard:
+    """What one rank has of each matrix, one part after the other.
+
+    Parameters
+    ----------
+    matrices : sequence of Matrix
+    boxes : list of Box
+        One for each.
+    """
+
+    def __init__(self, matrices: Sequence[Matrix], boxes: list[Box]) -> None:
+        self.matrices, self.boxes = matrices, boxes
+        ends = np.cumsum([box.rows * box.columns for box in boxes])
+        self.begins, self.count = [0, *map(int, ends[:-1])], int(ends[-1])
+
+    def positions(self) -> Array:
+        """For each number one that tells where in the model it belongs."""
+        numbers, first = np.empty(self.count, "u4"), 0
+        for matrix, box, begin in zip(self.matrices, self.boxes, self.begins, strict=True):
+            rows = first + matrix.columns * np.arange(box.row, box.row + box.rows, dtype="u4")[:, None]
+            values = (rows + np.arange(box.column, box.column + box.columns, dtype="u4")) * np.uint32(BY_POSITION)
+            numbers[begin : begin + values.size] = values.ravel()
+            first += matrix.rows * matrix.columns
+        return numbers
+
+
+def model(hidden: int) -> list[Matrix]:
+    """A layer of a transformer: two matrices of attention, two of the feed-forward network, and a norm."""
+    shapes = [(3 * hidden, hidden, 0), (hidden, hidden, 1), (4 * hidden, hidden, 0), (hidden, 4 * hidden, 1)]
+    return [*(Matrix(*shape) for shape in shapes), Matrix(1, hidden, None)]
+
+
+def trainer(matrices: Sequence[Matrix], parts: int, part: int) -> Shard:
+    """Some rows of each matrix."""
+    return Shard(matrices, [Box(*share(each.rows, parts, part), 0, each.columns) for each in matrices])
+
+
+def generator(matrices: Sequence[Matrix], parts: int, part: int) -> Shard:
+    """Some rows, some columns, or all."""
+    boxes = []
+    for each in matrices:
+        rows = share(each.rows, parts, part) if each.divided == 0 else (0, each.rows)
+        columns = share(each.columns, parts, part) if each.divided == 1 else (0, each.columns)
+        boxes.append(Box(*rows, *columns))
+    return Shard(matrices, boxes)
+
+
+def common(a: Box, b: Box) -> Box:
+    """What two parts of a matrix have in common; it may be empty."""
+    row, column = max(a.row, b.row), max(a.column, b.column)
+    rows = min(a.row + a.rows, b.row + b.rows) - row
+    columns = min(a.column + a.columns, b.column + b.columns) - column
+    return Box(row, max(rows, 0), column, max(columns, 0))
+
+
+def plan(mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int) -> Array:
+    """The runs that bring a trainer's weights to the generators.
+
+    Parameters
+    ----------
+    mine : Shard
+        The trainer's.
+    theirs : sequence of Shard
+        The generators', whose ranks begin with `first`.
+    source, to : int
+        Addresses of the first number, here and there.
+
+    Returns
+    -------
+    array of RUN
+        All generators' runs mixed, so that none is idle while another one's link is full.
+    """
+    lists = []
+    for number, shard in enumerate(theirs):
+        parts = [
+            cut(a, source + ITEM * begin, b, to + ITEM * there, first + number)
+            for a, b, begin, there in zip(mine.boxes, shard.boxes, mine.begins, shard.begins, strict=True)
+        ]
+        lists.append(np.concatenate(parts))
+    turns = np.concatenate([np.arange(len(runs)) / max(len(runs), 1) for runs in lists])
+    return np.concatenate(lists)[np.argsort(turns, kind="stable")]
+
+
+def cut(a: Box, source: int, b: Box, to: int, peer: int) -> Array:
+    """The runs of what two parts of a matrix have in common, which begin at two addresses."""
+    both = common(a, b)
+    lines, length = both.rows, ITEM * both.columns
+    if both.columns == a.columns == b.columns:  # whole rows lie one after the other
+        lines, length = min(lines, 1), lines * length
+    line, begins = np.arange(lines)[:, None], np.arange(0, length, LONGEST)
+    runs = np.empty((lines, len(begins)), RUN)
+    for name, part, address in (("source", a, source), ("to", b, to)):
+        first = address + ITEM * ((both.row - part.row) * part.columns + both.column - part.column)
+        runs[name] = first + ITEM * part.columns * line + begins
+    runs["nbytes"] = np.minimum(LONGEST, length - begins)
+    runs["peer"] = peer
+    return runs.ravel()
+
+
+def views(shard: Shard, numbers: Any, wanted: Shard, into: Any) -> list[tuple[Any, Any]]:
+    """What two shards have in common, as pairs of views of their arrays: where it goes, and where it is."""
+    pairs = []
+    for number, (a, b) in enumerate(zip(shard.boxes, wanted.boxes, strict=True)):
+        both, ends = common(a, b), []
+        for part, begin, array in ((b, wanted.begins[number], into), (a, shard.begins[number], numbers)):
+            whole = array[begin : begin + part.rows * part.columns].reshape(part.rows, part.columns)
+            row, column = both.row - part.row, both.column - part.column
+            ends.append(whole[row : row + both.rows, column : column + both.columns])
+        pairs.append((ends[0], ends[1]))
+    return pairs
