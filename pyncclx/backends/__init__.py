@@ -105,7 +105,7 @@ class Device(Protocol):
         The most blocks of an operation, unless somebody wants others, and the threads of each.
     most_channels
         The most such blocks that run at once.
-    linked
+    nvlinked
         The identities of devices, its own among them, in whose memory it changes words atomically, and 128 bytes that a
         warp stores at once are seen whole (cuda/protocol/line.cuh). None: all.
     compiles_whole_files
@@ -122,7 +122,7 @@ class Device(Protocol):
     max_channels: int
     most_channels: int
     threads: int
-    linked: frozenset[str] | None
+    nvlinked: frozenset[str] | None
     compiles_whole_files: bool
 
     def allocate_shared(self, nbytes: int) -> Shared:

@@ -76,8 +76,8 @@ class Device:
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.most_channels: int = properties["multiProcessorCount"]
         self.max_channels = min(MAX_CHANNELS, self.most_channels)
-        linked = filter(self._is_linked, range(cupy.cuda.runtime.getDeviceCount()))
-        self.linked: frozenset[str] | None = frozenset(map(_identity, linked))
+        nvlinked = filter(self._is_nvlinked, range(cupy.cuda.runtime.getDeviceCount()))
+        self.nvlinked: frozenset[str] | None = frozenset(map(_identity, nvlinked))
         cupy.cuda.runtime.free(0)  # makes the context
         self._modules: list[Any] = []  # keep what was loaded alive
         self._allocations = Allocations()
@@ -90,7 +90,7 @@ class Device:
         )
         self._launching, self._ordering = threading.Lock(), threading.Lock()  # of whoever uses these, and the event
 
-    def _is_linked(self, ordinal: int) -> bool:
+    def _is_nvlinked(self, ordinal: int) -> bool:
         """Whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
         if ordinal == self.ordinal:
             return True

@@ -50,7 +50,7 @@ class Device:
     max_channels = 2
     most_channels = 64
     threads = 64
-    linked: frozenset[str] | None = None
+    nvlinked: frozenset[str] | None = None
     compiles_whole_files = True
 
     def __init__(self, *, seed: int | None = None, hostile: bool | None = None, watchdog_s: float = 3600.0) -> None:

@@ -12,8 +12,8 @@ from mpi4py import MPI
 from ..errors import MPIError
 from ..memory import layout
 from ..memory.cstruct import U64, CStruct
+from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
-from ..memory.symmetric import Window, allocate_window
 from ..team import device_errors
 from ..team.team import OPERATIONS, Team
 

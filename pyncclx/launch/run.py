@@ -11,7 +11,7 @@ from ..errors import CollectiveMismatch
 from ..operators import user_op
 from ..team.state import State, state_of
 from ..team.streams import stream_for
-from ..team.team import OPERATIONS, Known, Plan, Producer, Team
+from ..team.team import OPERATIONS, Plan, Producer, RememberedLaunch, Team
 from . import kernels
 from .call import Call
 from .choice import MOST_EARLY
@@ -38,9 +38,9 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
         except NoKey:
             pass
         else:
-            known = team.known.get(key)
-            if known is not None:
-                _launch_again(state, team, known)
+            remembered = team.remembered.get(key)
+            if remembered is not None:
+                _launch_again(state, team, remembered)
                 return True
     call = make(comm, *args, **options)
     if call is None:
@@ -51,9 +51,9 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     return True
 
 
-def _launch_again(state: State, team: Team, known: Known) -> None:
+def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
     team.check()
-    team.launch_known(known, stream_for(team.device, known.producers))
+    team.launch_again(remembered, stream_for(team.device, remembered.producers))
     if state.blocking == "host":
         team.drain()
 
@@ -64,9 +64,9 @@ def _remember(team: Team, key: Hashable, call: Call) -> None:
         return
     plan = team.plans[call.operation, call.template, call.sized]
     producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
-    if len(team.known) >= MOST_PLANS:
-        team.known.clear()
-    team.known[key] = Known(plan, team.parameters(plan, call.buffers, call.arguments), tuple(producers))
+    if len(team.remembered) >= MOST_PLANS:
+        team.remembered.clear()
+    team.remembered[key] = RememberedLaunch(plan, team.parameters(plan, call.buffers, call.arguments), tuple(producers))
 
 
 def run(comm: Intracomm, call: Call) -> None:

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..device.team import DeviceTeam
 from ..errors import NotSupported
-from ..memory.symmetric import allocate_window
+from ..memory.mapped import allocate_window
 from ..team.team import Team
 
 if TYPE_CHECKING:

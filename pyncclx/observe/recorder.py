@@ -45,7 +45,7 @@ class Recorder:
         self.rows: dict[tuple[str, str], tuple[int, int, float]] = {}  # (operation, how): calls, bytes, seconds
         self._how = HOST
         for owner, name, how in (
-            *((Team, "launch", NATIVE), (Team, "launch_known", NATIVE)),
+            *((Team, "launch", NATIVE), (Team, "launch_again", NATIVE)),
             *((Endpoint, "launch", NATIVE), (Signals, "put", NATIVE)),
             *((rma.Reach, "put", NATIVE), (rma.Reach, "get", NATIVE), (rma.Reach, "change", NATIVE)),
             *((Outgoing, "_inline", STAGED), (stage, "stage", STAGED), (Origins, "stage", STAGED)),

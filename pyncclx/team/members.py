@@ -19,9 +19,9 @@ from ..memory.heap import Heap
 from ..system import settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What the ranks tell each other before they make a Team."""
+    """What each rank sends to all others before they make a Team."""
 
     hostname: str
     device: str  # Device.identity
@@ -30,36 +30,36 @@ class Member:
     architecture: str
     max_channels: int
     threads: int
-    linked: frozenset[str] | None  # Device.linked
+    nvlinked: frozenset[str] | None  # Device.nvlinked
     uid: bytes  # of the heap
     ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
     heap_nbytes: int
-    offer: int
+    offer_nbytes: int  # of the lease that it can give
     timeout_s: float
-    limits: tuning.Limits  # rank 0's count
+    limits: tuning.Limits  # rank 0's are used
 
 
-def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer: int) -> list[Member]:
-    """Tell each other who we are; map the heaps that this process has not mapped yet. Collective."""
+def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> list[Member]:
+    """Exchange the ranks' members; map the heaps that this process has not mapped yet. Collective."""
     timeout_s = mpi_bootstrap.agree(comm, settings.TIMEOUT.get)
     mine = tuning.limits if comm.rank == 0 else lambda *_: ()
     limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
     members: list[Member] = comm.allgather(
         Member(
-            MPI.Get_processor_name(),
-            device.identity,
-            device.at_once,
-            device.dealt,
-            device.architecture,
-            max_channels,
-            device.threads,
-            device.linked,
-            heap.uid,
-            heap.memory.ipc_handle,
-            heap.memory.nbytes,
-            offer,
-            timeout_s,
-            limits,
+            hostname=MPI.Get_processor_name(),
+            device=device.identity,
+            at_once=device.at_once,
+            dealt=device.dealt,
+            architecture=device.architecture,
+            max_channels=max_channels,
+            threads=device.threads,
+            nvlinked=device.nvlinked,
+            uid=heap.uid,
+            ipc_handle=heap.memory.ipc_handle,
+            heap_nbytes=heap.memory.nbytes,
+            offer_nbytes=offer_nbytes,
+            timeout_s=timeout_s,
+            limits=limits,
         )
     )
     _check(members, device)
@@ -100,12 +100,12 @@ def sharing(members: Iterable[Member]) -> int:
     return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
 
 
-def linked(members: Sequence[Member]) -> bool:
+def nvlinked(members: Sequence[Member]) -> bool:
     """Whether NVLink is known to lead from the GPU of each of some ranks to those of all others.
 
     A process knows nothing of GPUs that it does not see. Over PCIe no change of a peer's memory is atomic.
     """
-    return all(a.linked is None or b.device in a.linked for a in members for b in members)
+    return all(a.nvlinked is None or b.device in a.nvlinked for a in members for b in members)
 
 
 def _check(members: list[Member], device: Device) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..memory.symmetric import Window
+from ..memory.mapped import Window
 from .team import Team
 
 

@@ -18,8 +18,8 @@ from ..backends import Device, Event, Function, Repeated, Upload, Watch
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap, process_heap
+from ..memory.mapped import Window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..memory.symmetric import Window
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from . import device_errors, kernel_errors, members
 from .windows import TeamWindows
@@ -71,7 +71,7 @@ class Producer(NamedTuple):
     of_torch: bool
 
 
-class Known(NamedTuple):
+class RememberedLaunch(NamedTuple):
     """A call that came before: what it takes to launch it once more."""
 
     plan: Plan
@@ -103,7 +103,7 @@ class Team:
         self.lease = mpi_bootstrap.agree(comm, self.heap.reserve, undo=self.heap.release)
         try:
             self.members = members.meet(comm, device, self.heap, self.lease.nbytes)
-            self.linked = members.linked(self.members)  # else no lines, and nothing atomic in a peer's memory
+            self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
@@ -127,18 +127,18 @@ class Team:
         self._stream: Any = None
 
     def _plan(self) -> layout.Layout:
-        nbytes = min(member.offer for member in self.members)
+        nbytes = min(member.offer_nbytes for member in self.members)
         sharing = members.sharing(self.members)
         channels = max(1, min(member.max_channels for member in self.members) // sharing)
         try:
-            planned = layout.plan(nbytes, self.size, channels, self.linked)
+            planned = layout.plan(nbytes, self.size, channels, self.nvlinked)
             return replace(planned, limits=self.members[0].limits, sharing=sharing)
         except ValueError as error:  # on all ranks
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
     def require_links(self, operation: str) -> None:
         """Refuse what has to be atomic in a peer's memory, where it would not be."""
-        if not self.linked:
+        if not self.nvlinked:
             raise NotSupported(
                 f"{operation}: it changes words of a peer's memory atomically: that takes NVLink between all GPUs, and "
                 "that every rank sees those of the others; use Put and Get, under MPI's locks"
@@ -163,7 +163,7 @@ class Team:
 
         # for each operation, [not launched early, launched early]
         self.packed = [[packed(number, early) for early in (False, True)] for number in range(len(OPERATIONS))]
-        self.known: dict[Hashable, Known] = {}  # calls that came before, by the keys of their arguments
+        self.remembered: dict[Hashable, RememberedLaunch] = {}  # calls that came before, by the keys of their arguments
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
@@ -219,9 +219,9 @@ class Team:
         _, function, grid, threads, early = plan
         self.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
-    def launch_known(self, known: Known, stream: Any) -> None:
+    def launch_again(self, remembered: RememberedLaunch, stream: Any) -> None:
         """The same once more."""
-        (_, function, grid, threads, early), parameters, _ = known
+        (_, function, grid, threads, early), parameters, _ = remembered
         self.enqueue(function, grid, threads, parameters, stream, early)
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:

@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Device, Upload
+from ..memory.mapped import NOTHING, Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, Places, pack_windows
-from ..memory.symmetric import NOTHING, Window, allocate_window, register_window
 
 
 class TeamWindows:

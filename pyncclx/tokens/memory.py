@@ -11,8 +11,8 @@ import numpy as np
 
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from ..memory import layout
+from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..memory.symmetric import Window, allocate_window
 from ..team.team import OPERATIONS
 from . import layout as token_layout
 from .layout import GROUP, SHUFFLE, plan, steps_of
@@ -112,7 +112,7 @@ class Memory:
         ways = size * settings.max_tokens * settings.k * 4
         lengths = (rows, scales, ways, 2 * ways, results, values)
         steps = max(steps_of(row_nbytes, scaled=groups > 0), steps_of(result_nbytes, scaled=False))
-        steps *= self.team.linked  # else there are no lines
+        steps *= self.team.nvlinked  # else there are no lines
         self.parts = plan(size, self.blocks, buckets, (settings.max_tokens, settings.k), steps, lengths)
         self.window: Window = allocate_window(settings.comm, device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes

@@ -10,7 +10,7 @@ from ..arrays.buffers import resolve, where
 from ..arrays.readers import host_arrays
 from ..arrays.vectors import integer
 from ..errors import MPIError
-from ..memory.symmetric import Window
+from ..memory.mapped import Window
 from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team

@@ -25,10 +25,24 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
         members.channels(Device())
 
 
-def member(device, at_once, dealt=1, linked=None):
+def member(device, at_once, dealt=1, nvlinked=None):
     """A rank on a GPU."""
-    linked = None if linked is None else frozenset(linked)
-    return members.Member("node", device, at_once, dealt, "sm_90", 64, 512, linked, b"", b"", 0, 0, 1.0, ())
+    return members.Member(
+        hostname="node",
+        device=device,
+        at_once=at_once,
+        dealt=dealt,
+        architecture="sm_90",
+        max_channels=64,
+        threads=512,
+        nvlinked=None if nvlinked is None else frozenset(nvlinked),
+        uid=b"",
+        ipc_handle=b"",
+        heap_nbytes=0,
+        offer_nbytes=0,
+        timeout_s=1.0,
+        limits=(),
+    )
 
 
 def test_how_many_ranks_share_a_gpu():
@@ -40,7 +54,7 @@ def test_how_many_ranks_share_a_gpu():
 
 
 @pytest.mark.parametrize(
-    ("devices", "linked", "expected"),
+    ("devices", "nvlinked", "expected"),
     [
         ("abc", ["abc"] * 3, True),
         ("ab", ["ab", "ab"], True),  # and GPUs of others, to which nothing leads
@@ -51,9 +65,9 @@ def test_how_many_ranks_share_a_gpu():
         ("ab", [None, None], True),  # the host device
     ],
 )
-def test_whether_links_lead_to_all(devices, linked, expected):
-    ranks = [member(device, True, linked=known) for device, known in zip(devices, linked, strict=True)]
-    assert members.linked(ranks) is expected
+def test_whether_links_lead_to_all(devices, nvlinked, expected):
+    ranks = [member(device, True, nvlinked=seen) for device, seen in zip(devices, nvlinked, strict=True)]
+    assert members.nvlinked(ranks) is expected
 
 
 def test_who_shares_a_gpu_in_turns_is_warned():

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.ranks(2)
 def apart(monkeypatch):
     """A communicator of ranks that know of no GPU but their own."""
     device = backends.select()
-    monkeypatch.setattr(device, "linked", frozenset([device.identity]))
+    monkeypatch.setattr(device, "nvlinked", frozenset([device.identity]))
     with pyncclx.Communicator().Dup() as comm:
-        if comm.team.linked:
+        if comm.team.nvlinked:
             pytest.skip("all ranks have one GPU")
         yield comm
 
