@@ -117,8 +117,8 @@ def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
     return buffer.address, buffer.nbytes, buffer.datatype, buffer.shape, *read_only
 
 
-def teller_of(array: Any) -> Callable[[], int] | None:
-    """What tells where an array's memory is by now; None of arrays that keep theirs for as long as they live."""
+def address_reader_of(array: Any) -> Callable[[], int] | None:
+    """Return what reads an array's present address; None for arrays whose address never changes."""
     read = reader_of(array)
     if read is read_torch:
         return cast(Callable[[], int], array.data_ptr)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.readers import teller_of
+from ..arrays.readers import address_reader_of
 from ..backends import Repeated
 from ..errors import MPIError
 from ..requests.open_receives import let_receives_leave
@@ -33,8 +33,8 @@ class Prepared:
         self._together: dict[tuple[int, ...], Repeated] = {}  # by the serial numbers of all who start with it
         self.operation, self._state, self._buffers = call.operation, state_of(comm), call.buffers
         self._ready, self._settle = call.ready, call.settle
-        tellers = filter(None, (teller_of(buffer.owner) for buffer in call.buffers))
-        self._places = [(place, place()) for place in tellers]  # of the arrays, then and now
+        readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
+        self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
         if comm.checking:
             compare(comm, call.operation, call.signature)
         self._team = None if call.empty else comm.team
