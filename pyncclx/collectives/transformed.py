@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..arrays.readers import in_c_order
-from ..backends.numba_code import MOST_ARRAYS
+from ..backends.compilers.numba_functions import MOST_ARRAYS
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import numba_code
+from ..backends.compilers import numba_cuda
 
 LIBRARY = "numba_kernels/device_api.cu"  # the functions with C linkage: a kernel that calls one is linked with it
 
@@ -47,9 +47,9 @@ def function(name: str) -> Any:
         Without Numba's CUDA target.
     """
     if name == "address":
-        return numba_code.address_function()
+        return numba_cuda.address_function()
     if name == "pointer":
-        return numba_code.pointer_function()
+        return numba_cuda.pointer_function()
     if name not in SIGNATURES:
         raise AttributeError(f"module 'pyncclx.device' has no attribute {name!r}")
     return declare(f"pyncclx_{name}", SIGNATURES[name])
@@ -57,4 +57,4 @@ def function(name: str) -> Any:
 
 def declare(symbol: str, signature: str) -> Any:
     """Declare to Numba a function of C linkage; a kernel that calls it is linked with the device functions."""
-    return numba_code.device_function(symbol, signature, LIBRARY)
+    return numba_cuda.device_function(symbol, signature, LIBRARY)

@@ -12,8 +12,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..backends import Device, Peer, Shared
-from ..backends.exported import Exported
+from ..backends import Device, Exported, Peer, Shared
 from ..errors import NotSupported
 
 

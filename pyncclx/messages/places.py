@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ..backends.exported import Exported
+from ..backends import Exported
 
 SWEEP = 32  # messages that are offered between two looks at which are over: their exports may hold memory
 

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..backends.exported import Exported
+from ..backends import Exported
 from .begin import GAP
 from .endpoint import OFFER, PUT, Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, inline_nbytes, pack

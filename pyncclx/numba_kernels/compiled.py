@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from ..arrays.buffers import Buffer
-from ..backends import Function, numba_code
+from ..backends import Function
+from ..backends.compilers import cache, numba_cuda
 from ..errors import NotSupported
 from ..launch import kernels
 from ..memory.cstruct import U64, CStruct
-from ..system.paths import cache_directory, sources_digest, write
+from ..system.paths import sources_digest
 from ..team.team import Team
 from .workspace import Workspace
 
@@ -98,42 +97,41 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
 
 def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
     """One kernel for this GPU's architecture and a number of ranks, as `Device.load` takes it."""
-    nvrtc = importlib.import_module("pyncclx.backends.nvrtc")
+    nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
     architecture = team.device.architecture
     code = cached_code(kernel, template, team.size, architecture)
-    return pickle.dumps(nvrtc.compile_linked(FILE, [KERNEL], architecture, code))
+    image: bytes = nvrtc.compile_linked(FILE, [KERNEL], architecture, code).dump()
+    return image
 
 
 def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
     """As `code_of`, from the cache on disk if it is there: Numba takes seconds."""
-    numba_code.check_present()
+    numba_cuda.target()  # raises without Numba
     version = importlib.import_module("numba_cuda").__version__
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    sources += [Path(str(numba_code.__file__)).read_bytes()]
+    sources += [Path(str(numba_cuda.__file__)).read_bytes()]
     sources.append(sources_digest(FILE).encode())
-    key = repr((version, sys.version_info[:2], sources, kernel, template, size, architecture))
-    path = cache_directory() / f"{kernel}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.ltoir"
-    if not path.exists():
-        write(path, code_of(kernel, template, size, architecture))
-    return path.read_bytes()
+    key = (version, sys.version_info[:2], sources, kernel, template, size, architecture)
+    name = cache.file_name(kernel, key, ".ltoir")
+    return cache.read_or_make(name, lambda: code_of(kernel, template, size, architecture))
 
 
 def code_of(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
     """A kernel's Python function as LTO-IR; needs no GPU."""
     function = function_named(kernel, template, size)
-    return numba_code.collective(function, SYMBOL, architecture)
+    return numba_cuda.collective(function, SYMBOL, architecture)
 
 
 def function_named(kernel: str, template: tuple[str, ...], size: int) -> Callable[..., None]:
     """The Python function of a kernel, such as "numba_allreduce_two_shot"."""
     file, _, form = kernel.removeprefix(PREFIX).partition("_")
-    numba_code.check_present()  # before a file is imported that needs Numba
+    numba_cuda.target()  # raises before a file is imported that needs Numba
     module = importlib.import_module(f".{file}", __package__)
     made: Callable[..., None]
     if not template:
         made = getattr(module, file)(size)
         return made
     name, op = template
-    element, combine = numba_code.element(name), numba_code.inlined(COMBINE[op])
+    element, combine = numba_cuda.element(name), numba_cuda.inlined(COMBINE[op])
     made = getattr(module, form)(element, np.dtype(name).itemsize, combine, size)
     return made

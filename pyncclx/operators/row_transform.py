@@ -12,7 +12,7 @@ from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
 from ..backends import Device, Function
-from ..backends.numba_code import MOST_ARRAYS, RowTypes
+from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
 
 __all__ = ["Applied", "Transform", "apply", "named"]

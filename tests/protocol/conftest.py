@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.backends import gxx
+from pyncclx.backends.compilers import gxx
 from pyncclx.memory import layout
 from pyncclx.system import paths
 

@@ -25,7 +25,7 @@ from pyncclx.launch import kernels
 from pyncclx.memory import layout
 from pyncclx.system import paths
 
-nvrtc = pytest.importorskip("pyncclx.backends.nvrtc", reason="needs cuda-bindings")
+nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
 
 pytestmark = pytest.mark.timeout(1500)  # the first on an architecture waits for the compiler, on two cores
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from pyncclx import backends
-from pyncclx.backends import gxx, host
+from pyncclx.backends import host
+from pyncclx.backends.compilers import gxx
 from pyncclx.errors import NotSupported
 from pyncclx.system import paths
 

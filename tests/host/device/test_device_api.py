@@ -173,7 +173,7 @@ def test_numba_links_with_every_function() -> None:
     """Kernels in Python that use all of them become machine code, without a GPU; nothing is missing."""
     cuda = pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
     pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
-    from pyncclx.backends import nvrtc  # noqa: PLC0415
+    from pyncclx.backends.compilers import nvrtc  # noqa: PLC0415
     from support import device_kernels  # noqa: PLC0415
 
     assert {*functions.SIGNATURES, "address", "pointer"} - {"size"} <= set(device_kernels.everything.__code__.co_names)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyncclx.backends.exported import Exported
+from pyncclx.backends import Exported
 from pyncclx.memory import heap
 from pyncclx.messages import peers, postbox
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender

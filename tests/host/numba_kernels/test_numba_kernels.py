@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("numba.cuda", reason="kernels written in Python need Numba")
 nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-nvjitlink")
 
-from pyncclx.backends import nvrtc  # noqa: E402
+from pyncclx.backends.compilers import nvrtc  # noqa: E402
 from pyncclx.memory.layout import Layout  # noqa: E402
 from pyncclx.numba_kernels import calls, compiled, workspace  # noqa: E402
 

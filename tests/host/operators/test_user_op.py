@@ -19,8 +19,9 @@ from pyncclx.launch import kernels
 from pyncclx.memory.layout import PACK_NBYTES, plan
 from pyncclx.operators import user_op
 
-nvrtc = pytest.importorskip("pyncclx.backends.nvrtc", reason="needs cuda-bindings")
-numba_code = pytest.importorskip("pyncclx.backends.numba_code")
+nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
+numba_cuda = pytest.importorskip("pyncclx.backends.compilers.numba_cuda")
+numba_functions = pytest.importorskip("pyncclx.backends.compilers.numba_functions")
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
 
@@ -49,7 +50,7 @@ def linked(op, file="collectives/allreduce.cu", dtype=None):
     """The binary of a file's kernels with an operator."""
     made = operator(op, dtype)
     source, names = made._sources(file, kernels.FILES[file])
-    code = numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
+    code = numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
     lto = nvrtc.compile_kernels(source, sorted(set(names.values())), ARCHITECTURE, "-dlto")
     return nvrtc.link(lto, code, ARCHITECTURE, "-verbose")
 
@@ -126,7 +127,7 @@ def normalised(x, row, column, scale, weight):
 )
 def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
     row = np.dtype("f4")
-    code = numba_code.for_gpu(normalised, numba_code.RowTypes(row, row, (row, row)), ARCHITECTURE)
+    code = numba_functions.for_gpu(normalised, numba_functions.RowTypes(row, row, (row, row)), ARCHITECTURE)
     name = kernel.partition("<")[0]
     file = "collectives/transformed.cu" if "transformed" in name else f"tokens/{name}.cu"
     binary = nvrtc.link(nvrtc.compile_kernels(file, [kernel], ARCHITECTURE, "-dlto"), code, ARCHITECTURE, "-verbose")
@@ -139,8 +140,8 @@ def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
     made = operator(pyncclx.Op(lambda a, b: a * b, "f4"))
     source, names = made._sources("collectives/reduce.cu", kernels.FILES["collectives/reduce.cu"])
-    code = numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
-    assert code == numba_code.for_gpu(made.fn, made.dtype, ARCHITECTURE)
+    code = numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
+    assert code == numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
     first = nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code)
     monkeypatch.setattr(nvrtc, "link", None)
     assert nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code).cubin == first.cubin
@@ -151,16 +152,16 @@ def test_the_line_that_numba_refuses():
         return a.upper() + b  # the line
 
     with pytest.raises(TypeError, match=r"(?s)spelled\(a, b\) for float32.*upper.*# the line"):
-        numba_code.for_gpu(spelled, np.dtype("f4"), ARCHITECTURE)
+        numba_functions.for_gpu(spelled, np.dtype("f4"), ARCHITECTURE)
 
 
 def test_the_line_of_a_row_transform_that_numba_refuses():
     def spelled(x, row, column):
         return x.upper()  # the line
 
-    types = numba_code.RowTypes(np.dtype("f4"), np.dtype("i1"), ())
+    types = numba_functions.RowTypes(np.dtype("f4"), np.dtype("i1"), ())
     with pytest.raises(TypeError, match=r"(?s)Transform.*spelled\(x, row, column\) for float32, to int8.*# the line"):
-        numba_code.for_gpu(spelled, types, ARCHITECTURE)
+        numba_functions.for_gpu(spelled, types, ARCHITECTURE)
 
 
 def test_a_numpy_that_numba_does_not_know(monkeypatch):
@@ -171,9 +172,9 @@ def test_a_numpy_that_numba_does_not_know(monkeypatch):
 
     target = importlib.import_module("numba.cuda.descriptor").cuda_target
     monkeypatch.setattr(type(target.typing_context), "refresh", refresh)
-    numba_code._cuda.cache_clear()
+    numba_cuda.target.cache_clear()
     with pytest.raises(NotSupported, match=r"(?s)numba-cuda.*row_stack.*numba13"):
-        numba_code.for_gpu(lambda a, b: a, np.dtype("f4"), ARCHITECTURE)
+        numba_functions.for_gpu(lambda a, b: a, np.dtype("f4"), ARCHITECTURE)
 
 
 def test_templates_and_what_they_find():

@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 
-LIBRARY = ctypes.CDLL("libcuda.so.1")
+from .driver import LIBRARY, beside_captures, checked, fail
+
 _launch_kernel, _launch_graph = LIBRARY.cuLaunchKernelEx, LIBRARY.cuGraphLaunch
-_RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-
-
-def checked(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call, or its error as an exception."""
-    status, *values = result
-    if status != driver.CUresult.CUDA_SUCCESS:
-        _, text = driver.cuGetErrorString(status)
-        raise RuntimeError(f"CUDA driver: {status.name}: {text.decode() if text else 'unknown error'}")
-    return values[0] if len(values) == 1 else values
-
-
-def fail(status: int) -> None:
-    """Raise the error that a driver call by ctypes has returned."""
-    checked((driver.CUresult(status),))
 
 
 class _Config(ctypes.Structure):
@@ -118,16 +103,6 @@ def _add_kernel(graph: Any, before: list[Any], step: Step) -> Any:
     node.gridDimX, node.gridDimY, node.gridDimZ = step.grid, 1, 1
     node.blockDimX, node.blockDimY, node.blockDimZ = step.block, 1, 1
     return checked(driver.cuGraphAddKernelNode(graph, before or None, len(before), node))  # copies the parameters
-
-
-@contextmanager
-def beside_captures() -> Iterator[None]:
-    """Have the driver do what it forbids while a stream of the thread is being captured, lest the graph be meant."""
-    before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
-    try:
-        yield
-    finally:
-        checked(driver.cuThreadExchangeStreamCaptureMode(before))
 
 
 def _instantiate(graph: Any) -> Any:

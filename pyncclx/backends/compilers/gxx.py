@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import NotSupported
-from ..system import paths
+from ...errors import NotSupported
+from ...system import paths
 
 #: Hidden visibility: each library has an emulator of its own, whatever else the process has loaded.
 #: No contraction: a multiplication and an addition round twice on every CPU.

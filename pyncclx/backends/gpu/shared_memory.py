@@ -1,22 +1,16 @@
-"""GPU memory of all kinds: what peers can map, what they have mapped, constants, temporaries, pinned words."""
+"""GPU memory that several processes map: by file descriptor, or by CUDA IPC handle where there are none."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 from typing import Any, ClassVar
 
 import cupy
-import numpy as np
 from cuda.bindings import driver
 
-from .exported import Exported
-from .gpu_launch import LIBRARY, checked, fail
+from .driver import checked
 
 POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-_HAS_IPC_HANDLE = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-_NUMBER = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID)
-_MOST_ALLOCATIONS = 1024  # that are remembered
 
 
 class MappedMemory:
@@ -94,15 +88,6 @@ class LegacyPeerMemory:
         cupy.cuda.runtime.ipcCloseMemHandle(self.address)
 
 
-class Upload:
-    """Constant bytes in device memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._array = cupy.asarray(np.frombuffer(data, np.uint8))
-        cupy.cuda.get_current_stream().synchronize()
-        self.address = int(self._array.data.ptr)
-
-
 class Owner:
     """Held by all who need shared memory: when the last has let go, it is left to be unmapped."""
 
@@ -113,65 +98,6 @@ class Owner:
 
     def __del__(self) -> None:
         self.idle.append(self.memory)  # not unmapped here: kernels may still use it, a stream may be capturing
-
-
-class Temporary:
-    """Memory of CuPy's pool. The pool gives it to the stream it was allocated for only, so in that stream's order."""
-
-    def __init__(self, memory: Any) -> None:
-        self._memory = memory
-        self.address = int(memory.ptr)
-
-
-class PinnedWords:
-    """64-bit words of host memory that this GPU reads and writes too."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._memory = cupy.cuda.alloc_pinned_memory(nbytes)
-        self.array = np.frombuffer(self._memory, np.uint64, nbytes // 8)
-        self.array[:] = 0
-        self.address = int(self._memory.ptr)
-
-    def close(self) -> None:
-        del self.array, self._memory
-
-
-class Allocations:
-    """The allocations of this process that other processes can open, by the numbers that the driver gives them once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, bytes]] = {}  # where it begins, bytes, CUDA IPC handle
-
-    def at(self, address: int) -> Exported | None:
-        """The allocation that an address is in; None unless it came from cudaMalloc."""
-        if not _attribute(_HAS_IPC_HANDLE, address):
-            return None
-        number = _attribute(_NUMBER, address)
-        base, nbytes, handle = self._known.get(number) or self._read(number, address)
-        return Exported(base, nbytes, handle, number, address - base)
-
-    def _read(self, number: int, address: int) -> tuple[int, int, bytes]:
-        base, nbytes = map(int, checked(driver.cuMemGetAddressRange(address)))
-        if len(self._known) >= _MOST_ALLOCATIONS:
-            self._known.clear()
-        self._known[number] = base, nbytes, ipc_handle(base)
-        return self._known[number]
-
-
-def _attribute(name: int, address: int) -> int:
-    value = ctypes.c_uint64(0)  # shorter ones leave the rest zero
-    if status := LIBRARY.cuPointerGetAttribute(ctypes.byref(value), name, ctypes.c_uint64(address)):
-        fail(status)
-    return value.value
-
-
-def ipc_handle(address: int) -> bytes:
-    """The CUDA IPC handle of an allocation; empty where there is no CUDA IPC."""
-    try:
-        handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(address)
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return b""
-    return handle
 
 
 def _location(ordinal: int) -> Any:

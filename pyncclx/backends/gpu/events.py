@@ -1,4 +1,4 @@
-"""Streams of the GPU: their handles and captures, events, and launches to be repeated on them."""
+"""Events of the GPU, and launches to be repeated, which record them."""
 
 from __future__ import annotations
 
@@ -9,49 +9,12 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .gpu_launch import LIBRARY, Graph, Step, checked, fail
+from .captures import LEGACY_DEFAULT, capture_of, handle_of
+from .driver import LIBRARY, checked, fail
+from .launch import Graph, Step
 
-_LEGACY_DEFAULT = (0, 1)  # names of the stream that cannot be captured, nor asked while others are
-_PER_THREAD_DEFAULT = 2  # names another stream in each thread
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 _record_event, _query_event = LIBRARY.cuEventRecord, LIBRARY.cuEventQuery
-_handles: dict[int, Any] = {}
-
-
-class Foreign:
-    """A stream of another library in the form that CuPy takes."""
-
-    def __init__(self, pointer: int) -> None:
-        self.pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer
-
-
-def handle_of(stream: Any) -> Any:
-    """The driver's handle of a CuPy stream."""
-    try:
-        return _handles[stream.ptr]
-    except KeyError:
-        return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
-
-
-def is_capturing(stream: Any) -> bool:
-    """Whether a stream is being captured in a graph: a cheaper question than in which."""
-    return stream.ptr not in _LEGACY_DEFAULT and bool(stream.is_capturing())
-
-
-def can_be_left(stream: Any) -> bool:
-    """Whether any thread may record an event on a stream: it is the same in all, and no capture forbids it."""
-    try:
-        return stream.ptr != _PER_THREAD_DEFAULT and not stream.is_capturing()
-    except RuntimeError:  # the default stream, while one that it waits for is being captured
-        return False
-
-
-def capture_of(stream: Any) -> int:
-    """The capture a stream takes part in; 0: none."""
-    return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
 class Event:
@@ -116,7 +79,7 @@ class Repeated:
     def launch(self, stream: Any) -> None:
         """Enqueue them: as a graph of their own, or in the one that is being captured."""
         pointer = stream.ptr
-        if pointer not in _LEGACY_DEFAULT and stream.is_capturing():
+        if pointer not in LEGACY_DEFAULT and stream.is_capturing():
             self._launch_each(stream)
             return
         self._graph.launch(pointer)

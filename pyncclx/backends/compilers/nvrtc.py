@@ -6,15 +6,17 @@ NumPy and MPI give.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cuda.bindings import nvjitlink, nvrtc
 
-from ..system.paths import CUDA_DIR, cache_directory, sources_digest, write
+from ...system.paths import CUDA_DIR, sources_digest
+from . import cache
 
 FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
 
@@ -27,35 +29,45 @@ class Binary:
     lowered_names: dict[str, str]  # instantiation -> symbol
     log: str = ""
 
+    def dump(self) -> bytes:
+        """Return the binary, without its log, as bytes for a file or another process."""
+        return pickle.dumps({"cubin": self.cubin, "lowered_names": self.lowered_names})
+
+    @classmethod
+    def load(cls, image: bytes) -> Binary:
+        """Return what `dump` was called on."""
+        return cls(**pickle.loads(image))
+
 
 def compile_cached(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
-    """As `compile_kernels`, from the cache on disk if it is there."""
-    version = _checked(nvrtc.nvrtcVersion())
-    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture, *options))
-    path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
-    if path.exists():
-        return Binary(**pickle.loads(path.read_bytes()))
-    binary = compile_kernels(file, instantiations, architecture, *options)
-    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
-    return binary
+    """Return what `compile_kernels` returns, from the cache on disk if it is there."""
+    make = partial(compile_kernels, file, instantiations, architecture, *options)
+    return _cached(make, _version(), file, instantiations, architecture, *options)
 
 
 def compile_linked(file: str, instantiations: list[str], architecture: str, code: bytes) -> Binary:
-    """Kernels of cuda/`file` linked with a function that they call, from the cache on disk if it is there.
+    """Return kernels of cuda/`file` linked with a function that they call, from the cache on disk if it is there.
 
     Parameters
     ----------
     code : bytes
         The function as LTO-IR: it is optimised with the kernels, and inlined.
     """
-    version = _checked(nvrtc.nvrtcVersion()), nvjitlink.version()
-    key = repr((sources_digest(file), FLAGS[:-1], version, file, instantiations, architecture, code))
-    path = cache_directory() / f"{Path(file).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.cubin"
-    if path.exists():
-        return Binary(**pickle.loads(path.read_bytes()))
-    binary = link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
-    write(path, pickle.dumps({"cubin": binary.cubin, "lowered_names": binary.lowered_names}))
-    return binary
+
+    def make() -> Binary:
+        return link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
+
+    return _cached(make, (_version(), nvjitlink.version()), file, instantiations, architecture, code)
+
+
+def _cached(make: Callable[[], Binary], versions: Any, file: str, *key: object) -> Binary:
+    """Return what `make` returns, or has returned for the same compilers, sources and `key`."""
+    whole = (sources_digest(file), FLAGS[:-1], versions, file, *key)
+    return Binary.load(cache.read_or_make(cache.file_name(Path(file).stem, whole, ".cubin"), lambda: make().dump()))
+
+
+def _version() -> Any:
+    return _checked(nvrtc.nvrtcVersion())
 
 
 def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Binary:
@@ -66,7 +78,7 @@ def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Bina
     RuntimeError
         With the linker's log.
     """
-    # -fma=0 as in FLAGS: the code that Numba made says nothing of it.
+    # -fma=0 as in FLAGS: the code that Numba made leaves it open.
     flags = [f"-arch={architecture}", "-lto", "-fma=0", *options]
     linker = nvjitlink.create(len(flags), flags)
     try:

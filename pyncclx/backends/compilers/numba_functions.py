@@ -1,0 +1,143 @@
+"""Operators and row transforms written in Python, compiled by Numba for a GPU or for this CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import numba_cuda
+
+MOST_ARRAYS = 4  # kMostTransformArrays of cuda/elements/row_transform.cuh
+
+
+class RowTypes(NamedTuple):
+    """The types of a row transform: of an element, of its result, and of the elements of arrays."""
+
+    element: np.dtype[Any]
+    result: np.dtype[Any]
+    arrays: tuple[np.dtype[Any], ...]
+
+
+#: The type of an operator's elements, or the types of a row transform.
+Types = np.dtype[Any] | RowTypes
+
+
+def symbol_of(types: Types) -> str:
+    """Return the function's name in cuda/elements/user_op.cuh, or cuda/elements/row_transform.cuh."""
+    return "pyncclx_row_transform" if isinstance(types, RowTypes) else "pyncclx_user_op"
+
+
+def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
+    """Compile an operator or row transform to LTO-IR for `architecture` ("sm_90"), as kernels call it.
+
+    Raises
+    ------
+    NotSupported
+        Without Numba's CUDA target.
+    TypeError
+        If Numba cannot compile it.
+    """
+    cuda = numba_cuda.target()
+    types = importlib.import_module("numba.cuda.types")
+    from_dtype = importlib.import_module("numba.cuda.np.numpy_support").from_dtype
+    operands = _operands(dtype, types, from_dtype)
+    # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` says.
+    entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
+    with _explained(fn, dtype):
+        return numba_cuda.compile_code(entry, types.void(*operands), symbol_of(dtype), architecture)
+
+
+def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
+    """Compile it for this CPU to a Numba callback, whose code has its `address` and lives as long.
+
+    Raises
+    ------
+    NotSupported
+        Without Numba.
+    TypeError
+        If Numba cannot compile it.
+    """
+    try:
+        numba = importlib.import_module("numba")
+        from_dtype = importlib.import_module("numba.np.numpy_support").from_dtype
+    except ImportError as error:
+        raise numba_cuda.missing("numba", error) from error
+    operands = _operands(dtype, numba.types, from_dtype)
+    # As on a GPU, a division by zero raises nothing.
+    entry = _entry(numba.njit(fn, error_model="numpy"), fn, dtype)
+    with _explained(fn, dtype):
+        return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
+
+
+def _operands(dtype: Types, types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return the types of the arguments: pointers to operands and result, or those of row_transform.cuh.
+
+    Numba passes a record by its address already.
+    """
+    if isinstance(dtype, RowTypes):
+        element, result, *arrays = (
+            types.CPointer(from_dtype(each)) for each in (dtype.element, dtype.result, *dtype.arrays)
+        )
+        unused = [types.CPointer(types.uint8)] * (MOST_ARRAYS - len(arrays))
+        return (element, result, types.int64, types.int64, *arrays, *unused)
+    if dtype.names:
+        operand = from_dtype(dtype)
+    else:
+        operand = types.CPointer(types.uint8 if dtype.kind == "b" else from_dtype(dtype))
+    return operand, operand, operand
+
+
+def _entry(jitted: Any, fn: Callable[..., Any], dtype: Types) -> Callable[..., None]:
+    """Return the function to compile: `fn` itself for records, for scalars one that reads and writes them."""
+    if isinstance(dtype, RowTypes):
+        return _row_entries(jitted)[len(dtype.arrays)]
+    if dtype.names:
+        return fn
+
+    def scalars(a: Any, b: Any, result: Any) -> None:
+        result[0] = jitted(a[0], b[0])
+
+    def truths(a: Any, b: Any, result: Any) -> None:
+        result[0] = 1 if jitted(a[0] != 0, b[0] != 0) else 0
+
+    return truths if dtype.kind == "b" else scalars
+
+
+def _row_entries(jitted: Any) -> list[Callable[..., None]]:
+    """Return the functions to compile for row transforms with 0, 1 … 4 arrays; all take four, and pass on those."""
+
+    def none(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column)
+
+    def one(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a)
+
+    def two(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b)
+
+    def three(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b, c)
+
+    def four(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        result[0] = jitted(x[0], row, column, a, b, c, d)
+
+    return [none, one, two, three, four]
+
+
+@contextlib.contextmanager
+def _explained(fn: Callable[..., Any], dtype: Types) -> Iterator[None]:
+    """Turn Numba's error, which names the line, into a TypeError that names the function and its types."""
+    errors = importlib.import_module("numba.core.errors")
+    try:
+        yield
+    except errors.NumbaError as error:
+        if isinstance(dtype, RowTypes):
+            what, arguments = "Transform", "(x, row, column, …)" if dtype.arrays else "(x, row, column)"
+            types = f"{dtype.element}, to {dtype.result}"
+        else:
+            what, arguments, types = "Op", "(a, b, out)" if dtype.names else "(a, b)", str(dtype)
+        raise TypeError(f"{what}: Numba cannot compile {fn.__name__}{arguments} for {types}:\n{error}") from error

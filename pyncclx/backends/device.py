@@ -1,0 +1,204 @@
+"""What the library needs of the place where its kernels run: four groups of methods, which together are a device.
+
+Addresses are those that kernels use. The GPU (`gpu`) and the emulator (`host`) have these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from .handles import Event, Exported, Function, Peer, Repeated, Shared, Upload, Watch
+
+
+class Memory(Protocol):
+    """Memory of this process, and what peers share of theirs."""
+
+    def allocate_shared(self, nbytes: int) -> Shared:
+        """Allocate zeroed memory that other processes can map."""
+
+    def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
+        """Map memory of another process, by its descriptor, which is closed, or by its IPC handle."""
+
+    def allocate_watch(self, nbytes: int) -> Watch:
+        """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
+
+    def owner(self, memory: Any) -> Any:
+        """Return an object that keeps shared memory of this process alive: the memory is freed after it."""
+
+    def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return the memory of an owner as an array, CuPy's or NumPy's, which keeps the owner."""
+
+    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a peer's memory, as it is mapped here, as an array; it is invalid once that is unmapped."""
+
+    def upload(self, data: bytes) -> Upload:
+        """Copy bytes to device memory for kernels to read; the memory lives as long as what is returned."""
+
+    def fill_zero(self, address: int, nbytes: int) -> None:
+        """Zero memory; it is zero on return."""
+
+    def is_device_pointer(self, address: int) -> bool:
+        """Return whether kernels can use this address."""
+
+
+class Kernels(Protocol):
+    """Kernels from their source to their launch.
+
+    Attributes
+    ----------
+    architecture
+        What kernels are compiled for, such as ``"sm_90"``.
+    compiles_whole_files
+        Whether all kernels of a file are compiled at once, or each when it is needed.
+    """
+
+    architecture: str
+    compiles_whole_files: bool
+
+    def compile(self, file: str, instantiations: list[str]) -> bytes:
+        """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
+
+    def load(self, image: bytes) -> Mapping[str, Function]:
+        """Load what `compile` returned, here or in another process with the same kind of device."""
+
+    def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
+        """Compile kernels that call the Python function `fn`; `dtype` are its `numba_functions.Types`."""
+
+    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> Mapping[str, Function]:
+        """Load what `compile_linked` returned."""
+
+    def launch(
+        self, function: Function, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False
+    ) -> None:
+        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct.
+
+        With `early` it may begin before the kernel before it has ended, where the hardware allows it; it must call
+        ``await_previous`` (cuda/protocol/signal.cuh).
+        """
+
+    def launch_arguments(
+        self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
+    ) -> None:
+        """Run a loaded kernel that has any number of parameters."""
+
+    def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
+        """Prepare a launch on a stream that is named later; each launch records the event, if given."""
+
+    def together(self, several: Sequence[Any]) -> Repeated:
+        """Return what makes the launches of several that `repeated` returned, one after the other."""
+
+    def most_blocks(self, function: Function, block: int) -> int:
+        """Return how many blocks of `block` threads can be on the device at once."""
+
+    def blocks_each(self, function: Function, block: int) -> int:
+        """Return how many blocks of `block` threads can be on one multiprocessor at once."""
+
+
+class Streams(Protocol):
+    """The order in which work runs."""
+
+    def current_stream(self) -> Any:
+        """Return the stream that work goes to if the caller names none."""
+
+    def external_stream(self, pointer: int) -> Any:
+        """Return a stream of another library, by the driver's handle."""
+
+    def new_stream(self) -> Any:
+        """Return a stream that waits for no other."""
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until all that was launched on a stream, or on any, has finished."""
+
+    def order(self, first: Any, then: Any) -> None:
+        """Make what is enqueued on `then` from now on wait for what is on `first` now."""
+
+    def event(self) -> Event:
+        """Return a new event."""
+
+    def can_leave(self, stream: Any) -> bool:
+        """Return whether work on a stream can continue on another one, behind an event that any thread may record."""
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Return whether a stream is being captured in a graph."""
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Let the thread use the device; its calls are no part of a graph that another thread captures."""
+
+
+class Exports(Protocol):
+    """Memory for messages between two processes, which need not call anything at the same time.
+
+    Attributes
+    ----------
+    exports_are_copies
+        Whether `export` returns a copy, made for one message.
+    """
+
+    exports_are_copies: bool
+
+    def allocate_exported(self, nbytes: int) -> Exported:
+        """Allocate zeroed memory that any process can open, for the life of this process."""
+
+    def allocation(self, address: int) -> Exported | None:
+        """Return the allocation that an address is in, for other processes to open; None if they cannot."""
+
+    def export(self, address: int, nbytes: int) -> Exported | None:
+        """Let other processes open the memory at an address; None if that memory cannot be opened."""
+
+    def open_exported(self, handle: bytes, nbytes: int) -> Peer:
+        """Map the allocation of another process that a handle names.
+
+        Raises
+        ------
+        OSError, RuntimeError
+            If it cannot be opened here.
+        """
+
+    def allocate_temporary(self, nbytes: int, stream: Any) -> Upload:
+        """Allocate memory for the use of a stream, until what is returned is deleted."""
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copy between addresses of the device or the host, in the order of a stream."""
+
+    def peek(self, address: int, nbytes: int) -> bytes:
+        """Read device memory now, without waiting for any stream."""
+
+
+class Device(Memory, Kernels, Streams, Exports, Protocol):
+    """The place where this process' kernels run.
+
+    Attributes
+    ----------
+    name
+        ``"gpu"`` or ``"host"``.
+    ordinal
+        The device's number in this process.
+    kind
+        The product's name, such as ``"NVIDIA H200"``.
+    identity
+        The same in two processes exactly if they use the same physical device.
+    at_once
+        Whether kernels of processes that share it run at the same time, not in turns.
+    dealt
+        How many processes `make_current` has given such a device, at most; 1 as long as it has not.
+    max_channels, threads
+        The most blocks of an operation, unless the user sets another number, and the threads of each.
+    most_channels
+        The most such blocks that run at once.
+    nvlinked
+        The identities of devices, its own among them, in whose memory it changes words atomically, and 128 bytes that a
+        warp stores at once are seen whole (cuda/protocol/line.cuh). None: all.
+    """
+
+    name: str
+    ordinal: int
+    kind: str
+    identity: str
+    at_once: bool
+    dealt: int
+    max_channels: int
+    most_channels: int
+    threads: int
+    nvlinked: frozenset[str] | None

@@ -1,0 +1,113 @@
+"""Memory of the GPU: what peers map, constants, and words that the host reads too."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import cupy
+import numpy as np
+from cuda.bindings import driver
+
+from ...errors import NotSupported
+from ...system import settings
+from ...system.pointers import is_device_pointer
+from .captures import handle_of, is_capturing
+from .driver import beside_captures, checked
+from .shared_memory import POSIX_FD, LegacyPeerMemory, LegacySharedMemory, MappedMemory, Owner, SharedMemory
+from .streams import GpuStreams
+
+
+class Upload:
+    """Constant bytes in device memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._array = cupy.asarray(np.frombuffer(data, np.uint8))
+        cupy.cuda.get_current_stream().synchronize()
+        self.address = int(self._array.data.ptr)
+
+
+class PinnedWords:
+    """64-bit words of host memory that this GPU reads and writes too."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(nbytes)
+        self.array = np.frombuffer(self._memory, np.uint64, nbytes // 8)
+        self.array[:] = 0
+        self.address = int(self._memory.ptr)
+
+    def close(self) -> None:
+        del self.array, self._memory
+
+
+class GpuMemory(GpuStreams):
+    """`backends.device.Memory` on the GPU."""
+
+    def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
+        """Zeroed memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
+        self._unmap_idle()
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        virtual = checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
+        memory: SharedMemory | LegacySharedMemory
+        if virtual and settings.IPC.get() != "legacy":
+            memory = SharedMemory(nbytes, self.ordinal)
+        else:
+            memory = LegacySharedMemory(nbytes)
+        self.fill_zero(memory.address, memory.nbytes)  # what was freed may come again as it was
+        return memory
+
+    def map_peer(self, handle: int | bytes, nbytes: int) -> MappedMemory | LegacyPeerMemory:
+        """Map a peer's memory from what it sent: a file descriptor, which is closed, or a CUDA IPC handle."""
+        try:
+            if isinstance(handle, bytes):
+                return LegacyPeerMemory(handle, nbytes)
+            imported = checked(driver.cuMemImportFromShareableHandle(handle, POSIX_FD))
+            os.close(handle)
+            return MappedMemory(imported, nbytes, self.ordinal)
+        except (RuntimeError, cupy.cuda.runtime.CUDARuntimeError) as error:
+            raise NotSupported(
+                f"a peer's memory cannot be mapped ({error}). Every process must see all GPUs of its peers (choose by "
+                "comm.select_device(), not by CUDA_VISIBLE_DEVICES or Slurm's --gpus-per-task), and the GPUs must have "
+                "peer access; where file descriptors of GPU memory do not work, set PYNCCLX_IPC=legacy"
+            ) from error
+
+    def allocate_watch(self, nbytes: int) -> PinnedWords:
+        """Words that the host reads without asking the GPU."""
+        return PinnedWords(nbytes)
+
+    def owner(self, memory: Any) -> Owner:
+        """What keeps shared memory of this process; it is unmapped some time after its last holder has gone."""
+        return Owner(memory)
+
+    def array(self, owner: Owner, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        """The memory of an owner as a CuPy array."""
+        memory = owner.memory
+        owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, owner, self.ordinal)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
+
+    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        """A peer's memory as a CuPy array, for as long as it is mapped."""
+        memory = cupy.cuda.UnownedMemory(peer.address, peer.nbytes, peer, self.ordinal)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+    def upload(self, data: bytes) -> Upload:
+        """Copy bytes to the GPU; there when it returns."""
+        return Upload(data)
+
+    def fill_zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of this GPU; done when it returns, and no part of what is being captured."""
+        stream = self.current_stream()
+        with beside_captures():
+            handle = handle_of(self._aside() if is_capturing(stream) else stream)
+            checked(driver.cuMemsetD8Async(address, 0, nbytes, handle))
+            checked(driver.cuStreamSynchronize(handle))
+
+    def is_device_pointer(self, address: int) -> bool:
+        """Whether the driver knows an address as GPU memory."""
+        return is_device_pointer(address)
+
+    def _unmap_idle(self) -> None:
+        if Owner.idle:
+            self.synchronize()
+        while Owner.idle:
+            Owner.idle.pop().close()

@@ -1,0 +1,53 @@
+"""What a GPU is: its name, architecture, size, and which other GPUs and processes reach it."""
+
+from __future__ import annotations
+
+import cupy
+from cuda.bindings import driver
+
+from ...system.driver import name as name_of_gpu
+from .driver import checked
+
+MAX_CHANNELS = 64
+THREADS = 512
+
+
+class GpuProperties:
+    """The GPU that is current when this is made."""
+
+    name = "gpu"
+    threads = THREADS
+
+    def __init__(self) -> None:
+        self._gpu = cupy.cuda.Device()
+        self.ordinal: int = self._gpu.id
+        properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
+        self.kind: str = properties["name"].decode()
+        self.identity = _identity(self.ordinal)
+        self.at_once = self._has_service()
+        self.architecture = f"sm_{properties['major']}{properties['minor']}"
+        self.most_channels: int = properties["multiProcessorCount"]
+        self.max_channels = min(MAX_CHANNELS, self.most_channels)
+        nvlinked = filter(self._is_nvlinked, range(cupy.cuda.runtime.getDeviceCount()))
+        self.nvlinked: frozenset[str] | None = frozenset(map(_identity, nvlinked))
+        cupy.cuda.runtime.free(0)  # makes the context
+        # Graphs can hold early launches since CUDA 12.3.
+        self._launches_early: bool = properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
+
+    def _is_nvlinked(self, ordinal: int) -> bool:
+        """Whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
+        if ordinal == self.ordinal:
+            return True
+        attribute = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+        return bool(checked(driver.cuDeviceGetP2PAttribute(attribute, self.ordinal, ordinal)))
+
+    def _has_service(self) -> bool:
+        """Whether this process reaches the GPU through the Multi-Process Service."""
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+        error, enabled = driver.cuDeviceGetAttribute(attribute, self.ordinal)
+        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not know the attribute
+
+
+def _identity(ordinal: int) -> str:
+    """What a GPU is called by all processes."""
+    return f"{name_of_gpu(ordinal)} {cupy.cuda.Device(ordinal).pci_bus_id}"

@@ -1,0 +1,169 @@
+"""Kernels of the host device: functions of a library that g++ has made, called with their arguments as bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...system import paths, settings
+from ..compilers import gxx, numba_functions
+from .streams import Event
+
+
+class Launch(ctypes.Structure):
+    """`Launch` of ``cuda/host/emulator.h``."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint),
+        ("block", ctypes.c_uint),
+        ("shared_nbytes", ctypes.c_uint),
+        ("hostile", ctypes.c_uint),
+        ("seed", ctypes.c_ulonglong),
+        ("watchdog_s", ctypes.c_double),
+    ]
+
+
+class Kernel:
+    """A kernel in a loaded library."""
+
+    def __init__(self, library: ctypes.CDLL, symbol: str, name: str) -> None:
+        self.name = name
+        describe = library[f"{symbol}_parameters"]
+        describe.restype = ctypes.c_char_p
+        self.parameters_nbytes = [int(nbytes) for nbytes in describe().split()]
+        self.run = library[symbol]
+        self.run.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(ctypes.c_char_p)]
+        self.error = library.emulator_error
+        self.error.restype = ctypes.c_char_p
+        self._library = library
+        self._operator: Any = None
+
+    def set_operator(self, symbol: str, operator: Any) -> None:
+        """Let the kernels of this library call an operator by that name, and keep it alive."""
+        ctypes.c_void_p.in_dll(self._library, symbol).value = operator.address
+        self._operator = operator
+
+
+class Repeated:
+    """A launch to be made again and again."""
+
+    def __init__(self, launch: Callable[[object], None]) -> None:
+        self.launch = launch
+
+
+class HostKernels:
+    """`backends.device.Kernels` on CPU threads. Other Python threads run while a kernel does.
+
+    Parameters
+    ----------
+    seed
+        Not 0: the emulator permutes the threads of a block, another way at each launch.
+        None: ``PYNCCLX_SEED``.
+    hostile
+        Whether stores to peers are delayed and reordered, as the GPU memory model allows.
+        None: ``PYNCCLX_HOSTILE``.
+    watchdog_s
+        A block that makes no progress for so many seconds fails the launch.
+    """
+
+    architecture = "host"
+    compiles_whole_files = True
+
+    def __init__(self, seed: int | None, hostile: bool | None, watchdog_s: float) -> None:
+        self.seed = settings.SEED.get() if seed is None else seed
+        self.hostile = settings.HOSTILE.get() if hostile is None else hostile
+        self.watchdog_s = watchdog_s
+        self._launches = 0
+
+    def compile(self, file: str, instantiations: Sequence[str]) -> bytes:
+        """Compile kernels into a shared library in the cache, and return its path.
+
+        Parameters
+        ----------
+        file
+            The source, relative to the CUDA folder (an absolute path is taken as it is).
+        instantiations
+            Kernels as C++ expressions, as in ``"allreduce<float, Sum>"``.
+
+        Raises
+        ------
+        NotSupported
+            Without g++.
+        RuntimeError
+            If g++ refuses the source; the text has its messages.
+        """
+        return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations))
+
+    def load(self, image: bytes) -> dict[str, Kernel]:
+        library = ctypes.CDLL(os.fsdecode(image))
+        names = ctypes.c_char_p.in_dll(library, "pyncclx_kernels").value or b""
+        numbered = enumerate(names.decode().split("\n"))
+        return {name: Kernel(library, f"kernel_{i}", name) for i, name in numbered}
+
+    def compile_linked(self, file: str, instantiations: Sequence[str], fn: Any, dtype: Any) -> bytes:
+        """Compile kernels that call an operator, which `load_linked` adds."""
+        return self.compile(file, instantiations)
+
+    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Kernel]:
+        """Load a copy of a compiled library, for one operator alone, which Numba compiles here."""
+        library = Path(os.fsdecode(image))
+        with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so") as copy:
+            copy.write(library.read_bytes())
+            copy.flush()
+            kernels = self.load(os.fsencode(copy.name))
+        operator = numba_functions.for_host(fn, dtype)
+        for kernel in kernels.values():
+            kernel.set_operator(numba_functions.symbol_of(dtype), operator)
+        return kernels
+
+    def launch(
+        self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object, early: bool = False
+    ) -> None:
+        self.launch_arguments(function, grid, block, [parameters], stream)
+
+    def launch_arguments(
+        self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: object
+    ) -> None:
+        """Run a kernel; returns when it is done.
+
+        Raises
+        ------
+        ValueError
+            If the arguments do not have the sizes of the kernel's parameters.
+        RuntimeError
+            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what.
+        """
+        sizes = [len(argument) for argument in arguments]
+        if sizes != function.parameters_nbytes:
+            wanted = f"takes parameters of {function.parameters_nbytes} bytes, got {sizes}"
+            raise ValueError(f"{function.name} {wanted}; numbers of other sizes are NumPy's, as np.int32(n)")
+        self._launches += 1
+        seed = self.seed + self._launches if self.seed else 0
+        how = Launch(grid, block, 0, self.hostile, seed, self.watchdog_s)
+        pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
+        if function.run(ctypes.byref(how), pointers) != 0:
+            raise RuntimeError(function.error().decode())
+
+    def repeated(
+        self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
+    ) -> Repeated:
+        return Repeated(functools.partial(self.launch, function, grid, block, parameters))
+
+    def together(self, several: Sequence[Repeated]) -> Repeated:
+        def launch(stream: object) -> None:
+            for repeated in several:
+                repeated.launch(stream)
+
+        return Repeated(launch)
+
+    def most_blocks(self, function: Kernel, block: int) -> int:
+        return sys.maxsize  # all blocks of a launch are alive at once
+
+    def blocks_each(self, function: Kernel, block: int) -> int:
+        return 1  # there are no multiprocessors to share
