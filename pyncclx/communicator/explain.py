@@ -10,8 +10,8 @@ from ..errors import NotSupported
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase
+from ..messages.bounce import SLOT_NBYTES
 from ..messages.endpoint import OPERATIONS as MESSAGES
-from ..messages.postbox import SLOT_NBYTES
 from ..staging.operations import OPERATIONS
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import state_of

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ..arrays.buffers import on_host
 from ..messages import calls, exchange, host_receive
 from ..messages.base import MessageBase
-from ..messages.held import find
+from ..messages.sides import Side
 from .methods import or_staged
 from .probes import probed
 
@@ -112,7 +112,7 @@ class PointToPoint(MessageBase):
     ) -> None:
         """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or find(self, source, recvtag) is not None:
+        if sends_host != receives_host or self.probed.find(source, recvtag) is not None:
             self._check_both("Sendrecv", dest, sendtag, source, recvtag)
             sending = self.Isend(sendbuf, dest, sendtag)
             self.Recv(recvbuf, source, recvtag, status)
@@ -126,7 +126,8 @@ class PointToPoint(MessageBase):
                 recvbuf,
                 status,
             )
-        return exchange.exchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
+        return exchange.exchange(self, send_side, receive_side, status)
 
     @or_staged
     def Isendrecv(
@@ -140,14 +141,15 @@ class PointToPoint(MessageBase):
     ) -> MPI.Request:
         """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or find(self, source, recvtag) is not None:
+        if sends_host != receives_host or self.probed.find(source, recvtag) is not None:
             self._check_both("Isendrecv", dest, sendtag, source, recvtag)
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
         if sends_host:
             request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
             return host_receive.ireceive(self, request, recvbuf)
-        return exchange.iexchange(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
+        return exchange.iexchange(self, send_side, receive_side)
 
     @or_staged
     def Sendrecv_replace(
@@ -169,7 +171,7 @@ class PointToPoint(MessageBase):
             return host_receive.receive(
                 self, lambda known: replace(buf, dest, sendtag, source, recvtag, known), buf, status
             )
-        return exchange.exchange_in_place(self, buf, dest, sendtag, source, recvtag, status)
+        return exchange.exchange_in_place(self, Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
 
     @or_staged
     def Isendrecv_replace(
@@ -183,7 +185,7 @@ class PointToPoint(MessageBase):
         if on_host(buf):
             request = super().Isendrecv_replace(buf, dest, sendtag, source, recvtag)
             return host_receive.ireceive(self, request, buf)
-        return exchange.iexchange_in_place(self, buf, dest, sendtag, source, recvtag)
+        return exchange.iexchange_in_place(self, Side(buf, dest, sendtag), Side(buf, source, recvtag))
 
     def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
         """Check the ranks and tags of a send and a receive before either begins."""

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, cast
 from mpi4py import MPI
 
 from ..messages.base import MessageBase
-from ..messages.held import find, hold, look, take
 from ..messages.matched import Message
 from ..messages.probe import ProbedMessage
 
@@ -18,7 +17,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """The message that an earlier probe has taken from MPI, if the receive matches it."""
-    held = take(comm, source, tag)
+    held = comm.probed.take(source, tag)
     return None if held is None else Message(held.message, comm, held)
 
 
@@ -47,11 +46,11 @@ class Probes(MessageBase):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """Wait for a message; the status has its source, tag and length. As mpi4py's `Probe`."""
-        held = look(self, source, tag)
+        held = self.probed.find_and_read(source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
             super().Probe(source, tag, status)
-            held = hold(self, status)
+            held = self.probed.hold(self, status)
         if held is not None:
             held.fill(status)
         return True
@@ -59,12 +58,12 @@ class Probes(MessageBase):
     @_of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
-        held = look(self, source, tag)
+        held = self.probed.find_and_read(source, tag)
         if held is None:
             status = MPI.Status() if status is None else status
             if not super().Iprobe(source, tag, status):
                 return False
-            held = hold(self, status)
+            held = self.probed.hold(self, status)
         if held is not None:
             held.fill(status)
         return True
@@ -72,7 +71,7 @@ class Probes(MessageBase):
     @_of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As `Probe`; only the returned message can receive it, into a host or device array."""
-        held = take(self, source, tag)
+        held = self.probed.take(source, tag)
         if held is None:
             known = MPI.Status() if status is None else status
             return self._matched(super().Mprobe(source, tag, known), known)
@@ -83,7 +82,7 @@ class Probes(MessageBase):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
         """As `Iprobe`; only the returned message can receive it, into a host or device array. None if none has come."""
-        held = take(self, source, tag)
+        held = self.probed.take(source, tag)
         if held is None:
             known = MPI.Status() if status is None else status
             message = super().Improbe(source, tag, known)
@@ -108,26 +107,30 @@ class Probes(MessageBase):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """As mpi4py's `probe`."""
-        return self.Probe(source, tag, status) if find(self, source, tag) else super().probe(source, tag, status)
+        found = self.probed.find(source, tag)
+        return self.Probe(source, tag, status) if found else super().probe(source, tag, status)
 
     @_of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """As mpi4py's `iprobe`."""
-        return self.Iprobe(source, tag, status) if find(self, source, tag) else super().iprobe(source, tag, status)
+        found = self.probed.find(source, tag)
+        return self.Iprobe(source, tag, status) if found else super().iprobe(source, tag, status)
 
     @_of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
         """As mpi4py's `mprobe`."""
-        return self.Mprobe(source, tag, status) if find(self, source, tag) else super().mprobe(source, tag, status)
+        found = self.probed.find(source, tag)
+        return self.Mprobe(source, tag, status) if found else super().mprobe(source, tag, status)
 
     @_of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
         """As mpi4py's `improbe`."""
-        return self.Improbe(source, tag, status) if find(self, source, tag) else super().improbe(source, tag, status)
+        found = self.probed.find(source, tag)
+        return self.Improbe(source, tag, status) if found else super().improbe(source, tag, status)
 
     @_of_any
     def recv(

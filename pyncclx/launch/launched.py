@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from ..requests.open_receives import let_receives_leave
-from ..requests.request import fill_empty
+from ..requests.status import fill_empty
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream

@@ -13,7 +13,7 @@ from ..arrays.readers import address_reader_of
 from ..backends import Repeated
 from ..errors import MPIError
 from ..requests.open_receives import let_receives_leave
-from ..requests.request import fill_empty
+from ..requests.status import fill_empty
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for

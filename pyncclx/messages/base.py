@@ -13,20 +13,20 @@ from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
 from .endpoint import Endpoint
-from .probe import ProbedMessage
+from .probe import ProbedMessages
 
 _NAME = "messages"  # of the attachment
 
 
-class Mail:
-    """What its state carries for messages."""
+class _Attachment:
+    """What the communicator's state carries for messages."""
 
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
-        self.held: list[ProbedMessage] = []  # messages that probes have found
+        self.probed = ProbedMessages()
 
     def join(self, team: Team) -> None:
-        """Messages may come out of windows from now on."""
+        """Let messages come out of windows from now on."""
         if self.endpoint is not None:
             self.endpoint.team = team
 
@@ -36,28 +36,32 @@ class Mail:
             self.endpoint.drain()
 
     def close(self) -> None:
-        """Let go of the endpoint; messages that are on their way keep it."""
+        """Drop the endpoint; messages that are on their way keep it."""
         if self.endpoint is not None:
             postbox, self.endpoint = self.endpoint.postbox, None
-            postbox.reclaim()
+            postbox.bounce.headers.reclaim()
 
 
 class MessageBase(Base):
-    """The base of the families that send and receive."""
+    """The base of the classes whose methods send and receive."""
 
     @property
-    def mail(self) -> Mail:
-        """What the communicator carries for messages."""
+    def _messages(self) -> _Attachment:
         attachments = state_of(self).attachments
-        mail = attachments.get(_NAME) or attachments.setdefault(_NAME, Mail())
-        return cast(Mail, mail)
+        own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Attachment())
+        return cast(_Attachment, own)
+
+    @property
+    def probed(self) -> ProbedMessages:
+        """The messages that probes have found and no call has received."""
+        return self._messages.probed
 
     @property
     def endpoint(self) -> Endpoint:
         """This communicator's messages with device arrays, made at the first one. Not collective."""
-        mail = self.mail
-        if mail.endpoint is None:
+        own = self._messages
+        if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            mail.endpoint = Endpoint(self, backends.select())
-            mail.endpoint.team = state_of(self).team
-        return mail.endpoint
+            own.endpoint = Endpoint(self, backends.select())
+            own.endpoint.team = state_of(self).team
+        return own.endpoint

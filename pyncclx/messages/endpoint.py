@@ -1,9 +1,8 @@
-"""A communicator's end of its messages: what its kernels are told, and what they record when they give up."""
+"""A communicator's part of sending and receiving: it checks arguments, launches kernels, and reads their errors."""
 
 from __future__ import annotations
 
 import itertools
-import struct
 import weakref
 from collections.abc import Hashable
 from functools import cached_property
@@ -13,49 +12,52 @@ from mpi4py import MPI
 
 from ..arrays.vectors import integer
 from ..backends import Device, Function
-from ..errors import Aborted, MPIError, NotSupported, PeerTimeout
+from ..errors import Aborted, MPIError, PeerTimeout
 from ..memory import layout
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..requests.open_receives import LOCK
 from ..system import settings
 from ..team.kernel_errors import ABORTED
 from ..team.team import Team
-from .postbox import HEADER_NBYTES, HEADERS, process_postbox
+from .postbox import process_postbox
 
-# In the error record; the names of the methods.
+#: Names of the methods; their indices are in error records.
 OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
 )
-CLOCK = struct.Struct("=Q")  # a ready or a done word
-PUT = struct.Struct("=QQQQQ")  # PutArgs after its Team: from, slot, ready, nbytes, clock
-OFFER = struct.Struct("=QQQii")  # OfferArgs: ready, done, clock, peer, tag
-PULL = struct.Struct("=QQQQQQQii")  # PullArgs: ready, done, arrived, from, to, nbytes, clock, peer, tag
 _serials = itertools.count(1)
 
 
 class Endpoint:
-    """The messages of one communicator on one rank; made by each rank alone.
+    """One communicator's messages; each rank makes its own.
 
     It lasts until its communicator has been freed and its last message is over, which may be later.
-    Kernels take a `Team` of one: this rank's error record and patience are all they need of it.
+    Kernels take a `Team` of one rank: its error record and timeout are all that they need of it.
+
+    Attributes
+    ----------
+    device : Device
+    postbox : Postbox
+        What all communicators of the process share.
+    rank, size : int
+        Of this process, and of those that messages go to: of an intercommunicator, the remote group.
+    team : Team or None
+        Of the communicator, once it has one: its windows.
+    watch : Watch
+        Error record.
+    known : dict
+        Buffers of earlier messages, by the key of their argument, up to their stream.
     """
 
     def __init__(self, comm: MPI.Comm, device: Device) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, process_postbox(device)
         self._world = _world_ranks(comm)
-        self.rank, self.size = comm.rank, len(self._world)  # those that can be addressed
-        self.team: Team | None = None  # of the communicator, once it has one
+        self.rank, self.size = comm.rank, len(self._world)
+        self.team: Team | None = None
         self.watch = device.allocate_watch(8 * len(layout.WATCH))
-        self.postbox.reclaim()
-        try:
-            self._header = self.postbox.headers.popleft()
-        except IndexError:
-            text = f"{HEADERS} communicators have sent or received device arrays: Free some"
-            raise NotSupported(text) from None
-        header = self.postbox.memory.address + self._header * HEADER_NBYTES
-        device.fill_zero(header, HEADER_NBYTES)
+        header = self.postbox.bounce.headers.take()
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
@@ -65,11 +67,11 @@ class Endpoint:
             + NO_PLACES
             for number, name in enumerate(OPERATIONS)
         }
-        self._readers: set[int] = set()  # ranks of those that are known
+        self._readers: set[int] = set()  # ranks known to have opened the bounce memory
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
-        self.known: dict[Hashable, tuple[Any, ...]] = {}  # of buffers of earlier messages, up to their stream
-        weakref.finalize(self, self.postbox.retired.append, (self._header, self.watch)).atexit = False
+        self.known: dict[Hashable, tuple[Any, ...]] = {}
+        weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
 
     @cached_property
     def highest_tag(self) -> int:
@@ -83,17 +85,17 @@ class Endpoint:
         return rank in self._readers
 
     def number_of(self, rank: int) -> int:
-        """What this process calls a rank on all its communicators; one that is not in its world, on this one."""
+        """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
         world = self._world[rank]
         return world if world != MPI.UNDEFINED else (self.serial << 32) + rank
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
-        """Launch a kernel for an operation, on `stream`."""
+        """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
         parameters = self._teams[operation] + arguments
         self.enqueue(self.postbox.functions[kernel], grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
-        """The same with all of the kernel's parameter."""
+        """Launch a kernel on `stream`, given all bytes of its parameter."""
         if stream is not self._stream:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
@@ -107,7 +109,7 @@ class Endpoint:
         self.check()
 
     def check(self) -> None:
-        """Raise what a kernel of this communicator has recorded; from then on at every call."""
+        """Raise what a kernel of this communicator has recorded, if any; from then on at every call."""
         if not self.watch.array[layout.FAILURE]:
             return
         record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
@@ -117,7 +119,7 @@ class Endpoint:
         raise PeerTimeout(operation, record["epoch"], self.rank, record["peer"], record["expected"], record["seen"])
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
-        """Return both as integers; raise as MPI if there is no such rank or tag, and what went wrong before."""
+        """Return both as integers; raise as MPI does if there is no such rank or tag, and what kernels recorded."""
         self.check()
         dest, tag = integer(dest), integer(tag)
         if not (0 <= dest < self.size or dest == MPI.PROC_NULL):
@@ -127,7 +129,7 @@ class Endpoint:
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
-        """The same for a receive."""
+        """Do the same for a receive, which may have wildcards."""
         self.check()
         source, tag = integer(source), integer(tag)
         if not (0 <= source < self.size or source in (MPI.PROC_NULL, MPI.ANY_SOURCE)):
@@ -148,7 +150,7 @@ class Endpoint:
 
 
 def _world_ranks(comm: MPI.Comm) -> list[int]:
-    """For each rank that messages go to its rank in MPI.COMM_WORLD, or MPI.UNDEFINED."""
+    """Return, for each rank that messages go to, its rank in MPI.COMM_WORLD, or MPI.UNDEFINED."""
     group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else comm.Get_group()
     world = MPI.COMM_WORLD.Get_group()
     ranks = group.Translate_ranks(None, world)

@@ -1,86 +1,137 @@
-"""The envelope: what a device array's message is for MPI. It is matched in the data's place, and says where that is."""
+"""The envelope: what MPI matches and transfers in place of a device array's data, and where the receiver finds that."""
 
 from __future__ import annotations
 
 import functools
 import struct
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ..requests.host_receive import ENVELOPE_MAGIC
 
-# How the data travels.
+# Transports: how the data travels.
 EMPTY = 0  # there is none
-EAGER = 1  # it lies in a slot of the sender's bounce memory
-OFFERED = 2  # it lies in the sender's buffer, in an allocation that the receiver opens
-WINDOW = 3  # it lies in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
-INLINE = 4  # it follows the envelope in the same message of MPI
+EAGER = 1  # in a slot of the sender's bounce memory
+OFFERED = 2  # in the sender's buffer, whose allocation the receiver opens
+WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
+INLINE = 4  # behind the envelope, in the same message of MPI
 
-HANDLE_NBYTES = 64  # of CUDA IPC; the host device's are shorter
-_OWN = struct.Struct("=16s16s64sQ16s16s")
-_MESSAGE = struct.Struct("=16s9Q64s")  # ENVELOPE_MAGIC, and an `Envelope`
-_OWN_OFFSET = _MESSAGE.size
-# A multiple of 32, as the lengths of all messages are: received as elements of any type, they are whole ones. MPICH
-# ends the program where a message to the same process has a part of one.
-ENVELOPE_NBYTES = _OWN_OFFSET + _OWN.size
-_GRAIN = 256  # bytes by which the lengths of MPI's messages differ, so that few others have such a length
+_SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
+_MESSAGE = struct.Struct("=16s9Q64s")  # ENVELOPE_MAGIC, and the fields of `Envelope` after its sender
+# A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
+# program where a message to the same process has a part of one.
+ENVELOPE_NBYTES = _MESSAGE.size + _SENDER.size
+_STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
 
 
-class Sender(NamedTuple):
-    """The process that sends: the same in all its envelopes."""
+@dataclass(frozen=True)
+class Sender:
+    """The sending process: the same in all its envelopes.
 
-    uid: bytes  # names the process
-    node: bytes  # names the running operating system: memory can be shared below one only
-    bounce_handle: bytes  # opens its bounce memory,
+    Attributes
+    ----------
+    uid : bytes
+        Identifies the process.
+    node : bytes
+        Identifies the running operating system; memory can be shared below one only.
+    bounce_handle : bytes
+        Opens its bounce memory, of `bounce_nbytes`.
+    socket : bytes
+        Address of the socket that receives answers, see `readers.py`.
+    token : bytes
+        Proves that an answer is genuine.
+    """
+
+    uid: bytes
+    node: bytes
+    bounce_handle: bytes
     bounce_nbytes: int
-    socket: bytes  # where it hears who has opened that,
-    token: bytes  # and how it knows that the answer is genuine
+    socket: bytes
+    token: bytes
+
+    @functools.cached_property
+    def packed(self) -> bytes:
+        """As in an envelope."""
+        return _SENDER.pack(self.uid, self.node, self.bounce_handle, self.bounce_nbytes, self.socket, self.token)
+
+
+@dataclass(slots=True)
+class Envelope:
+    """Description of one message.
+
+    Attributes
+    ----------
+    transport : int
+        EMPTY, EAGER, OFFERED, WINDOW or INLINE.
+    clock : int
+        Larger than that of every message that may have led to this one; unique among those of its sender.
+    nbytes : int
+        Of the data.
+    place : int
+        In the bounce memory: that of the message's ready word and done word.
+    answer : int
+        Not 0: answer the sender with this number once its bounce memory is open.
+    offset : int
+        Of the data: in the bounce memory (EAGER), the allocation (OFFERED) or the window (WINDOW).
+    allocation : int
+        The allocation's address in the sender's process (OFFERED), or the window's number (WINDOW).
+    identity : int
+        Distinguishes the allocation from earlier ones at the same address (OFFERED).
+    allocation_nbytes, handle : int, bytes
+        What opens the allocation (OFFERED).
+    """
+
+    sender: Sender
+    transport: int
+    clock: int
+    nbytes: int
+    place: int = 0
+    answer: int = 0
+    offset: int = 0
+    allocation: int = 0
+    identity: int = 0
+    allocation_nbytes: int = 0
+    handle: bytes = b""
 
     def pack(self) -> bytes:
-        """Pack it for `pack`."""
-        return _OWN.pack(*self)
+        """Return the ENVELOPE_NBYTES that MPI transfers."""
+        message = _MESSAGE.pack(
+            ENVELOPE_MAGIC,
+            self.transport,
+            self.clock,
+            self.nbytes,
+            self.place,
+            self.answer,
+            self.offset,
+            self.allocation,
+            self.identity,
+            self.allocation_nbytes,
+            self.handle,
+        )
+        return message + self.sender.packed
 
 
-class Envelope(NamedTuple):
-    """One message."""
-
-    transport: int
-    clock: int  # larger than that of every message that may have led to this one; never twice of one sender
-    nbytes: int
-    control: int  # which pair of words in the bounce memory belongs to it
-    answer: int  # not 0: tell the sender, with this number, that its bounce memory has been opened
-    offset: int  # EAGER: in the bounce memory; OFFERED: in the allocation; WINDOW: in the window
-    allocation: int  # OFFERED: where it begins in the sender's process; WINDOW: its number
-    identity: int  # OFFERED: tells it from what the sender had there earlier,
-    allocation_nbytes: int
-    handle: bytes  # and opens it
-
-
-def inline_nbytes(nbytes: int) -> int:
-    """The length of a message of MPI's with an envelope and `nbytes` of data."""
-    return ENVELOPE_NBYTES + -(-nbytes // _GRAIN) * _GRAIN
-
-
-def may_be_one(nbytes: int) -> bool:
-    """Whether a message of MPI's of this length may begin with an envelope."""
-    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _GRAIN == 0
-
-
-def pack(sender: bytes, *fields: Any) -> bytes:
-    """An envelope; `sender` is what `Sender.pack` gave, the fields are those of `Envelope`."""
-    return _MESSAGE.pack(ENVELOPE_MAGIC, *fields) + sender
-
-
-def unpack(message: Any) -> tuple[Envelope, Sender] | None:
-    """Read an envelope at the beginning of some bytes in memory; None if there is none."""
+def unpack(message: Any) -> Envelope | None:
+    """Read the envelope at the beginning of some bytes in memory; None if there is none."""
     if len(message) < ENVELOPE_NBYTES:
         return None
     magic, *fields = _MESSAGE.unpack_from(message)
     if magic != ENVELOPE_MAGIC:
         return None
-    return Envelope(*fields), _unpack_sender(bytes(message[_OWN_OFFSET:ENVELOPE_NBYTES]))
+    return Envelope(_unpack_sender(bytes(message[_MESSAGE.size : ENVELOPE_NBYTES])), *fields)
 
 
 @functools.lru_cache  # the same few processes send again and again
 def _unpack_sender(packed: bytes) -> Sender:
-    uid, node, bounce_handle, bounce_nbytes, socket, token = _OWN.unpack(packed)
+    uid, node, bounce_handle, bounce_nbytes, socket, token = _SENDER.unpack(packed)
     return Sender(uid, node, bounce_handle.rstrip(b"\0"), bounce_nbytes, socket.rstrip(b"\0"), token)
+
+
+def inline_nbytes(nbytes: int) -> int:
+    """Length of a message of MPI's with an envelope and `nbytes` of data."""
+    return ENVELOPE_NBYTES + -(-nbytes // _STEP_NBYTES) * _STEP_NBYTES
+
+
+def may_be_envelope(nbytes: int) -> bool:
+    """Whether a message of MPI's of this length may begin with an envelope."""
+    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _STEP_NBYTES == 0

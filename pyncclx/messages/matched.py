@@ -24,20 +24,20 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
 
     like = MPI.Message
     _comm: MessageBase | None = None
-    _held: ProbedMessage | None = None  # if the probe has read it
+    _probed: ProbedMessage | None = None  # if the probe has read it
 
     def __new__(
-        cls, message: MPI.Message | None = None, comm: MessageBase | None = None, held: ProbedMessage | None = None
+        cls, message: MPI.Message | None = None, comm: MessageBase | None = None, probed: ProbedMessage | None = None
     ) -> Message:
         """As mpi4py's, which takes the message alone."""
         return super().__new__(cls, message)
 
     def __init__(
-        self, message: MPI.Message | None = None, comm: MessageBase | None = None, held: ProbedMessage | None = None
+        self, message: MPI.Message | None = None, comm: MessageBase | None = None, probed: ProbedMessage | None = None
     ) -> None:
         # An mpi4py communicator sends no device arrays.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
-        self._held = held
+        self._probed = probed
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         super().__reduce__()  # raises for all but the constants
@@ -51,19 +51,19 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's."""
-        return _constant(self, super()).recv(status) if self._held is None else self._object(receive_object, status)
+        return _constant(self, super()).recv(status) if self._probed is None else self._object(receive_object, status)
 
     def irecv(self) -> MPI.Request:
         """As mpi4py's."""
-        if self._held is not None:
+        if self._probed is not None:
             return cast(MPI.Request, self._object(ireceive_object))
         return cast(MPI.Request, _constant(self, super()).irecv())
 
     def _object(self, receive: Callable[..., Any], *args: Any) -> Any:
         """What a function does with a message that a probe has read, which is used up."""
-        held = cast(ProbedMessage, self._held)._replace(message=MPI.Message(self))
+        probed = cast(ProbedMessage, self._probed)._replace(message=MPI.Message(self))
         self.free()
-        return receive(held, *args)
+        return receive(probed, *args)
 
     @classmethod
     def fromhandle(cls, handle: int) -> Message:
@@ -88,18 +88,18 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """As mpi4py's; buf may be a device array."""
         own: Callable[..., None]
-        comm, held, own = self._comm, self._held, _constant(self, super()).Recv
+        comm, probed, own = self._comm, self._probed, _constant(self, super()).Recv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return own(buf, status)
 
         def receive(buf: Any, known: MPI.Status | None) -> None:
             own(buf, known)
-            if held is not None:
-                held.tell(known)
+            if probed is not None:
+                probed.set_origin(known)
 
         if not on_host(buf):
             try:
-                return calls.receive_matched(comm, self, buf, status, held)
+                return calls.receive_matched(comm, self, buf, status, probed)
             except NotSupported:
                 if not comm.staging:
                     raise
@@ -110,18 +110,18 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
     def Irecv(self, buf: Any) -> MPI.Request:
         """As mpi4py's; buf may be a device array."""
         receive: Callable[[Any], MPI.Request]
-        comm, held, receive = self._comm, self._held, _constant(self, super()).Irecv
+        comm, probed, receive = self._comm, self._probed, _constant(self, super()).Irecv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return receive(buf)
         if not on_host(buf):
             try:
-                return calls.ireceive_matched(comm, self, buf, held)
+                return calls.ireceive_matched(comm, self, buf, probed)
             except NotSupported:
                 if not comm.staging:
                     raise
             if not readers.host_arrays():
                 return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
-        return host_receive.ireceive(comm, receive(buf), buf, held)
+        return host_receive.ireceive(comm, receive(buf), buf, probed)
 
 
 MESSAGE_NULL = Message(MPI.MESSAGE_NULL)

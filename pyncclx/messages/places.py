@@ -1,4 +1,4 @@
-"""Which places of the bounce memory are free, and which messages hold the others."""
+"""Places of the bounce memory: which are free, and which messages hold the others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from ..backends import Exported
 
-SWEEP = 32  # messages that are offered between two looks at which are over: their exports may hold memory
+_SWEEP = 32  # messages that are offered between two sweeps: their exports may hold memory
 
 
 class Places:
-    """Some places, and the messages that hold them. All threads of the process take them here."""
+    """A range of places, and the messages that hold them, for all threads of the process."""
 
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
         self._first, self._number, self._done_words = first, number, done_words
@@ -21,16 +21,16 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """A free place; None if there is none."""
+        """Return a free place; None if there is none."""
         with self._lock:
             if not self._free:
                 self._sweep()
             return self._free.popleft() if self._free else None
 
     def hold(self, place: int, clock: int, exported: Exported | None = None) -> None:
-        """A message holds the place from now on."""
+        """Note that the message of this clock holds the place, and keep what was exported for it."""
         with self._lock:
-            if len(self._held) % SWEEP == SWEEP - 1 and exported is not None:
+            if len(self._held) % _SWEEP == _SWEEP - 1 and exported is not None:
                 self._sweep()
             self._held[place] = clock, exported
 

@@ -1,24 +1,21 @@
-"""Probes tell how long a message is; a device array's is an envelope, which has to be read for that.
+"""Probes report how long a message is; a device array's is an envelope, which has to be read for that.
 
 MPI shows nothing of a message before it is received. So one that may be an envelope is received when a probe finds it,
-and sent to this process itself again: whoever receives it gets it from there.
+and sent to this process itself again, where the receive that comes later gets it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from .begin import GAP, parted
-from .envelope import may_be_one, unpack
-
-if TYPE_CHECKING:
-    pass
+from .envelope import may_be_envelope, unpack
+from .mpi_transfer import GAP_NBYTES, two_part_datatype
 
 _itself = MPI.COMM_NULL  # this process alone; made at the first use
-_sent: list[tuple[MPI.Request, Any]] = []  # what has not been received yet
+_sent: list[tuple[MPI.Request, Any]] = []  # messages to itself that are not received yet, and their memory
 
 
 class ProbedMessage(NamedTuple):
@@ -32,7 +29,7 @@ class ProbedMessage(NamedTuple):
 
     @classmethod
     def of(cls, message: MPI.Message, known: MPI.Status) -> ProbedMessage:
-        """What MPI has matched and knows of it."""
+        """Make it of what MPI has matched."""
         return cls(known.source, known.tag, known.Get_elements(MPI.BYTE), message)
 
     def fits(self, source: int, tag: int) -> bool:
@@ -40,51 +37,96 @@ class ProbedMessage(NamedTuple):
         return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
 
     def read(self) -> ProbedMessage:
-        """The same, with the length of its data."""
-        if self.is_read or not may_be_one(self.nbytes):
+        """Return the same message with the length of its data."""
+        if self.is_read or not may_be_envelope(self.nbytes):
             return self
-        nbytes, message = _to_itself(self.message, self.nbytes)
+        nbytes, message = _send_to_itself(self.message, self.nbytes)
         return ProbedMessage(self.source, self.tag, nbytes, message, True)
 
-    def tell(self, status: MPI.Status | None) -> None:
-        """Say whose message it is."""
+    def set_origin(self, status: MPI.Status | None) -> None:
+        """Set a status to its source and tag."""
         if status is not None:
             status.Set_source(self.source)
             status.Set_tag(self.tag)
 
     def fill(self, status: MPI.Status | None) -> None:
-        """What a probe tells of it."""
+        """Set a status as a probe does."""
         if status is not None:
-            self.tell(status)
+            self.set_origin(status)
             status.Set_error(MPI.SUCCESS)
             status.Set_elements(MPI.BYTE, self.nbytes)
 
 
-def _to_itself(message: MPI.Message, received: int) -> tuple[int, MPI.Message]:
-    """Receive a message that may be an envelope, and send it to this process itself; how long its data is."""
+class ProbedMessages:
+    """The messages of a communicator that probes have found, until they are received."""
+
+    def __init__(self) -> None:
+        self._messages: list[ProbedMessage] = []
+
+    def find(self, source: int, tag: int) -> ProbedMessage | None:
+        """Return the first that a receive would match."""
+        return next((each for each in self._messages if each.fits(source, tag)), None) if self._messages else None
+
+    def find_and_read(self, source: int, tag: int) -> ProbedMessage | None:
+        """Return it with the length of its data."""
+        found = self.find(source, tag)
+        if found is None:
+            return None
+        read = found.read()
+        self._messages[self._messages.index(found)] = read
+        return read
+
+    def take(self, source: int, tag: int) -> ProbedMessage | None:
+        """Return it, to be received."""
+        found = self.find(source, tag)
+        if found is not None:
+            self._messages.remove(found)
+        return found
+
+    def hold(self, comm: MPI.Comm, known: MPI.Status) -> ProbedMessage | None:
+        """Take a message that a probe has found from MPI, if it may be an envelope.
+
+        Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
+        MPI.ANY_TAG must get them first.
+        """
+        if not may_be_envelope(known.Get_elements(MPI.BYTE)):
+            return None
+        status = MPI.Status()
+        while True:
+            found = ProbedMessage.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
+            if found.tag == known.tag:
+                found = found.read()
+            self._messages.append(found)
+            if found.tag == known.tag:
+                return found
+
+
+def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MPI.Message]:
+    """Receive a message that may be an envelope, and send it to this process itself; return its data's length, too."""
     global _itself
     if _itself == MPI.COMM_NULL:
         _itself = MPI.COMM_SELF.Dup()
-    data, datatype = np.empty(received + GAP, np.uint8), parted(received + GAP)
+    nbytes = received_nbytes + GAP_NBYTES
+    data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
-    found = unpack(data)
+    envelope = unpack(data)
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
     _sent.append((_itself.Isend([data, 1, datatype], 0), data))
     datatype.Free()
-    return found[0].nbytes if found else received, _itself.Mprobe(0)
+    return envelope.nbytes if envelope else received_nbytes, _itself.Mprobe(0)
 
 
-def receive_object(held: ProbedMessage, status: MPI.Status | None = None) -> Any:
-    """The Python object of a message that turned out to be one."""
-    data = np.empty(held.nbytes, np.uint8)
-    MPI.Message.Recv(held.message, [data, MPI.BYTE], status)
-    held.tell(status)
+def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> Any:
+    """Receive a message that turned out to be a Python object."""
+    data = np.empty(probed.nbytes, np.uint8)
+    MPI.Message.Recv(probed.message, [data, MPI.BYTE], status)
+    probed.set_origin(status)
     return MPI.pickle.loads(data.tobytes())
 
 
-def ireceive_object(held: ProbedMessage) -> MPI.Request:
-    """A request for the same."""
-    data = np.empty(held.nbytes, np.uint8)
-    MPI.Message.Recv(held.message, [data, MPI.BYTE])
+def ireceive_object(probed: ProbedMessage) -> MPI.Request:
+    """Return a request for the same."""
+    data = np.empty(probed.nbytes, np.uint8)
+    MPI.Message.Recv(probed.message, [data, MPI.BYTE])
     _sent.append((_itself.Isend([data, MPI.BYTE], 0), data))
-    return _itself.irecv(bytearray(held.nbytes), 0)
+    return _itself.irecv(bytearray(probed.nbytes), 0)

@@ -1,4 +1,8 @@
-"""What the process does with its open receives: it looks for their messages, and launches their kernels."""
+"""Progress of open receives: look for their messages, and launch the kernels that move the data.
+
+Kernels that receive are launched in the order of their messages' clocks, see `clock.py`. Those that the watcher
+launches wait for nothing, so their order does not matter.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from .watcher import Watcher
 
 
 class ReceiveProgress:
-    """What the process does with its open receives.
+    """Moves the open receives of the process on.
 
     Attributes
     ----------
@@ -35,10 +39,13 @@ class ReceiveProgress:
             if self._watcher.asleep:
                 self._watcher.wake()
 
-    def alone(self, receive: OpenReceive) -> bool:
-        """Whether nothing else is awaited: then the caller may wait in MPI, and nobody else will look. Else post it."""
+    def claim(self, receive: OpenReceive) -> bool:
+        """Take a receive out if no other is open: only its caller looks for the message then, and may wait in MPI.
+
+        Otherwise the receive is posted, unless another thread has just launched it.
+        """
         with LOCK:
-            if receive.launched:  # by another thread, just now
+            if receive.launched:
                 return False
             if OPEN_RECEIVES not in ([], [receive]):
                 self.post(receive)
@@ -48,45 +55,46 @@ class ReceiveProgress:
 
     @property
     def idle(self) -> bool:
-        """Whether every receive so far has its kernel launched."""
+        """Whether no receive is open."""
         return not OPEN_RECEIVES
 
-    def progress(self) -> None:
-        """Launch the receives whose messages have come, those first that may have led to the others.
+    def launch_arrived(self) -> None:
+        """Launch the receives whose messages have arrived, those first that may have led to the others.
 
-        A kernel may wait for the data, behind what the sender has still to do. As long as nobody asks for it, that does
-        not get in front of what the program's stream is given next, which the sender may wait for.
+        A kernel may wait for the data, behind what the sender has still to do. Unless a call waits for the receive, the
+        kernel leaves the program's stream, so that it does not come before what the stream is given next: the sender
+        may wait for that.
         """
         with LOCK:
             self.turn += 1
-            for receive in self._come():
+            for receive in self._arrived():
                 OPEN_RECEIVES.remove(receive)
                 if not receive.is_awaited:
                     receive.leave_stream()
                 receive.launch()
 
     def launch_due(self) -> None:
-        """Launch those that senders may be waiting for, of which nothing else will have to wait: for the watcher."""
+        """Launch the receives that senders may be waiting for, and whose kernels wait for nothing: for the watcher."""
         with LOCK:
-            for receive in self._come():
+            for receive in self._arrived():
                 if receive.is_due():
                     OPEN_RECEIVES.remove(receive)
                     receive.launch()
 
-    def _come(self) -> list[OpenReceive]:
-        """Look for messages; the receives that have got theirs, in the order of the clocks."""
+    def _arrived(self) -> list[OpenReceive]:
+        """Look for messages; return the receives whose message has arrived, in the order of the clocks."""
         # What may have led to a message that was just seen is here by now, though it was not a moment ago.
         while [receive for receive in OPEN_RECEIVES if not receive.has_arrived and receive.poll()]:
             pass
         return sorted((receive for receive in OPEN_RECEIVES if receive.has_arrived), key=lambda each: each.clock)
 
     def wait_until(self, over: Callable[[], bool]) -> None:
-        """Wait for something while receives go on."""
+        """Move receives on until `over()` is true."""
         while not over():
-            self.progress()
+            self.launch_arrived()
             os.sched_yield()
 
     def wait(self, request: MPI.Request) -> None:
-        """Wait for a request of MPI while receives go on."""
+        """Move receives on until a request of MPI's is over, or none is open; then wait for the request in MPI."""
         self.wait_until(lambda: self.idle or request.Test())
         request.Wait()

@@ -11,7 +11,6 @@ from mpi4py import MPI
 
 from ..communicator import communicator
 from ..messages.endpoint import Endpoint
-from ..messages.envelope import INLINE
 from ..messages.receive import Incoming
 from ..messages.send import Outgoing
 from ..requests import persistent
@@ -79,7 +78,7 @@ class Recorder:
 
         @functools.wraps(function)
         def noting(incoming: Incoming) -> Any:
-            self._how = STAGED if incoming._found is None or incoming._found[0].transport == INLINE else NATIVE
+            self._how = STAGED if incoming.is_inline else NATIVE
             return function(incoming)
 
         return noting

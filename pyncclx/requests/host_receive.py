@@ -7,34 +7,40 @@ from typing import Literal
 
 from mpi4py import MPI
 
-#: Begins every envelope; nobody's data begins so by accident.
+#: Begins every envelope, and other data only by an accident of 2**-128.
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
 class HostReceiveRequest(MPI.Request):
-    """mpi4py's request of a receive of a host array, with a look at what has come."""
+    """mpi4py's request of a receive of a host array, which checks the message when it has arrived.
 
-    _check: Callable[[MPI.Status], None]
+    Attributes
+    ----------
+    check : callable
+        Called once with the status of the message. It replaces an envelope by the data.
+    """
+
+    check: Callable[[MPI.Status], None]
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait, and look."""
+        """Wait for the message, and check it."""
         if self:
             status = MPI.Status() if status is None else status
             super().Wait(status)
-            self._check(status)
+            self.check(status)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether it is over, and then look."""
+        """Whether the message has arrived; if so, check it."""
         if self:
             status = MPI.Status() if status is None else status
             if not super().Test(status):
                 return False
-            self._check(status)
+            self.check(status)
         return True
 
     def is_over(self, status: MPI.Status, errors: list[Exception]) -> bool:
-        """As `Test`, but what goes wrong joins the errors."""
+        """Return what `Test` does; append an error to `errors` instead of raising it."""
         try:
             return self.Test(status)
         except Exception as error:
@@ -45,8 +51,8 @@ class HostReceiveRequest(MPI.Request):
 def wait_for_all(
     requests: Sequence[MPI.Request], checked: dict[int, HostReceiveRequest], known: list[MPI.Status]
 ) -> Literal[True]:
-    """Wait for mpi4py's requests, those by their index among them, and look. `known`: a status for each."""
+    """Wait for requests of MPI's, and check those of `checked`, by their index. `known` has a status for each."""
     over = MPI.Request.Waitall(requests, known)
     for index, request in checked.items():
-        request._check(known[index])
+        request.check(known[index])
     return over

@@ -1,7 +1,8 @@
-"""The receives of this process that are open: posted, and without a kernel on a stream so far.
+"""The open receives of this process: posted, and so far without a kernel on a stream.
 
-Whoever gives a stream what may wait for peers looks here first. It may wait for the very peer whose message a receive
-is for, and that one for the receive, which must not come behind it on the same stream, then.
+Every function that gives a stream something that may wait for peers first calls `let_receives_leave`. The stream may
+wait for the very peer whose message a receive is for, and that peer for the receive, whose kernel must then not come
+behind the wait on the same stream.
 """
 
 from __future__ import annotations
@@ -11,32 +12,44 @@ from typing import Protocol
 
 
 class OpenReceive(Protocol):
-    """A receive that is open."""
+    """A receive that is open.
+
+    Attributes
+    ----------
+    clock : int
+        Of its message; receives are launched in the order of their clocks.
+    has_arrived : bool
+        Whether its envelope has.
+    launched : bool
+        Whether its kernel is.
+    is_awaited : bool
+        Whether a call waits for it that makes the program's stream wait, too.
+    """
 
     clock: int
-    has_arrived: bool  # its message
+    has_arrived: bool
     launched: bool
-    is_awaited: bool  # by a call that makes the program's stream wait for it
+    is_awaited: bool
 
     def poll(self) -> bool:
-        """Look whether its envelope is here; True once."""
+        """Look whether its envelope has arrived; True once."""
 
     def leave_stream(self) -> None:
-        """Leave the order of its stream, as that is by now."""
+        """Let its kernel come after what its stream has by now, but not on that stream."""
 
     def is_due(self) -> bool:
         """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream."""
 
     def launch(self) -> None:
-        """Move the data."""
+        """Launch the kernel that moves the data."""
 
 
 OPEN_RECEIVES: list[OpenReceive] = []
-LOCK = threading.RLock()  # of whoever changes the list, or looks for a message of a receive in it
+LOCK = threading.RLock()  # held to change the list, or to look for a message of a receive in it
 
 
 def let_receives_leave() -> None:
-    """Let open receives go on, whatever their streams are given to wait for after this."""
+    """Let open receives leave their streams, which are about to get what may wait for peers."""
     if OPEN_RECEIVES:
         with LOCK:
             for receive in OPEN_RECEIVES:

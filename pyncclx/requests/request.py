@@ -222,11 +222,3 @@ def _until(test: Callable[[], tuple[_Result, bool]]) -> _Result:
 
 def _some(indices: list[int] | None) -> tuple[list[int] | None, bool]:
     return indices, indices is None or bool(indices)
-
-
-def fill_empty(status: MPI.Status) -> None:
-    """Make a status MPI's empty one."""
-    status.Set_source(MPI.ANY_SOURCE)
-    status.Set_tag(MPI.ANY_TAG)
-    status.Set_error(MPI.SUCCESS)
-    status.Set_elements(MPI.BYTE, 0)

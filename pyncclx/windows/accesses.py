@@ -12,7 +12,8 @@ from ..arrays import readers
 from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
-from ..requests.request import fill_empty, request_of
+from ..requests.request import request_of
+from ..requests.status import fill_empty
 from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware

@@ -3,12 +3,12 @@
 import numpy as np
 from mpi4py import MPI
 
-from pyncclx.messages import postbox
+from pyncclx.messages import bounce
 from support.arrays import put, xp
 
 WORLD = MPI.COMM_WORLD
 
-EAGER = postbox.SLOT_NBYTES // 8  # elements of the longest message that is copied
+EAGER = bounce.SLOT_NBYTES // 8  # elements of the longest message that is copied
 
 LARGE = 3 * EAGER + 1
 

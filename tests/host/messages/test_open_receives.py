@@ -8,14 +8,15 @@ from mpi4py import MPI
 
 from pyncclx.backends import host
 from pyncclx.messages import progress, sender_memory, watcher
-from pyncclx.messages.endpoint import CLOCK
+from pyncclx.messages.bounce import CLOCK, words_of
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
-READY = 1000  # address of the ready word
+BOUNCE = 1000  # address of the sender's bounce memory
+READY, _ = words_of(BOUNCE, 0)
 ASIDE = [("record", OWN), ("after event", SIDE), ("pull", SIDE), ("record", SIDE)]  # what a receive does that has left
 
 
@@ -49,16 +50,16 @@ class Opened:
     def __init__(self):
         self.has_room = True
 
-    def opens_at_once(self, envelope, sender):
+    def opens_at_once(self, envelope):
         return self.has_room
 
     def bounce(self, sender):
-        return READY
+        return BOUNCE
 
-    def data(self, envelope, sender):
+    def data(self, envelope):
         return 1 << 20
 
-    def launched(self, envelope, sender):
+    def launched(self, envelope):
         pass
 
 
@@ -71,10 +72,9 @@ def device():
 def endpoint(device):
     postbox = SimpleNamespace(
         opened=Opened(),
-        side=SIDE,
-        words_of=lambda place, base: (base + 8 * place, 0),
-        arrived_word=lambda stream: 0,
-        give_back=lambda message: None,
+        side_stream=SIDE,
+        bounce=SimpleNamespace(arrived_word=lambda stream: 0),
+        scratch=SimpleNamespace(give_back=lambda message: None),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
     return SimpleNamespace(device=device, postbox=postbox, team=None, launch=launch)
@@ -94,9 +94,8 @@ class Typed(TypedBuffer):
 
 def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
-    receive = object.__new__(Incoming)
-    receive._prepare(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
-    receive._found = Envelope(transport, 5, 64, 0, 0, 0, 0, 0, 0, b""), None
+    receive = Incoming(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
+    receive._envelope = Envelope(None, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive
@@ -107,7 +106,7 @@ def test_who_is_not_waited_for_leaves(monkeypatch, endpoint, device, wanted):
     receive, receives = receive_of(endpoint), progress.ReceiveProgress(device)
     monkeypatch.setattr(progress, "OPEN_RECEIVES", [receive])
     receive.is_awaited = wanted
-    receives.progress()
+    receives.launch_arrived()
     assert receives.idle
     assert device.done == ([("pull", OWN)] if wanted else ASIDE)
 
@@ -184,10 +183,10 @@ def test_a_window_that_is_being_made(endpoint, device):
 @pytest.mark.parametrize("transport", [EAGER, INLINE])
 def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
     device.word = 5
-    assert not sender_memory.is_ready(endpoint, *receive_of(endpoint, transport)._found)
+    assert not sender_memory.is_ready(endpoint, receive_of(endpoint, transport)._envelope)
 
 
-def test_make_way(monkeypatch, endpoint, device):
+def test_let_receives_leave(monkeypatch, endpoint, device):
     receives = [receive_of(endpoint), receive_of(endpoint)]
     monkeypatch.setattr(open_receives, "OPEN_RECEIVES", receives)
     open_receives.let_receives_leave()

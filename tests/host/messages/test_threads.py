@@ -8,11 +8,13 @@ import pytest
 
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
-from pyncclx.messages import peers, postbox
+from pyncclx.messages import opened_memory, postbox
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
+from pyncclx.messages.opened_memory import OpenedMemory
 from pyncclx.messages.places import Places
+from pyncclx.messages.progress import ReceiveProgress
 
-SENDER = Sender(b"u" * 16, peers.this_node(), b"handle", 4096, b"name", b"t" * 16)
+SENDER = Sender(b"u" * 16, opened_memory.this_node(), b"handle", 4096, b"name", b"t" * 16)
 
 
 def in_two_threads(work):
@@ -103,44 +105,54 @@ class Device:
 
 
 def offered(clock, allocation=1 << 20):
-    return Envelope(OFFERED, clock, 4, 0, 0, 8, allocation, 7, 4096, b"x")
+    return Envelope(
+        SENDER,
+        OFFERED,
+        clock,
+        nbytes=4,
+        offset=8,
+        allocation=allocation,
+        identity=7,
+        allocation_nbytes=4096,
+        handle=b"x",
+    )
 
 
 def test_a_bounce_memory_is_opened_once():
-    opened = peers.Opened(Device(copies=False), b"me", 0)
+    opened = OpenedMemory(Device(copies=False), b"me", 0)
     assert in_two_threads(lambda number: opened.bounce(SENDER)) == [1000, 1000]
 
 
 def test_the_next_copy_at_an_address_is_another():
     """A sender that knows the first to be over may send it before this process has closed the first."""
     device = Device(copies=True)
-    opened = peers.Opened(device, b"me", 0)
-    first, second = opened.data(offered(1), SENDER), opened.data(offered(2), SENDER)
+    opened = OpenedMemory(device, b"me", 0)
+    first, second = opened.data(offered(1)), opened.data(offered(2))
     assert first != second
-    opened.launched(offered(1), SENDER)
+    opened.launched(offered(1))
     assert [memory.is_open for memory in device.memories.values()] == [False, True]
-    opened.launched(offered(2), SENDER)
+    opened.launched(offered(2))
     assert [memory.is_open for memory in device.memories.values()] == [False, False]
 
 
 def test_what_is_not_launched_stays_open():
     """However much other threads open meanwhile."""
     device = Device(copies=False)
-    opened = peers.Opened(device, b"me", 0)
-    address = opened.data(offered(1), SENDER) - 8
-    for clock in range(2, peers.MOST_OPEN + 5):
-        opened.data(offered(clock, clock << 20), SENDER)
-        opened.launched(offered(clock, clock << 20), SENDER)
+    opened = OpenedMemory(device, b"me", 0)
+    address = opened.data(offered(1)) - 8
+    for clock in range(2, opened_memory.MAX_OPEN + 5):
+        opened.data(offered(clock, clock << 20))
+        opened.launched(offered(clock, clock << 20))
     assert device.memories[address].is_open
-    assert sum(memory.is_open for memory in device.memories.values()) == peers.MOST_OPEN
-    opened.launched(offered(1), SENDER)
-    opened.data(offered(100, 100 << 20), SENDER)
+    assert sum(memory.is_open for memory in device.memories.values()) == opened_memory.MAX_OPEN
+    opened.launched(offered(1))
+    opened.data(offered(100, 100 << 20))
     assert not device.memories[address].is_open
 
 
 def test_a_receive_that_another_thread_has_launched():
     """Nobody waits for its message in MPI, or looks for it again."""
-    box = object.__new__(postbox.Postbox)
-    assert not box.alone(SimpleNamespace(launched=True))
-    assert box.idle
-    assert box.alone(SimpleNamespace(launched=False))
+    receives = ReceiveProgress(None)
+    assert not receives.claim(SimpleNamespace(launched=True))
+    assert receives.idle
+    assert receives.claim(SimpleNamespace(launched=False))

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Request
-from pyncclx.messages import postbox
+from pyncclx.messages import bounce
 from support.arrays import Output, get, put, xp
 from support.labelled_messages import EAGER, LARGE, WORLD, acquaint, introduce, neighbours, teller, told
 from support.reference import comparing
@@ -84,7 +84,7 @@ def test_posted_wildcards_match_in_order(comm, count):
 def test_many_before_any_receive(comm, count):
     """More messages than there are slots wait for a receiver who takes the last one first."""
     acquaint(comm)
-    number = postbox.SLOTS + 20 if count < EAGER else 40
+    number = bounce.SLOTS + 20 if count < EAGER else 40
     right, left = neighbours(comm)
     sends = [put(told(comm.rank, index, index, count)) for index in range(number)]
     requests = [comm.Isend(send, right, index) for index, send in enumerate(sends)]
@@ -102,9 +102,9 @@ def test_no_place_left(comm, monkeypatch):
     """Without slots, and without places for offers, data goes through MPI."""
     acquaint(comm)
     right, left = neighbours(comm)
-    box = comm.endpoint.postbox
+    bounce_memory = comm.endpoint.postbox.bounce
     for places in ("slots", "tickets"):
-        monkeypatch.setattr(getattr(box, places), "take", lambda: None)
+        monkeypatch.setattr(getattr(bounce_memory, places), "take", lambda: None)
         with comparing() as compare:
             for count in (4, LARGE):
                 recv, request = Output(count, "i8"), comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import PeerTimeout, Request
-from pyncclx.messages import postbox
+from pyncclx.messages import bounce, headers
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
@@ -38,7 +38,7 @@ def test_bytes_of_any_alignment(comm, offset):
     acquaint(comm)
     right, left = neighbours(comm)
     with comparing() as compare:
-        for count in (1, 15, 16, 17, 999, postbox.SLOT_NBYTES + offset):
+        for count in (1, 15, 16, 17, 999, bounce.SLOT_NBYTES + offset):
             recv = Output(count, "u1", (offset * 3) % 16)
             comm.Sendrecv(put((np.arange(count) % 251 + comm.rank).astype("u1"), offset), right, 0, recv.array, left, 0)
             compare(recv, (np.arange(count) % 251 + left).astype("u1"), f"{count} bytes")
@@ -271,7 +271,7 @@ def test_bad_arguments(comm):
     for call in (comm.Sendrecv, comm.Isendrecv):
         with pytest.raises(BufferError, match="read-only"):
             call(array, 0, 0, Interface(array, readonly=True), 0, 0)
-    assert comm.endpoint.postbox.idle
+    assert comm.endpoint.postbox.receives.idle
 
 
 @pytest.mark.ranks(2)
@@ -418,12 +418,12 @@ def test_between_two_groups():
 def test_memory_is_reported():
     comm = pyncclx.Communicator()
     comm.Sendrecv(xp.zeros(1), comm.rank, 0, xp.ones(1), comm.rank, 0)
-    assert comm.memory_report()["messages"] == postbox.NBYTES <= 4 << 20
+    assert comm.memory_report()["messages"] == bounce.NBYTES <= 4 << 20
 
 
 def test_many_communicators():
     """An endpoint is given back with its communicator."""
-    for _ in range(postbox.HEADERS + 5):
+    for _ in range(headers.HEADERS + 5):
         comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
         comm.Sendrecv(xp.zeros(1), 0, 0, xp.ones(1), 0, 0)
         comm.Free()

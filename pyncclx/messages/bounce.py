@@ -1,0 +1,82 @@
+"""The bounce memory of a process, which the receivers of its messages open:
+
+    LeaseHeader x HEADERS | arrived words | ready words | done words | slots of SLOT_NBYTES
+
+A message that kernels move holds one *place* from its send until its receiver has read it: a ready word and a done
+word, and with the first SLOTS places a slot for the data. The host hands out only places whose last message is known
+to be over. So no kernel ever waits for a place, and a nonblocking send never blocks a stream; when no place is free,
+the data goes through MPI.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+from ..backends import Device
+from ..requests.open_receives import LOCK
+from .headers import HEADER_NBYTES, HEADERS, Headers
+from .places import Places
+
+NBYTES = 2 << 20  # of the whole
+STREAMS = 1024  # that have received: each has a word that counts the blocks of a kernel
+PLACES = 640
+SLOT_NBYTES = 32 << 10  # the longest message that is copied to a slot
+CLOCK = struct.Struct("=Q")  # a ready word or a done word
+_ARRIVED = HEADERS * HEADER_NBYTES
+_READY = _ARRIVED + 4 * STREAMS
+_DONE = _READY + CLOCK.size * PLACES
+_SLOTS = -(-(_DONE + CLOCK.size * PLACES) // 128) * 128
+SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
+
+
+class BounceMemory:
+    """The bounce memory, and what is handed out of it.
+
+    Attributes
+    ----------
+    address : int
+    handle : bytes
+        By which other processes open it.
+    slots, tickets : Places
+        For messages that are copied to a slot, and for messages that stay in their buffers.
+    headers : Headers
+        One for each communicator.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._memory = device, device.allocate_exported(NBYTES)
+        self.address, self.handle = self._memory.address, self._memory.handle
+        self.slots = Places(0, SLOTS, self.done_words)
+        self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
+        self.headers = Headers(device, self.address)
+        self._arrived: dict[tuple[int, int], int] = {}  # stream, thread -> address of their word
+
+    def done_words(self, first: int, number: int) -> tuple[int, ...]:
+        """Return what receivers have written so far to the done words of `number` places."""
+        _, done = words_of(self.address, first)
+        return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
+
+    def arrived_word(self, stream: Any) -> int:
+        """Return the address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
+        key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
+        word = self._arrived.get(key)
+        return self._new_arrived_word(key) if word is None else word
+
+    def _new_arrived_word(self, key: tuple[int, int]) -> int:
+        with LOCK:  # no two keys have one word
+            if len(self._arrived) == STREAMS:
+                self._device.synchronize()
+                self._arrived.clear()
+            return self._arrived.setdefault(key, self.address + _ARRIVED + 4 * len(self._arrived))
+
+
+def words_of(base: int, place: int) -> tuple[int, int]:
+    """Return the addresses of a place's ready word and done word in bounce memory that begins at `base`."""
+    return base + _READY + CLOCK.size * place, base + _DONE + CLOCK.size * place
+
+
+def slot_offset(place: int) -> int:
+    """Return where a place's slot begins in its bounce memory."""
+    return _SLOTS + SLOT_NBYTES * place

@@ -1,0 +1,58 @@
+"""Starting MPI's transfer of a message, which may be longer than an int counts or than the buffer that receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from .envelope import ENVELOPE_NBYTES
+
+GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
+_INT_MAX = (1 << 31) - 1
+_BLOCK_NBYTES = 1 << 20
+
+
+def start_receive(comm: MPI.Comm, source: int, tag: int, memory: memoryview) -> MPI.Request:
+    """Start to receive bytes, however many."""
+    if len(memory) <= _INT_MAX:
+        return MPI.Comm.Irecv(comm, [memory, MPI.BYTE], source, tag)
+    return _start(MPI.Comm.Irecv, comm, source, tag, memory, two_part_datatype(len(memory), 0))
+
+
+def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag: int, message: Any) -> MPI.Request:
+    """Start to send an envelope, or one with its data: an array with `GAP_NBYTES` between them.
+
+    `call` is `MPI.Comm.Isend` or `MPI.Comm.Issend`.
+    """
+    if isinstance(message, bytes):
+        return call(comm, [message, MPI.BYTE], dest, tag)
+    return _start(call, comm, dest, tag, message, two_part_datatype(len(message)))
+
+
+def two_part_datatype(nbytes: int, gap_nbytes: int = GAP_NBYTES) -> MPI.Datatype:
+    """Make the datatype of an envelope and its data in `nbytes` of memory.
+
+    Open MPI 5.0 copies a contiguous message of more than 4 KiB, or 1 KiB to the same process, at once and whole, even
+    to a buffer that is too short, and then refuses it: the receiver's heap is damaged. A device array's message is
+    longer than the array, so it happened to host arrays of the same length. A message in two parts goes piece by piece,
+    as far as there is room.
+    """
+    begin = ENVELOPE_NBYTES + gap_nbytes
+    blocks, rest = divmod(nbytes - begin, _BLOCK_NBYTES)
+    block = MPI.BYTE.Create_contiguous(_BLOCK_NBYTES)
+    whole = MPI.Datatype.Create_struct(
+        [ENVELOPE_NBYTES, blocks, rest], [0, begin, nbytes - rest], [MPI.BYTE, block, MPI.BYTE]
+    )
+    block.Free()
+    return whole.Commit()
+
+
+def _start(
+    call: Callable[..., MPI.Request], comm: MPI.Comm, rank: int, tag: int, memory: Any, datatype: MPI.Datatype
+) -> MPI.Request:
+    try:
+        return call(comm, [memory, 1, datatype], rank, tag)
+    finally:  # a transfer that has started goes on
+        datatype.Free()

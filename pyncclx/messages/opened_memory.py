@@ -1,0 +1,101 @@
+"""Memory of other processes that this one has opened: each sender's bounce memory, and some allocations."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+from ..backends import Device, Peer
+from .envelope import Envelope, Sender
+
+MAX_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
+_Key = tuple[bytes, int, int]  # uid of the sender, allocation, and of a copy for one message its clock
+
+
+def this_node() -> bytes:
+    """Return 16 bytes that identify the running operating system."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
+
+
+class OpenedMemory:
+    """Opens senders' memory, and closes allocations that were used longest ago.
+
+    `uid` and `bounce` are this process's own, whose memory needs no opening.
+    """
+
+    def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
+        self._device, self._uid, self._node = device, uid, this_node()
+        self._own_bounce = bounce
+        self._bounces: dict[bytes, Peer | None] = {}
+        self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()  # with their identities
+        self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
+        self._lock = threading.Lock()
+
+    def bounce(self, sender: Sender) -> int | None:
+        """Return the address here of a sender's bounce memory; None if it cannot be opened, which is tried once."""
+        if sender.uid == self._uid:
+            return self._own_bounce
+        with self._lock:
+            if sender.uid not in self._bounces:
+                self._bounces[sender.uid] = self._open_bounce(sender)
+            memory = self._bounces[sender.uid]
+        return None if memory is None else memory.address
+
+    def _open_bounce(self, sender: Sender) -> Peer | None:
+        if sender.node != self._node or not sender.bounce_handle:
+            return None
+        try:
+            return self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
+        except (OSError, RuntimeError):  # no such path, or the driver's refusal
+            return None
+
+    def opens_at_once(self, envelope: Envelope) -> bool:
+        """Whether `data` closes nothing: that may wait for all that the device has to do."""
+        with self._lock:
+            known = self._allocations.get(self._key(envelope))
+            return len(self._allocations) < MAX_OPEN if known is None else known[0] == envelope.identity
+
+    def data(self, envelope: Envelope) -> int:
+        """Return the address here of offered data, which stays open until `launched` is called."""
+        if envelope.sender.uid == self._uid:
+            return envelope.allocation + envelope.offset
+        key = self._key(envelope)
+        if key not in self._allocations:
+            self._make_room()
+        with self._lock:
+            if key in self._allocations and self._allocations[key][0] != envelope.identity:
+                self._allocations.pop(key)[1].close()  # the sender has freed it, and has something else there
+            if key not in self._allocations:
+                memory = self._device.open_exported(envelope.handle.rstrip(b"\0"), envelope.allocation_nbytes)
+                self._allocations[key] = (envelope.identity, memory)
+            self._allocations.move_to_end(key)
+            self._in_use[key] += 1
+            return self._allocations[key][1].address + envelope.offset
+
+    def launched(self, envelope: Envelope) -> None:
+        """The kernel that reads offered data has been launched; where exports are copies it has ended, too."""
+        if envelope.sender.uid == self._uid:
+            return
+        key = self._key(envelope)
+        with self._lock:
+            self._in_use[key] -= 1
+            if not self._in_use[key]:
+                del self._in_use[key]
+            if self._device.exports_are_copies:
+                self._allocations.pop(key)[1].close()
+
+    def _key(self, envelope: Envelope) -> _Key:
+        # The next copy may be at this address, and known to another thread, before this one is closed.
+        return envelope.sender.uid, envelope.allocation, envelope.clock if self._device.exports_are_copies else 0
+
+    def _make_room(self) -> None:
+        """Close what was used longest ago, if too much is open."""
+        with self._lock:
+            idle = [key for key in self._allocations if key not in self._in_use]
+            closing = idle[: max(0, len(self._allocations) + 1 - MAX_OPEN)]
+            memories = [self._allocations.pop(key)[1] for key in closing]
+        if memories:
+            self._device.synchronize()
+        for memory in memories:
+            memory.close()

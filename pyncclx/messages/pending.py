@@ -1,0 +1,68 @@
+"""Requests of sends and receives of device arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..requests.request import Request, request_of
+from ..requests.status import copy_status, status_of_no_source
+from .receive import Incoming
+from .send import Outgoing
+from .typed import TypedBuffer
+
+if TYPE_CHECKING:
+    from ..team.state import State
+    from .base import MessageBase
+    from .endpoint import Endpoint
+
+
+def send_request(comm: MessageBase, outgoing: Outgoing | None) -> Request:
+    """Make the request of a send; None: to MPI.PROC_NULL."""
+    return request_of(_Pending(comm, outgoing, MPI.Status()))
+
+
+def receive_request(comm: MessageBase, incoming: Incoming | None) -> Request:
+    """Post a receive and make its request; None: from MPI.PROC_NULL."""
+    if incoming is None:
+        return request_of(_Pending(comm, None, status_of_no_source()))
+    incoming.post()
+    return request_of(_Pending(comm, incoming, incoming.status), incoming)
+
+
+class _Pending:
+    """The work of such a request."""
+
+    def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
+        self._state, self._message, self._status = comm.state, message, status
+
+    def finish(self) -> None:
+        message, self._message = self._message, None
+        if message is not None:
+            stream = _stream_now(message)
+            message.finish(stream)
+            if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
+                message.endpoint.device.order(stream, message.stream)
+            drain_if_blocking(self._state, message.endpoint)
+
+    def is_over(self) -> bool:
+        if self._message is None:
+            return True
+        self._message.endpoint.check()
+        self._message.postbox.receives.launch_arrived()
+        return self._message.is_over()
+
+    def fill(self, status: MPI.Status) -> None:
+        copy_status(status, self._status)
+
+
+def _stream_now(message: Outgoing | Incoming) -> Any:
+    """The stream that waits when the program waits for a request; with PyTorch's tensors, theirs."""
+    return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
+
+
+def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
+    """Wait on the host at the end of a call, if the communicator's calls block, even after it has been freed."""
+    if state.blocking == "host":
+        endpoint.drain()
