@@ -24,9 +24,19 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-PREFIX = "numba_"  # of the kernels' names
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 WORDS = 16  # arguments of a kernel
+
+#: The file of this room, and its function, that make each kernel.
+MAKERS = {
+    "numba_barrier": ("barrier", "barrier"),
+    "numba_allgather": ("blocks", "allgather"),
+    "numba_alltoall": ("blocks", "alltoall"),
+    "numba_alltoallv": ("alltoallv", "alltoallv"),
+    "numba_allreduce_one_shot": ("allreduce", "one_shot"),
+    "numba_allreduce_two_shot_packets": ("allreduce", "two_shot_packets"),
+    "numba_allreduce_two_shot": ("allreduce", "two_shot"),
+}
 
 #: What folds two elements, by the operator's name; written so that the bits are those of cuda/elements/reduce_ops.cuh.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -49,7 +59,7 @@ class NumbaArgs(CStruct):
 
 def pack(workspace: Workspace, *words: int) -> bytes:
     """The bytes of a kernel's arguments after its Team."""
-    return NumbaArgs(device_team=workspace.team.pointer, workspace=workspace.address, words=words).pack()
+    return NumbaArgs(device_team=workspace.pointer, workspace=workspace.address, words=words).pack()
 
 
 def template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:
@@ -124,14 +134,13 @@ def code_of(kernel: str, template: tuple[str, ...], size: int, architecture: str
 
 def function_named(kernel: str, template: tuple[str, ...], size: int) -> Callable[..., None]:
     """The Python function of a kernel, such as "numba_allreduce_two_shot"."""
-    file, _, form = kernel.removeprefix(PREFIX).partition("_")
     numba_cuda.target()  # raises before a file is imported that needs Numba
-    module = importlib.import_module(f".{file}", __package__)
+    file, name = MAKERS[kernel]
+    make = getattr(importlib.import_module(f".{file}", __package__), name)
     made: Callable[..., None]
     if not template:
-        made = getattr(module, file)(size)
-        return made
-    name, op = template
-    element, combine = numba_cuda.element(name), numba_cuda.inlined(COMBINE[op])
-    made = getattr(module, form)(element, np.dtype(name).itemsize, combine, size)
+        made = make(size)
+    else:
+        dtype, op = template
+        made = make(numba_cuda.element(dtype), np.dtype(dtype).itemsize, numba_cuda.inlined(COMBINE[op]), size)
     return made

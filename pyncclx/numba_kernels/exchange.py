@@ -4,15 +4,15 @@ The workspace is memory of every rank that all have mapped, alike on all of them
 
     turns, one for each block | packet slots | chunk slots
 
-The block with index b talks to block b of the other ranks, and no other. It counts its *turns*: in a turn every rank
-sends something to every other, as packets or as a chunk and a signal, and waits for something from every other. So a
-rank that is in turn t has heard from all that they were in turn t - 1, hence done with turn t - 2. Slots alternate by
-the turn's parity, which is all that keeps a slot from being overwritten while its owner still reads it: what is stored
-in turn t replaces what was read in turn t - 2. The count stays in device memory from kernel to kernel; nothing that
-changes from call to call is an argument, and a captured launch can be replayed.
+The block with index b exchanges data with block b of the other ranks, and no other. It counts its *turns*: in a turn
+every rank sends something to every other, as packets or as a chunk and a signal, and waits for something from every
+other. So a rank in turn t has received something of turn t - 1 from each peer, which hence is done with turn t - 2.
+Slots alternate by the turn's parity, which is all that keeps a slot from being overwritten while its owner still reads
+it: what is stored in turn t replaces what was read in turn t - 2. The count stays in device memory from kernel to
+kernel; no argument changes from call to call, and a captured launch can be replayed.
 
-A slot belongs to (block, parity, source). Packets have slots of their own: what says by itself whether it is new must
-not lie where chunks have been.
+A slot belongs to (block, parity, source). Packets have slots of their own: they carry the flag that they are new, so
+they must not lie where chunks have been.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from numba import cuda
 from .. import device as d
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
 
+SEND, RECV, NBYTES = range(3)  # indices into a kernel's arguments
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -35,25 +37,25 @@ def inline(function: _Function) -> _Function:
     return inlined
 
 
-longest_packets, longest_chunk = inline(packet_nbytes), inline(chunk_nbytes)
+longest_packets, longest_chunk = inline(packet_nbytes), inline(chunk_nbytes)  # for kernels
 
 
 @inline
 def after(me: int, j: int, size: int) -> Any:
-    """The rank that comes `j` ranks after `me`, which comes after the last; j is at most `size`."""
+    """The rank that comes `j` ranks after `me`, and rank 0 after the last; j is at most `size`."""
     rank = me + j
     return rank - size if rank >= size else rank
 
 
 @inline
 def peer_of_warp(me: int, size: int) -> Any:
-    """The peer that this warp sends packets to and receives from; `me` for warps that have none. All peers have one."""
+    """The peer that this warp sends packets to and receives from; `me` for a warp without one. Each peer has a warp."""
     return after(me, min(1 + cuda.threadIdx.x // 32, size), size)
 
 
 @inline
 def share_of(nbytes: int) -> Any:
-    """The most that a block moves of a message: an equal share, in whole packs of 16."""
+    """The most that a block moves of a message: an equal share, in whole packs of 16 bytes."""
     packs, blocks = (nbytes + 15) // 16 + cuda.gridDim.x - 1, cuda.gridDim.x
     if packs >> 32 != 0:  # a division of 64 bits takes 100 ns
         return packs // blocks * 16
@@ -66,6 +68,9 @@ def part_of(nbytes: int) -> tuple[int, int]:
     each = share_of(nbytes)
     begin = min(each * cuda.blockIdx.x, nbytes)
     return begin, min(each, nbytes - begin)
+
+
+# Slots
 
 
 @inline
@@ -82,13 +87,22 @@ def chunks(work: int, turn: int, source: int, size: int) -> Any:
     return begin + source * longest_chunk(size)
 
 
+# Turns
+
+
+@inline
+def last_turn(work: int) -> Any:
+    """The turn this block took last."""
+    return d.pointer(work, np.int64)[cuda.blockIdx.x]
+
+
 @inline
 def next_turn(work: int, turn: int) -> int:
     """The turn after `turn`.
 
-    Packets carry its last 32 bits. They are never 0, which is what untouched slots say, and the parity alternates all
-    the same. After 2^32 turns what was left alone would look new: so when they begin anew, a block clears the slots of
-    the turn that follows, which peers write once they have heard from it.
+    Packets carry its last 32 bits. They are never 0, which untouched slots contain, and the parity alternates all the
+    same. After 2^32 turns a packet that was never replaced would look new: so when these bits begin anew, a block
+    clears the slots of the turn that follows, which peers write once they have received something of this one.
     """
     turn += 1
     if turn & 0xFFFFFFFF == 0:
@@ -104,14 +118,8 @@ def next_turn(work: int, turn: int) -> int:
 
 
 @inline
-def last_turn(work: int) -> Any:
-    """The turn this block took last."""
-    return d.pointer(work, np.int64)[cuda.blockIdx.x]
-
-
-@inline
 def leave(work: int, turn: int) -> None:
-    """The kernel's last turn is over."""
+    """End the kernel: its last turn is over."""
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         d.pointer(work, np.int64)[cuda.blockIdx.x] = turn
@@ -119,10 +127,10 @@ def leave(work: int, turn: int) -> None:
 
 @inline
 def meet(team: int, turn: int, size: int) -> Any:
-    """All threads tell the peers that what they put in this turn is there, and wait for the peers' word. False: leave.
+    """Signal to all peers that this block's data of the turn is stored, and wait for their signals. False: leave.
 
-    The barrier before comes between what all threads of the block stored, or read of the turn before, and the signals
-    that one thread for each peer sets. The one behind lets all see what those threads have acquired.
+    By all threads. The barrier before comes between what all threads of the block stored, or read of the turn before,
+    and the signals that one thread for each peer sets. The one behind lets all see what those threads have acquired.
     """
     cuda.syncthreads()
     me, peer = d.rank(team), cuda.threadIdx.x
@@ -131,3 +139,37 @@ def meet(team: int, turn: int, size: int) -> Any:
         ok = d.signal_set(team, peer, cuda.blockIdx.x * size + me, turn)
         ok &= d.wait_until(team, cuda.blockIdx.x * size + peer, turn)
     return cuda.syncthreads_and(ok) != 0
+
+
+# Data
+
+
+@inline
+def swap_packets(
+    team: int, work: int, turn: int, size: int, send: int, send_nbytes: int, recv: int, recv_nbytes: int
+) -> Any:
+    """By each warp with a peer: send a message to it as packets, and receive one from it. 0: leave."""
+    me, ok = d.rank(team), 1
+    peer = peer_of_warp(me, size)
+    if peer != me:
+        d.put_packets_warp(team, packets(work, turn, me, size), send, send_nbytes, peer, turn)
+        ok = d.receive_packets_warp(team, recv, packets(work, turn, peer, size), recv_nbytes, turn)
+    return ok
+
+
+@inline
+def put_chunks(team: int, work: int, turn: int, size: int, send: int, stride: int, nbytes: int) -> None:
+    """Send every peer a chunk: that of rank r begins at ``send + r * stride``. Each rank begins with the next one."""
+    me = d.rank(team)
+    for j in range(1, size):
+        peer = after(me, j, size)
+        d.put_block(team, chunks(work, turn, me, size), send + peer * stride, nbytes, peer)
+
+
+@inline
+def take_chunks(team: int, work: int, turn: int, size: int, recv: int, stride: int, nbytes: int) -> None:
+    """Copy the peers' chunks from their slots: that of rank r to ``recv + r * stride``."""
+    me = d.rank(team)
+    for j in range(1, size):
+        source = after(me, j, size)
+        d.copy_block(recv + source * stride, chunks(work, turn, source, size), nbytes)

@@ -32,20 +32,18 @@ def chunk_nbytes(size: int) -> int:
     return CHUNKS_NBYTES // size // 16 * 16
 
 
-class Workspace:
-    """What the kernels of one communicator are told.
+class Workspace(DeviceTeam):
+    """A communicator's workspace, and the team that its kernels use: with a signal for each block and source.
 
     Attributes
     ----------
-    team : DeviceTeam
-        With a signal for each block and source.
     address : int
-        This rank's memory.
+        Of this rank's memory.
     """
 
-    def __init__(self, comm: Intracomm, team: Team) -> None:
-        window = allocate_window(cast(MPI.Intracomm, comm), team.device, 0, NBYTES)
-        self.team = DeviceTeam(cast(MPI.Intracomm, comm), team, BLOCKS * comm.size, BLOCKS, 0, own=(window,))
+    def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
+        window = allocate_window(comm, team.device, 0, NBYTES)
+        super().__init__(comm, team, BLOCKS * comm.size, BLOCKS, 0, own=(window,))
         self.address = window.memory.address
 
 
@@ -63,6 +61,5 @@ def workspace_of(comm: Intracomm, operation: str) -> Workspace:
             f"{operation}: algorithm='numba' is a kernel that Numba compiles for GPUs, and the host device emulates "
             "those in C++ only; leave algorithm out"
         )
-    if team.numba is None:
-        team.numba = Workspace(comm, team)
-    return cast(Workspace, team.numba)
+    made = next((each for each in team.device_teams if isinstance(each, Workspace)), None)
+    return made or Workspace(cast(MPI.Intracomm, comm), team)

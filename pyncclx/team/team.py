@@ -121,7 +121,6 @@ class Team:
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.dependents: list[Dependent] = []  # what else the communicator holds
         self.device_teams: list[KernelTeam] = []  # what its users' kernels are told of it
-        self.numba: Any = None  # the workspace of collectives written in Python
         self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
         self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
         self._stream: Any = None

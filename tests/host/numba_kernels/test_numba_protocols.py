@@ -56,7 +56,7 @@ def test_moves(name, size, blocks, in_place):
                 source = address(recv[rank]) + begin
             arguments[-1].append((source, address(recv[rank]), n))
     with kernels_of(machine) as module:
-        kernel = getattr(module(name), name)(size)
+        kernel = getattr(module("blocks"), name)(size)
         machine.call(lambda call: kernel, arguments)
     for call, recv in enumerate(recvs):
         for rank in range(size):

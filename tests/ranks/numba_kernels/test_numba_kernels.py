@@ -248,7 +248,8 @@ def test_turns_wrap_around(before):
     comm.Allreduce(put(np.ones(300_000, "f4")), Output(300_000, "f4").array, algorithm="numba")
     comm.Allreduce(put(np.ones(30_000, "f4")), Output(30_000, "f4").array, algorithm="numba")
     synchronize()
-    memory = xp.cuda.UnownedMemory(comm.team.numba.address, 8 * workspace.BLOCKS, None, xp.cuda.Device().id)
+    turns = workspace.workspace_of(comm, "Allreduce").address
+    memory = xp.cuda.UnownedMemory(turns, 8 * workspace.BLOCKS, None, xp.cuda.Device().id)
     xp.ndarray(workspace.BLOCKS, "i8", xp.cuda.MemoryPointer(memory, 0))[...] = 2**32 - 1 - before
     synchronize()
     MPI.Comm.Barrier(comm)

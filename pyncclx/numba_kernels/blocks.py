@@ -1,0 +1,69 @@
+"""Allgather and Alltoall, written in Python: the twin of cuda/collectives/allgather.cu and alltoall.cu.
+
+Both send blocks of one length, and differ in where a rank's block for rank r begins in `send`: at 0 for all ranks, or
+after those for the ranks before. Short blocks go as packets, long ones chunk by chunk. In place, `send` is this rank's
+block of `recv`, or all of `recv`: a block leaves before it is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import device as d
+from .exchange import (
+    NBYTES,
+    RECV,
+    SEND,
+    last_turn,
+    leave,
+    longest_chunk,
+    longest_packets,
+    meet,
+    next_turn,
+    part_of,
+    peer_of_warp,
+    put_chunks,
+    swap_packets,
+    take_chunks,
+)
+
+
+def allgather(size: int) -> Callable[..., None]:
+    """Every rank sends one block to all."""
+    return _kernel(size, 0)
+
+
+def alltoall(size: int) -> Callable[..., None]:
+    """Every rank sends a block of its own to each."""
+    return _kernel(size, 1)
+
+
+def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
+    """A kernel for `size` ranks; `own_blocks` is 1 if each of them is sent a block of its own, else 0."""
+
+    def kernel(team: int, work: int, args: Any, call: int) -> None:
+        me, nbytes = d.rank(team), args[NBYTES]
+        begin, part = part_of(nbytes)
+        if part == 0:  # of this block of the grid, on all ranks
+            return
+        send, recv, stride = args[SEND] + begin, args[RECV] + begin, own_blocks * nbytes
+        turn, ok = last_turn(work), True
+        if part <= longest_packets(size):
+            turn = next_turn(work, turn)
+            peer = peer_of_warp(me, size)
+            swap_packets(team, work, turn, size, send + peer * stride, part, recv + peer * nbytes, part)
+        else:
+            for at in range(0, part, longest_chunk(size)):
+                turn = next_turn(work, turn)
+                length = min(longest_chunk(size), part - at)
+                put_chunks(team, work, turn, size, send + at, stride, length)
+                ok = meet(team, turn, size)
+                if not ok:
+                    break
+                take_chunks(team, work, turn, size, recv + at, nbytes, length)
+        if ok and send + me * stride != recv + me * nbytes:
+            d.copy_block(recv + me * nbytes, send + me * stride, part)
+        leave(work, turn)
+
+    return kernel

@@ -1,0 +1,88 @@
+"""Rows of Alltoallv in Python: which a rank sends to each, and where those that arrive belong.
+
+In shared memory a kernel has of each rank, as arrays of 64-bit integers:
+
+    sent[rank]      rows for it, and where they begin in sendbuf
+    received[rank]  rows from it, where they belong in recvbuf, and how many of them have room
+    headers         what ranks send of their messages: see `alltoallv`
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from .. import device as d
+from ..device.functions import declare
+from ..memory.parameters import PLACED, SENDER, SLOTS
+from ..team.kernel_errors import BAD_COUNTS
+from .exchange import inline
+
+# Indices into a kernel's arguments: AlltoallvArgs of cuda/collectives/alltoallv.cu up to its `drop`.
+SEND, RECV, ROW_NBYTES, SEND_ROWS, CAPACITY, SLOT_ROWS = range(6)
+SEND_COUNTS, SEND_DISPLS, RECV_COUNTS, RECV_DISPLS, TOTAL, STATUS, PLACEMENT, DROP = range(6, 14)
+
+CUT = 1  # Overflow: rows that did not fit
+COUNT_BITS = 0xFFFFFFFF  # of a header's first word, with layout="sender"
+
+overflow = declare("pyncclx_numba_overflow", "int32(uint64, uint64, int32, int64, int64)")
+
+
+@inline
+def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
+    """Rows for a rank, and where they begin: as the caller asks, but nothing outside of sendbuf."""
+    counts, displs = d.pointer(args[SEND_COUNTS], np.int64), d.pointer(args[SEND_DISPLS], np.int64)
+    count, displ, limit = counts[rank], 0, args[SEND_ROWS]
+    for other in range(size):  # all of them, so that the loads travel together
+        number = max(counts[other], 0)
+        displ += number if other < rank else 0
+    if count == 0:
+        displ = 0  # no rows have no place
+    elif args[SEND_DISPLS] != 0:
+        displ = displs[rank]
+    if count != 0 and (count < 0 or displ < 0 or displ > limit or count > limit - displ):
+        if cuda.blockIdx.x == 0:
+            overflow(call, BAD_COUNTS, rank, count, limit)
+        count = 0
+    return count, displ
+
+
+@inline
+def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
+    """Rows from a rank, where they belong, and how many of them have room there."""
+    placement, capacity = args[PLACEMENT], args[CAPACITY]
+    count = headers[rank, 0]
+    if placement == SENDER:
+        displ = (count >> 32) & COUNT_BITS
+        count &= COUNT_BITS
+        return count, rank * args[SLOT_ROWS] + displ, max(min(count, capacity - displ), 0)
+    if placement == SLOTS:
+        return count, rank * args[SLOT_ROWS], min(count, capacity)
+    if placement == PLACED:
+        displ = d.pointer(args[RECV_DISPLS], np.int64)[rank]
+        return count, displ, 0 if displ < 0 else max(min(count, capacity - displ), 0)
+    displ = 0
+    for before in range(rank):
+        displ += min(headers[before, 0], capacity - displ)
+    return count, displ, min(count, capacity - displ)
+
+
+@inline
+def write_outputs(args: Any, received: Any, source: int, size: int, call: int) -> None:
+    """For the caller: what came from a rank, where it is, and what did not fit; each if there is an array for it."""
+    count, displ, kept = received[source, 0], received[source, 1], received[source, 2]
+    if args[RECV_COUNTS] != 0:
+        d.pointer(args[RECV_COUNTS], np.int64)[source] = kept
+    if args[RECV_DISPLS] != 0 and args[PLACEMENT] != PLACED:
+        d.pointer(args[RECV_DISPLS], np.int64)[source] = displ
+    if args[STATUS] != 0:
+        d.pointer(args[STATUS], np.int64)[source] = count - kept
+    if kept < count and args[DROP] == 0:
+        overflow(call, CUT, source, count, kept)
+    if args[TOTAL] != 0 and source == 0:
+        total = 0
+        for rank in range(size):
+            total += received[rank, 2]
+        d.pointer(args[TOTAL], np.int64)[0] = total
