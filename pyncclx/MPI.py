@@ -24,12 +24,12 @@ from .communicator.communicator import Graphcomm as Graphcomm
 from .communicator.communicator import Intercomm as Intercomm
 from .communicator.communicator import Intracomm as Intracomm
 from .communicator.communicator import Topocomm as Topocomm
-from .derived.datatype import CONSTANTS as _DATATYPES
+from .derived import datatype as _datatype
 from .derived.datatype import Datatype as Datatype
 from .messages.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
 from .messages.matched import MESSAGE_NULL as MESSAGE_NULL
 from .messages.matched import Message as Message
-from .staging.op import CONSTANTS as _OPS
+from .staging import op as _op
 from .staging.op import Op as Op
 from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
@@ -40,8 +40,8 @@ from .windows.win import WIN_NULL as WIN_NULL
 from .windows.win import Win as Win
 
 _STAGES_BY_DEFAULT.set(True)  # a program that imports this module expects every call of MPI to work
-globals().update(_OPS)  # SUM and all the others
-globals().update(_DATATYPES)  # INT and all the others
+globals().update(_op.Op.constants)  # SUM and all the others
+globals().update(_datatype.Datatype.constants)  # INT and all the others
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 

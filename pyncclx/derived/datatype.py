@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -12,7 +12,7 @@ from ..arrays import readers
 from ..arrays.buffers import on_host, resolve, where
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
-from ..staging.requests import LikeMpi4py
+from ..staging.stand_ins import StandIn, constants_of
 from ..team.base import Base
 from ..team.streams import stream_for
 from .packing import PACK, UNPACK, packing_of
@@ -20,7 +20,7 @@ from .typed import resolve_typed
 from .typemap import typemap_of
 
 
-class Datatype(MPI.Datatype, metaclass=LikeMpi4py):
+class Datatype(StandIn, MPI.Datatype):
     """An `mpi4py.MPI.Datatype` that packs device arrays too: as MPI does, so that each unpacks what the other packed.
 
     The external representation, whose bytes are swapped, is made by MPI on host copies.
@@ -30,33 +30,11 @@ class Datatype(MPI.Datatype, metaclass=LikeMpi4py):
     _decoded: MPI.Datatype  # what has the same handle, and frees it in the end
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        equal = [name for name, constant in CONSTANTS.items() if constant == self]
-        itself = [name for name in equal if CONSTANTS[name] is self]
-        if equal:
-            return (_named, (itself[0],)) if itself else (_copy_of, (type(self), equal[0]))
         reduced: Any = super().__reduce__()
+        if any(constant == self for constant in self.constants.values()):
+            return cast(tuple[Any, ...], reduced)
         create, (base, combiner, parameters, free) = reduced
         return create, (_ours(base), combiner, {key: _each_ours(value) for key, value in parameters.items()}, free)
-
-    def free(self) -> None:
-        """As mpi4py's, which does nothing to its constants."""
-        if not any(constant is self for constant in CONSTANTS.values()):
-            super().free()
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Datatype:
-        """As mpi4py's."""
-        return cls(super().fromhandle(handle))
-
-    @classmethod
-    def fromint(cls, arg: int, /) -> Datatype:
-        """As mpi4py's."""
-        return cls(super().fromint(arg))
-
-    @classmethod
-    def f2py(cls, arg: int) -> Datatype:
-        """As mpi4py's."""
-        return cls(super().f2py(arg))
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
@@ -152,19 +130,14 @@ def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outb
     return position
 
 
-#: mpi4py's constants, by name.
-CONSTANTS: dict[str, Datatype] = {
-    name: Datatype(value)
-    for name, value in vars(MPI).items()
-    if isinstance(value, MPI.Datatype) and not name.startswith("_")
-}
+Datatype.constants = constants_of(Datatype)
 
 
 def _ours(datatype: MPI.Datatype) -> Datatype:
-    """What mpi4py gives as one of ours; pickle looks classes and constants up by name, and finds ours."""
-    names = [name for name in CONSTANTS if vars(MPI)[name] is datatype]
-    if names:
-        return CONSTANTS[names[0]]
+    """A datatype of mpi4py's as one of ours, as pickle needs it."""
+    for name, constant in Datatype.constants.items():
+        if vars(MPI)[name] is datatype:
+            return cast(Datatype, constant)
     made = Datatype(datatype)
     made._decoded = datatype
     return made
@@ -174,11 +147,3 @@ def _each_ours(value: Any) -> Any:
     if isinstance(value, list):
         return [_each_ours(each) for each in value]
     return _ours(value) if isinstance(value, MPI.Datatype) else value
-
-
-def _named(name: str) -> Datatype:
-    return CONSTANTS[name]
-
-
-def _copy_of(cls: type[Datatype], name: str) -> Datatype:
-    return cls.__new__(cls, CONSTANTS[name])

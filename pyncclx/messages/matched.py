@@ -11,7 +11,7 @@ from ..arrays import readers
 from ..arrays.buffers import on_host
 from ..errors import NotSupported
 from ..staging import stage
-from ..staging.requests import LikeMpi4py
+from ..staging.stand_ins import StandIn
 from . import calls, host_receive
 from .probe import ProbedMessage, ireceive_object, receive_object
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .base import MessageBase
 
 
-class Message(MPI.Message, metaclass=LikeMpi4py):
+class Message(StandIn, MPI.Message):
     """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
 
     like = MPI.Message
@@ -39,16 +39,6 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
         self._comm = comm if hasattr(type(comm), "endpoint") else None
         self._probed = probed
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        super().__reduce__()  # raises for all but the constants
-        name = "MESSAGE_NULL" if self == MESSAGE_NULL else "MESSAGE_NO_PROC"
-        return (_named, (name,)) if self is _CONSTANTS[name] else (_copy_of, (type(self), name))
-
-    def free(self) -> None:
-        """As mpi4py's, which does nothing to its constants."""
-        if self is not MESSAGE_NO_PROC:
-            super().free()
-
     def recv(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's."""
         return _constant(self, super()).recv(status) if self._probed is None else self._object(receive_object, status)
@@ -64,11 +54,6 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
         probed = cast(ProbedMessage, self._probed)._replace(message=MPI.Message(self))
         self.free()
         return receive(probed, *args)
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Message:
-        """As mpi4py's."""
-        return cls(super().fromhandle(handle))
 
     @classmethod
     def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
@@ -126,17 +111,9 @@ class Message(MPI.Message, metaclass=LikeMpi4py):
 
 MESSAGE_NULL = Message(MPI.MESSAGE_NULL)
 MESSAGE_NO_PROC = Message(MPI.MESSAGE_NO_PROC)
-_CONSTANTS = {"MESSAGE_NULL": MESSAGE_NULL, "MESSAGE_NO_PROC": MESSAGE_NO_PROC}
+Message.constants = {"MESSAGE_NULL": MESSAGE_NULL, "MESSAGE_NO_PROC": MESSAGE_NO_PROC}
 
 
 def _constant(message: Message, other: Any) -> Any:
     """What a method of `message` works on: receiving uses a message up, but not the constant."""
     return MPI.MESSAGE_NO_PROC if message is MESSAGE_NO_PROC else other
-
-
-def _named(name: str) -> Message:
-    return _CONSTANTS[name]
-
-
-def _copy_of(cls: type[Message], name: str) -> Message:
-    return cls.__new__(cls, _CONSTANTS[name])

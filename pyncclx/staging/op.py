@@ -11,44 +11,18 @@ from ..arrays.buffers import where
 from ..arrays.readers import host_arrays
 from ..errors import NotSupported
 from .copies import Copy
-from .requests import LikeMpi4py
+from .stand_ins import StandIn, constants_of
 
 
-class Op(MPI.Op, metaclass=LikeMpi4py):
+class Op(StandIn, MPI.Op):
     """An `mpi4py.MPI.Op`. Operators for kernels are `pyncclx.Op`."""
 
     like = MPI.Op
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        for name, constant in CONSTANTS.items():
-            if constant == self:
-                return (_named, (name,)) if constant is self else (_copy_of, (type(self), name))
-        return super().__reduce__()
-
-    def free(self) -> None:
-        """As mpi4py's, which does nothing to its constants."""
-        if not any(constant is self for constant in CONSTANTS.values()):
-            super().free()
 
     @classmethod
     def Create(cls, function: Callable[..., None], commute: bool = False) -> Op:
         """As mpi4py's."""
         return cls(super().Create(function, commute))
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Op:
-        """As mpi4py's."""
-        return cls(super().fromhandle(handle))
-
-    @classmethod
-    def fromint(cls, arg: int, /) -> Op:
-        """As mpi4py's."""
-        return cls(super().fromint(arg))
-
-    @classmethod
-    def f2py(cls, arg: int) -> Op:
-        """As mpi4py's."""
-        return cls(super().f2py(arg))
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """As mpi4py's; of device arrays, on host copies: the result is there when it returns.
@@ -74,15 +48,4 @@ class Op(MPI.Op, metaclass=LikeMpi4py):
         return None
 
 
-#: mpi4py's constants, by name.
-CONSTANTS: dict[str, Op] = {
-    name: Op(value) for name, value in vars(MPI).items() if isinstance(value, MPI.Op) and not name.startswith("_")
-}
-
-
-def _named(name: str) -> Op:
-    return CONSTANTS[name]
-
-
-def _copy_of(cls: type[Op], name: str) -> Op:
-    return cls.__new__(cls, CONSTANTS[name])
+Op.constants = constants_of(Op)

@@ -16,17 +16,7 @@ from ..requests import request as messages
 from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
 from .completion import abandon, forget, look_after_abandoned, upload
 from .copies import Copy
-
-
-class LikeMpi4py(type):
-    """The class of a class that stands for mpi4py's in `pyncclx.MPI`: objects of mpi4py's are its instances too."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, vars(cls).get("like", ())) or super().__instancecheck__(instance)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, vars(cls).get("like", ())) or super().__subclasscheck__(subclass)
-
+from .stand_ins import StandIn
 
 _Indices = Callable[[int, Any], Iterable[int]]
 # Which of n requests a call has completed, by what it returned.
@@ -60,43 +50,17 @@ def _completing(name: str, completed: _Indices) -> Any:
     return classmethod(method)
 
 
-class Request(MPI.Request, metaclass=LikeMpi4py):
+class Request(StandIn, MPI.Request):
     """An `mpi4py.MPI.Request`; the calls that complete many take staged ones among them."""
 
     like = MPI.Request
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        super().__reduce__()  # raises for all but null requests
-        return (_null, ()) if self is REQUEST_NULL else (_copy_of_null, (type(self),))
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Request:
-        """As mpi4py's."""
-        return cls(super().fromhandle(handle))
-
-    @classmethod
-    def fromint(cls, arg: int, /) -> Request:
-        """As mpi4py's."""
-        return cls(super().fromint(arg))
-
-    @classmethod
-    def f2py(cls, arg: int) -> Request:
-        """As mpi4py's."""
-        return cls(super().f2py(arg))
 
 
 for _name, _completed in _COMPLETED.items():
     setattr(Request, _name, _completing(_name, _completed))
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
-
-
-def _null() -> Request:
-    return REQUEST_NULL
-
-
-def _copy_of_null(cls: type[Request]) -> Request:
-    return cls.__new__(cls, REQUEST_NULL)
+Request.constants = {"REQUEST_NULL": REQUEST_NULL}
 
 
 class Prequest(MPI.Prequest, Request):

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from ..arrays.buffers import where
 from ..arrays.readers import host_arrays
 from ..errors import NotSupported
-from ..staging.requests import LikeMpi4py
+from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
 from . import rma
@@ -25,7 +25,7 @@ KIND = "pyncclx_memory"  # an info key of Allocate; its value for memory of the 
 DEVICE = "device"
 
 
-class Win(Epochs, metaclass=LikeMpi4py):
+class Win(StandIn, Epochs):
     """An `mpi4py.MPI.Win` that may also be made of device arrays from `comm.Alloc`.
 
     Of host memory it is mpi4py's own in everything. Of device memory, origins, results and what they are compared with
@@ -35,27 +35,6 @@ class Win(Epochs, metaclass=LikeMpi4py):
 
     like = MPI.Win
     _array: Any = None
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        super().__reduce__()  # raises for all but null windows
-        return (_null, ()) if self is WIN_NULL else (_copy_of_null, (type(self),))
-
-    # Making one
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Win:
-        """As mpi4py's."""
-        return cls(super().fromhandle(handle))
-
-    @classmethod
-    def fromint(cls, arg: int, /) -> Win:
-        """As mpi4py's."""
-        return cls(super().fromint(arg))
-
-    @classmethod
-    def f2py(cls, arg: int) -> Win:
-        """As mpi4py's."""
-        return cls(super().f2py(arg))
 
     @classmethod
     def Create(
@@ -226,11 +205,4 @@ def _like(comm: MPI.Intracomm, win: _Made) -> _Made:
 
 
 WIN_NULL = Win(MPI.WIN_NULL)
-
-
-def _null() -> Win:
-    return WIN_NULL
-
-
-def _copy_of_null(cls: type[Win]) -> Win:
-    return cls.__new__(cls, WIN_NULL)
+Win.constants = {"WIN_NULL": WIN_NULL}

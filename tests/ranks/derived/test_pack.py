@@ -7,14 +7,14 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.derived.datatype import CONSTANTS, Datatype
+from pyncclx.derived.datatype import Datatype
 from support.arrays import Output, get, host_only, put
 from support.fake_gpu import Array, installed
 from support.reference import comparing
 from support.typemaps import DATATYPES
 
 POSITION = 5  # of what is packed, after some other bytes
-INT = CONSTANTS["INT"]
+INT = Datatype.constants["INT"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_as_mpi_packs(comm, name):
 @pytest.mark.parametrize("name", ["INT", "DOUBLE", "DOUBLE_INT", "C_BOOL", "BYTE"])
 def test_predefined(comm, name):
     """Pairs of MPI's with padding inside among them, which it leaves out."""
-    datatype = CONSTANTS[name]
+    datatype = Datatype.constants[name]
     values = np.arange(3 * datatype.extent, dtype="u1")
     expected, packed = np.zeros(3 * datatype.size, "u1"), put(np.zeros(3 * datatype.size, "u1"))
     end = MPI.Datatype.Pack(datatype, values, expected, 0, comm)
@@ -105,7 +105,7 @@ def test_copies_that_go_through_the_host(comm, monkeypatch):
 def test_pickle(comm):
     """Datatypes inside of another come along."""
     inner = INT.Create_vector(2, 1, 2)
-    outer = Datatype.Create_struct([1, 2], [0, 80], [inner, CONSTANTS["DOUBLE"]]).Commit()
+    outer = Datatype.Create_struct([1, 2], [0, 80], [inner, Datatype.constants["DOUBLE"]]).Commit()
     again = pickle.loads(pickle.dumps(outer))
     values, packed = put(np.arange(96, dtype="u1")), put(np.zeros(24, "u1"))
     assert again.Pack(values, packed, 0, comm) == 24
