@@ -2,7 +2,7 @@
 
 Four rules: all ranks run the same tests; the outcome of a test is agreed (a failure on one rank is a
 failure on all, and no rank goes on alone into the next test); a test that hangs ends the whole run and
-says where; rank 0 alone reports, for everybody. One process alone needs none but the third.
+shows the stacks; only rank 0 reports. For one process the third rule alone matters.
 """
 
 import faulthandler

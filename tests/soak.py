@@ -4,8 +4,8 @@
 
 Some are nonblocking, some in place, some between windows; sizes begin anywhere. Messages and token shuffles are among
 them. A batch is enqueued without waiting; then mpi4py does the same on host arrays, and every element is compared,
-those too that nobody may write. Elements are small integers in every datatype: sums and products of them are exact in
-any order.
+those too that no operation may write. Elements are small integers in every datatype: their sums and products are exact
+in any order.
 """
 
 import argparse

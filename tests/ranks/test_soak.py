@@ -1,4 +1,4 @@
-"""Some hundreds of random operations; `tests/soak.py` does as many as one likes."""
+"""Some hundreds of random operations, each compared with mpi4py's; `tests/soak.py` does as many as one likes."""
 
 from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Datatypes of int64 with gaps, and collectives on them in all forms, for tests."""
+"""Derived datatypes of int64, most of them with gaps, by name."""
 
 from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""What the tests of the device API have in common: the kernels of ranks/device/device_api.cu, and a team for them."""
+"""The kernels of ranks/device/device_api.cu, and a team for them."""
 
 import functools
 import re

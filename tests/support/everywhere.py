@@ -1,4 +1,4 @@
-"""Verdicts over all ranks: a check that fails on one rank fails on every rank, so that none goes on alone."""
+"""Verdicts over all ranks: a check that fails on one rank fails on every rank, so that no rank goes on alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

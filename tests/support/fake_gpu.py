@@ -1,4 +1,4 @@
-"""A made-up GPU: arrays have addresses at which there is no memory, and only the copies of `FakeGpu` reach it."""
+"""A stand-in for a GPU: the CPU cannot read the addresses of its arrays, only the copies of `FakeGpu` can."""
 
 import weakref
 

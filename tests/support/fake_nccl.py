@@ -1,4 +1,4 @@
-"""A libnccl that moves host memory by mpi4py: C functions with the prototypes of nccl.h, to be called by ctypes."""
+"""A stand-in for libnccl that moves host memory by mpi4py: C functions for ctypes, with the prototypes of nccl.h."""
 
 import ctypes
 import traceback

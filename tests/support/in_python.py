@@ -1,4 +1,4 @@
-"""Tests of operations run for the kernels written in Python too, where there are GPUs and Numba."""
+"""A fixture that runs tests for the kernels written in Python too, where there are GPUs and Numba."""
 
 import functools
 import importlib.util

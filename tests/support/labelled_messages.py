@@ -1,4 +1,4 @@
-"""Messages that say whose they are, and ranks that know each other or do not, for tests."""
+"""Messages that name their sender, tag and number, and peers whose memory is mapped or is not."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""Data that tells where it comes from, sizes that cross thresholds, and comparisons that say where they fail."""
+"""Data that names its origin, sizes across thresholds, and comparisons whose errors name the place."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures of one communicator for tests: in another order than all ranks, so that none passes for another unseen."""
+"""Fixtures of one communicator whose ranks are in another order than the world's, so that mixed-up ranks show."""
 
 from collections.abc import Iterator
 

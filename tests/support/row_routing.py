@@ -1,4 +1,4 @@
-"""Random calls of Alltoallv with counts on the device, in all layouts, with room enough or not, and their results."""
+"""Random calls of Alltoallv with counts on the device, in all layouts and capacities, and their results."""
 
 from dataclasses import dataclass
 

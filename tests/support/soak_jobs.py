@@ -1,4 +1,4 @@
-"""The operations of soak.py: done on device arrays, and again on host arrays to compare; and what they are made of."""
+"""The operations of soak.py, done on device arrays and again on host arrays to compare."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What soak.py draws its operations from: `KINDS`, functions that make a job of a `Maker`."""
+"""The kinds of operations that soak.py draws from: `KINDS`, functions that make a job with a `Maker`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A token shuffle and what all ranks feed it, for tests: data that says whose it is, and what must come of it."""
+"""A token shuffle with the inputs of all ranks, whose data names its origin, and the expected results."""
 
 import ml_dtypes
 import numpy as np

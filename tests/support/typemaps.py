@@ -1,4 +1,4 @@
-"""Derived datatypes of every constructor, for tests."""
+"""Derived datatypes of every constructor, and what MPI packs from them."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""A window over a part of an array of `comm.Alloc`, for tests of one-sided communication."""
+"""A window over a part of an array of `comm.Alloc`."""
 
 import numpy as np
 

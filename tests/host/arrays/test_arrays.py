@@ -1,4 +1,4 @@
-"""Every kind of array is understood, wherever its memory is, and every bad one refused."""
+"""Every kind of array is accepted, wherever its memory is, and every bad one refused."""
 
 import ctypes
 import types

@@ -1,4 +1,4 @@
-"""Buffer arguments: every form that mpi4py takes is understood, every bad one refused as mpi4py refuses it."""
+"""Buffer arguments: every form that mpi4py accepts is accepted, every bad one refused with mpi4py's exception."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Every kernel compiles for real GPUs, without one, and what comes out is looked at: registers, spills, orders.
+"""Every kernel compiles for real GPUs, without one; registers, spills and memory orders of the result are checked.
 
 Covered: every kernel that moves bytes, on each architecture; of the reductions every (type, operator) on sm_90,
 each in one of the six kernels, and every sixth pair on the others. PYNCCLX_TEST_ALL=1: every pair on all three,

@@ -1,4 +1,4 @@
-"""The emulator does what CUDA promises, reports what a GPU would hang on, and shows what it would reorder."""
+"""The emulator keeps CUDA's guarantees, reports what would hang on a GPU, and makes reordered stores visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ThreadSanitizer and AddressSanitizer over emulated kernels: clean when correct, loud when not.
+"""ThreadSanitizer and AddressSanitizer report wrong emulated kernels, and nothing in correct ones.
 
 The ranks are threads of one program, since ThreadSanitizer cannot look into another process.
 """

@@ -1,4 +1,4 @@
-"""The emulator as a device: memory, the cache of compiled kernels, and what its errors say."""
+"""The emulator as a device: memory, the cache of compiled kernels, and the texts of its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench-shuffle: which settings a command line asks for, and who chooses whom in them."""
+"""bench-shuffle: the settings of a command line, and the routings that are made for them."""
 
 import argparse
 

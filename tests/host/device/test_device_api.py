@@ -1,4 +1,4 @@
-"""The device API for compilers: C++ and Python name the same functions, and they become the right instructions."""
+"""The device API compiles: C++ and Python declare the same functions, and their instructions are the right ones."""
 
 import importlib.util
 import itertools

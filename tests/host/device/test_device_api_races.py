@@ -1,4 +1,4 @@
-"""ThreadSanitizer sees no race between kernels on the device API, and would see one: ranks are threads of a process."""
+"""Kernels on the device API have no race that ThreadSanitizer finds, and it finds one that is planted."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The program that takes the figures of examples/benchmarks again, on the host device."""
+"""examples/benchmarks/measure.py: its steps leave files, its time is limited, and a failed step stops no other."""
 
 import json
 import subprocess

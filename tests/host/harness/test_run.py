@@ -1,4 +1,4 @@
-"""The test harness itself: what one rank does wrong fails the whole run, with its reason, within bounds."""
+"""The test harness: a failure, a hang or another set of tests on one rank fails the run, in bounded time."""
 
 import re
 import shutil

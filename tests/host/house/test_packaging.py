@@ -1,4 +1,4 @@
-"""What the packages contain, and what importing them does not do."""
+"""The packages contain every module and CUDA source, and importing them loads no CUDA library."""
 
 import configparser
 import importlib.util

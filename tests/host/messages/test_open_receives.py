@@ -1,4 +1,4 @@
-"""Receives that leave their streams, and the thread that looks after them: what it does to a device, and when."""
+"""Receives that leave their streams: when they do, and when the watcher thread launches them."""
 
 import time
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Threads that use different communicators at once: what these have in common in a process."""
+"""Threads that use different communicators at once share the heap, the postbox and opened memory without harm."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Launches in which MPI was not wired up are refused, those that only look like it are not."""
+"""A process that was started as one of several but has MPI.COMM_WORLD to itself is refused; a single process is not."""
 
 import os
 import subprocess

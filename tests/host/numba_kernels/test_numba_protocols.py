@@ -1,4 +1,4 @@
-"""The collectives written in Python, run as plain Python: right results, call after call, whoever is early or late."""
+"""The collectives written in Python, run as plain Python: right results call after call, in any order of ranks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The operators: legal on exactly what MPI allows, and references that agree with MPI's results."""
+"""The operators are legal for exactly the types that MPI allows, and the tests' references agree with MPI's results."""
 
 import pickle
 

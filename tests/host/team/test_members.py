@@ -1,4 +1,4 @@
-"""How many channels a process wants, and ranks that share a GPU."""
+"""The number of channels that a process asks for, and ranks that share a GPU."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Tables of limits: how they are made of times, found, read, and obeyed."""
+"""Tables of limits: how they are computed from times, found, read, and used."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Arrays of every library: CuPy or NumPy, PyTorch, and what speaks DLPack or the CUDA array interface only."""
+"""Arrays of every library: CuPy or NumPy, PyTorch, and objects that have only DLPack or the CUDA array interface."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""The benchmark: every case is right by its own check, which sees what is wrong; peers do the same work."""
+"""The benchmark: every case passes its own check, which finds wrong results; peers do the same work."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Allgatherv: every rank gets all ranks' blocks, of lengths that all know."""
+"""Allgatherv: every rank gets all ranks' blocks, of lengths that all ranks pass."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Alltoallv with counts on the device: rows move as the counts say when the kernel runs, and never past the room."""
+"""Alltoallv with counts on the device: rows move by the counts at the kernel's run, and never past the capacity."""
 
 import numpy as np
 import pytest

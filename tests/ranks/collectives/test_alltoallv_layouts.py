@@ -1,4 +1,4 @@
-"""Alltoallv with counts on the device: rows return to their places, room that does not suffice, persistent requests."""
+"""Alltoallv with counts on the device: rows return to their places; too small capacities; persistent requests."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""Alltoallv of segments: parts of a buffer go to any number of ranks, as lists on the device say."""
+"""Alltoallv of segments: lists on the device send parts of a buffer to any number of ranks."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Barrier on the device: nobody's stream goes on before everybody's has come."""
+"""Barrier on the device: no rank's stream goes on before the streams of all ranks have arrived."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""Gather: root gets all ranks' blocks, in rank order; the other ranks' recvbuf counts for nothing."""
+"""Gather: root gets all ranks' blocks, in rank order; the other ranks' recvbuf is ignored."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Gatherv: root gets all ranks' blocks, of any length and to any place; nobody else knows them."""
+"""Gatherv: root gets all ranks' blocks, of any length and to any place; only root passes them."""
 
 import numpy as np
 import pytest

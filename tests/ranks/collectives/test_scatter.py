@@ -1,4 +1,4 @@
-"""Scatter: rank r gets block r of root's data; the other ranks' sendbuf counts for nothing."""
+"""Scatter: rank r gets block r of root's data; the other ranks' sendbuf is ignored."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scatterv: each rank gets a block of root's data, of any length and from any place; nobody else knows them."""
+"""Scatterv: each rank gets a block of root's data, of any length and from any place; only root passes them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Bad input: the exception of mpi4py with a text that helps, nothing launched, and the communicator goes on."""
+"""Bad input raises mpi4py's exception with a text that helps, launches nothing, and leaves the communicator usable."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Communicators: every way to make one gives ours, leases come and go, and many work side by side."""
+"""Communicators: every way to make one returns ours, leases are taken and returned, and many work side by side."""
 
 import pickle
 import warnings

@@ -1,4 +1,4 @@
-"""Nonblocking collectives: what mpi4py's give on host copies, in every way to wait."""
+"""Nonblocking collectives: the results of mpi4py's on host copies, in every way to wait."""
 
 import numpy as np
 import pytest

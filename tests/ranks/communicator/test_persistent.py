@@ -1,4 +1,4 @@
-"""Persistent collectives: started again and again with other data, what the blocking form gives each time."""
+"""Persistent collectives: started again and again with other data, the result of the blocking form each time."""
 
 import contextlib
 import weakref

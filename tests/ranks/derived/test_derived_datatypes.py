@@ -1,4 +1,4 @@
-"""Derived datatypes on device arrays, against MPI on host copies; what no datatype names stays as it is."""
+"""Derived datatypes on device arrays, against MPI on host copies; elements outside of a datatype stay as they are."""
 
 import numpy as np
 import pytest

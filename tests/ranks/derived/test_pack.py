@@ -1,4 +1,4 @@
-"""Pack and Unpack of device arrays: the bytes that MPI makes of host copies, in place among others."""
+"""Pack and Unpack of device arrays: the bytes that MPI packs from host copies, at any position."""
 
 import pickle
 

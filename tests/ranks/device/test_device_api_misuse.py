@@ -1,4 +1,4 @@
-"""The device API says what is wrong: arguments that are none, too large grids, waits in vain, a team after Free."""
+"""Misuse of the device API raises: wrong arguments, too large grids, waits that do not end, a team after Free."""
 
 import threading
 

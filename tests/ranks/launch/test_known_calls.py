@@ -1,4 +1,4 @@
-"""Calls that came before are launched without a second look at their arguments: when, and when not."""
+"""Repeated calls are launched without checking their arguments again: when that is so, and when not."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Streams: work is ordered after those who make its data, on the current stream, and the host does not wait."""
+"""Streams: operations come after the work that produces their data, on the current stream; the host does not wait."""
 
 import itertools
 

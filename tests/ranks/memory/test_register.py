@@ -1,4 +1,4 @@
-"""comm.Register: arrays that were there before become windows, and ordinary arrays again."""
+"""comm.Register makes windows of existing arrays, which become ordinary arrays again."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""Arrays from comm.Alloc: the same results as with any other, whether all ranks have theirs in a window or some."""
+"""Arrays from comm.Alloc: the same results as with any other, whether all ranks pass one or only some."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Many messages: matched as MPI matches, in order, and nobody waits for another in a circle."""
+"""Many messages: matched as MPI matches, in order, and no circle of ranks waits for each other."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A posted receive goes on whatever its process does: MPI's rule of progress. Where that is missing tests hang.
+"""A posted receive goes on whatever its process does: MPI's rule of progress. Without it these tests hang.
 
 Even ranks post receives and are then elsewhere. Odd ranks send, wait on the host until they were received, and only
 then come to where the even ones are.

@@ -1,4 +1,4 @@
-"""Messages between two ranks: whole, whatever way their data travels; and what is refused."""
+"""Messages between two ranks arrive whole by every transport; wrong ones are refused."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Probes: they tell how long a device array is, and what they have found any receive gets, in MPI's order."""
+"""Probes return the length of a device array, and any receive gets a probed message, in MPI's order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""mpi_bootstrap on 1 to 8 ranks: places, bytes, agreement, file descriptors."""
+"""mpi_bootstrap on 1 to 8 ranks: nodes, exchange of bytes, agreement, file descriptors."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""The collectives written in Python: the same results as all others, bit by bit; they run on GPUs only."""
+"""The collectives written in Python: the same results as the built-in kernels, bit by bit; they run on GPUs only."""
 
 import importlib.util
 

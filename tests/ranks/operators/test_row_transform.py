@@ -1,4 +1,4 @@
-"""Row transforms: what arrives has the bits of a transform by NumPy before the operation."""
+"""Row transforms: the result has the bits of a transform by NumPy before the operation."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Operators written in Python: the gallery of examples/operators/operators.py, and what they refuse."""
+"""Operators written in Python: the gallery of examples/operators against NumPy, and arguments that are refused."""
 
 import importlib.util
 import math

@@ -1,4 +1,4 @@
-"""Operations that MPI does on host copies: every form gives what it gives on host arrays, and touches nothing else."""
+"""Operations that MPI does on host copies: every form has its result on host arrays, and writes nothing else."""
 
 import numpy as np
 import pytest

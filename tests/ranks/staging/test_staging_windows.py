@@ -1,4 +1,4 @@
-"""One-sided operations into host memory with device arrays on this side: as host arrays, once complete."""
+"""One-sided operations between host memory and device arrays: once complete, the results of host arrays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Failures: waits end, the host is told who waited for whom, and other communicators do not notice."""
+"""Failures: waits end, the error names the ranks that waited and for whom, other communicators go on."""
 
 import threading
 from dataclasses import replace

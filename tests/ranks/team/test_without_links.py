@@ -1,4 +1,4 @@
-"""GPUs that NVLink does not join: the same results without lines, and what links alone make right is refused."""
+"""GPUs without NVLink: the same results without lines; operations that need links are refused."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""Token shuffles: rows land where the routing says, whatever it is, and the sums that come back have the exact bits.
+"""Token shuffles: rows land where the routing sends them, and the sums that come back have the exact bits.
 
 There are few routings by default. For more, and for more replays of a graph on GPUs:
 

@@ -1,4 +1,4 @@
-"""`python -m pyncclx tune`: what it writes is what the next communicators choose by."""
+"""`python -m pyncclx tune` writes a table by which the next communicators choose algorithms."""
 
 import argparse
 import json

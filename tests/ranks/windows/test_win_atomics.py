@@ -1,4 +1,4 @@
-"""Atomic one-sided operations on device arrays: against mpi4py's, or arithmetic that leaves no choice."""
+"""Atomic one-sided operations on device arrays: against mpi4py's, or sums that do not depend on the order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Dynamic windows: arrays of `comm.Alloc` that ranks attach are named by their addresses there; the rest is MPI's."""
+"""Dynamic windows: attached arrays of `comm.Alloc` are addressed by their addresses on the target; others go to MPI."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Signals of windows: who has waited for one sees what was put with it, and no host takes part."""
+"""Signals of windows: after a wait the data that was put with the signal is there, and no host takes part."""
 
 import numpy as np
 import pytest
