@@ -76,8 +76,13 @@ class Outgoing:
         envelope = self._envelope(EAGER)
         envelope.place, envelope.offset = place, slot_offset(place)
         ready, _ = words_of(bounce.address, place)
-        slot = bounce.address + envelope.offset
-        self.put = Put(self.buffer.address, slot, ready, self._nbytes, self.clock).pack()
+        self.put = Put(
+            data=self.buffer.address,
+            slot=bounce.address + envelope.offset,
+            ready=ready,
+            nbytes=self._nbytes,
+            clock=self.clock,
+        ).pack()
         bounce.slots.hold(place, self.clock)
         return envelope.pack()
 
@@ -151,7 +156,13 @@ class Outgoing:
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
         ready_word, done_word = words_of(self.postbox.bounce.address, self._offered)
-        offer = Offer(ready_word if ready else 0, done_word if wait else 0, self.clock, self.dest, self.tag)
+        offer = Offer(
+            ready=ready_word if ready else 0,
+            done=done_word if wait else 0,
+            clock=self.clock,
+            peer=self.dest,
+            tag=self.tag,
+        )
         self.endpoint.launch(self.operation, "offer", 1, 1, offer.pack(), stream)
 
     # The end
