@@ -92,7 +92,7 @@ class Kernels(Protocol):
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of `block` threads can be on the device at once."""
 
-    def blocks_each(self, function: Function, block: int) -> int:
+    def blocks_per_multiprocessor(self, function: Function, block: int) -> int:
         """Return how many blocks of `block` threads can be on one multiprocessor at once."""
 
 
@@ -179,14 +179,14 @@ class Device(Memory, Kernels, Streams, Exports, Protocol):
         The product's name, such as ``"NVIDIA H200"``.
     identity
         The same in two processes exactly if they use the same physical device.
-    at_once
+    runs_concurrently
         Whether kernels of processes that share it run at the same time, not in turns.
-    dealt
-        How many processes `make_current` has given such a device, at most; 1 as long as it has not.
+    assigned_processes
+        How many processes `make_current` has assigned to a device of the node, at most; 1 if it was not called.
     max_channels, threads
         The most blocks of an operation, unless the user sets another number, and the threads of each.
-    most_channels
-        The most such blocks that run at once.
+    multiprocessors
+        The most blocks of an operation that the user may set: all of them run at once.
     nvlinked
         The identities of devices, its own among them, in whose memory it changes words atomically, and 128 bytes that a
         warp stores at once are seen whole (cuda/protocol/line.cuh). None: all.
@@ -196,9 +196,9 @@ class Device(Memory, Kernels, Streams, Exports, Protocol):
     ordinal: int
     kind: str
     identity: str
-    at_once: bool
-    dealt: int
+    runs_concurrently: bool
+    assigned_processes: int
     max_channels: int
-    most_channels: int
+    multiprocessors: int
     threads: int
     nvlinked: frozenset[str] | None

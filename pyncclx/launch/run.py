@@ -102,7 +102,7 @@ def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     else:
         function = call.load(comm, team, choice.kernel, call.template)
     threads = min(choice.threads or team.threads, team.threads)
-    most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_each(function, threads)
+    most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
     early = call.load is None and choice.grid <= most_early
     plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads, early)
     if len(team.plans) >= MOST_PLANS:

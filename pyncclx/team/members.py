@@ -25,8 +25,8 @@ class Member:
 
     hostname: str
     device: str  # Device.identity
-    at_once: bool  # Device.at_once
-    dealt: int  # Device.dealt
+    runs_concurrently: bool  # Device.runs_concurrently
+    assigned_processes: int  # Device.assigned_processes
     architecture: str
     max_channels: int
     threads: int
@@ -48,8 +48,8 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
         Member(
             hostname=MPI.Get_processor_name(),
             device=device.identity,
-            at_once=device.at_once,
-            dealt=device.dealt,
+            runs_concurrently=device.runs_concurrently,
+            assigned_processes=device.assigned_processes,
             architecture=device.architecture,
             max_channels=max_channels,
             threads=device.threads,
@@ -80,8 +80,8 @@ def channels(device: Device) -> int:
     chosen = settings.CHANNELS.get()
     if chosen is None:
         return device.max_channels
-    if chosen > device.most_channels:
-        name, most = settings.CHANNELS.name, device.most_channels
+    if chosen > device.multiprocessors:
+        name, most = settings.CHANNELS.name, device.multiprocessors
         raise ValueError(f"{name} is {chosen}; on this device it can be from 1 to {most}")
     return chosen
 
@@ -92,12 +92,12 @@ def most_of_a_device(members: Iterable[Member]) -> int:
 
 
 def sharing(members: Iterable[Member]) -> int:
-    """How many ranks have kernels on one GPU at the same time, at most: these, or all that were dealt GPUs with them.
+    """How many ranks have kernels on one GPU at the same time, at most: these, or all processes of the GPU.
 
     Blocks of other communicators' ranks take their place on a GPU, too.
     """
-    at_once = [member for member in members if member.at_once]
-    return max(most_of_a_device(at_once), *(member.dealt for member in at_once), 1)
+    concurrent = [member for member in members if member.runs_concurrently]
+    return max(most_of_a_device(concurrent), *(member.assigned_processes for member in concurrent), 1)
 
 
 def nvlinked(members: Sequence[Member]) -> bool:
@@ -131,7 +131,7 @@ def _warn(members: list[Member]) -> None:
     """Warn of settings that are none of ours, and of ranks that take turns on a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    ranks = Counter(member.device for member in members if not member.at_once)
+    ranks = Counter(member.device for member in members if not member.runs_concurrently)
     in_turns = ", ".join(sorted(name for name, count in ranks.items() if count > 1))
     if in_turns:
         warnings.warn(

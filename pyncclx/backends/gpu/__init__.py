@@ -1,4 +1,7 @@
-"""The GPU as a device: CuPy for modules, streams and pinned memory, the CUDA driver for shared memory and launches."""
+"""The GPU as a device: CuPy has its modules, streams and pinned memory, the CUDA driver shares memory and launches.
+
+Each group of methods that `backends.device` lists has a file here.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,24 @@ from .exports import GpuExports
 from .kernels import GpuKernels
 
 if TYPE_CHECKING:
-    from .. import device
+    from .. import device as protocols
 
 
 class Device(GpuExports, GpuKernels):
-    """The GPU that was current when this process first needed one; has the methods of `pyncclx.backends.Device`."""
+    """The GPU that was current when this process first needed one; `pyncclx.backends.Device` documents the methods."""
 
-    dealt = 1
+    assigned_processes = 1
 
 
 if TYPE_CHECKING:
-    _has_all_methods: type[device.Device] = Device
+    _fulfilled: type[protocols.Device] = Device
 
 
 def make_current(local_rank: int, local_size: int) -> int:
-    """Make the GPU of a local rank, one of so many, current for CuPy, and PyTorch if loaded; return its number."""
+    """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its ordinal."""
     count: int = cupy.cuda.runtime.getDeviceCount()
     ordinal = local_rank % count
-    Device.dealt = max(Device.dealt, -(-local_size // count))
+    Device.assigned_processes = max(Device.assigned_processes, -(-local_size // count))
     cupy.cuda.Device(ordinal).use()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.set_device(ordinal)

@@ -1,4 +1,4 @@
-"""The CUDA driver: errors of its calls as exceptions, and what it forbids while a stream is being captured."""
+"""The CUDA driver: exceptions for the errors of its calls, handles of streams, and captures of streams in graphs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 from cuda.bindings import driver
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
+LEGACY_DEFAULT = (0, 1)  # two handles of one stream: it cannot be captured, nor queried while others are
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+_handles: dict[int, Any] = {}
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call, or its error as an exception."""
+    """Return the value of a driver call; raise RuntimeError for its error."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(status)
@@ -23,13 +25,31 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 def fail(status: int) -> None:
-    """Raise the error that a driver call by ctypes has returned."""
+    """Raise the error that a driver call through ctypes has returned."""
     checked((driver.CUresult(status),))
+
+
+def handle_of(stream: Any) -> Any:
+    """Return the driver's handle of a CuPy stream."""
+    try:
+        return _handles[stream.ptr]
+    except KeyError:
+        return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
+
+
+def is_capturing(stream: Any) -> bool:
+    """Return whether a stream is being captured in a graph; cheaper than `capture_of`."""
+    return stream.ptr not in LEGACY_DEFAULT and bool(stream.is_capturing())
+
+
+def capture_of(stream: Any) -> int:
+    """Return the number of the capture that a stream is part of; 0 for none."""
+    return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Have the driver do what it forbids while a stream of the thread is being captured, lest the graph be meant."""
+    """Allow calls that the driver forbids while the thread captures a stream; they are no part of the graph."""
     before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
     try:
         yield

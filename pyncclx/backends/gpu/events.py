@@ -1,4 +1,4 @@
-"""Events of the GPU, and launches to be repeated, which record them."""
+"""Events of the GPU, and prepared launches, which record them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .captures import LEGACY_DEFAULT, capture_of, handle_of
-from .driver import LIBRARY, checked, fail
+from .driver import LEGACY_DEFAULT, LIBRARY, capture_of, checked, fail, handle_of
 from .launch import Graph, Step
 
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
@@ -27,22 +26,22 @@ class Event:
 
     @property
     def event(self) -> Any:
-        """The driver's handle."""
+        """Return the driver's handle."""
         return driver.CUevent(self._owner.ptr)
 
     def record(self, stream: Any) -> None:
-        """Be where the stream's work ends by now."""
+        """Move the event to the end of the work that the stream has now."""
         self._on, self._capture = stream.ptr, capture_of(stream)
         if status := _record_event(self._pointer, ctypes.c_void_p(stream.ptr)):
             fail(status)
 
     def recorded(self, pointer: int) -> None:
-        """A graph has been launched, on the stream of this handle, that does what `record` does."""
+        """Take note that a graph, launched on the stream of this handle, records the event."""
         self._on, self._capture = pointer, 0
 
     def is_over(self) -> bool:
-        """Whether the work before it is over. One in a capture cannot be asked: its work runs when the graph does."""
-        if self._capture:
+        """Return whether the work before the event is over."""
+        if self._capture:  # it cannot be queried: its work runs when the graph does
             return True
         status = _query_event(self._pointer)
         if status not in (0, _NOT_READY):
@@ -50,25 +49,25 @@ class Event:
         return bool(status == 0)
 
     def order(self, then: Any) -> None:
-        """What is enqueued on `then` from now on waits; not across the border of a capture, as `Device.order`."""
+        """Make `then` wait for the event, unless only one of them is in a capture, as `GpuStreams.order`."""
         if then.ptr != self._on and capture_of(then) == self._capture:
             checked(driver.cuStreamWaitEvent(handle_of(then), self.event, 0))
 
     def synchronize(self) -> None:
-        """Wait on the host; not for one in a capture."""
+        """Wait on the host for the event, unless it is in a capture."""
         if not self._capture:
             self._owner.synchronize()
 
 
 class Repeated:
-    """Kernels to be launched again and again, with the events that say when each last one has ended.
+    """Kernels to be launched again and again, one after the other.
 
     Parameters
     ----------
     launcher
-        Launches one by itself, where a stream is being captured.
+        Launches one kernel, for a stream that is being captured.
     steps
-        One after the other, each with its `Event`, or None.
+        The kernels; the `Event` of each is recorded behind it, if it has one.
     """
 
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
@@ -77,7 +76,7 @@ class Repeated:
         self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps])
 
     def launch(self, stream: Any) -> None:
-        """Enqueue them: as a graph of their own, or in the one that is being captured."""
+        """Enqueue them as a graph of their own, or in the graph that is being captured."""
         pointer = stream.ptr
         if pointer not in LEGACY_DEFAULT and stream.is_capturing():
             self._launch_each(stream)

@@ -1,4 +1,4 @@
-"""Messages between two processes: allocations that others open by CUDA IPC handles, temporaries, copies."""
+"""Memory for messages between two processes: allocations that others open by CUDA IPC handle, temporaries, copies."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import numpy as np
 from cuda.bindings import driver
 
 from ..handles import Exported
-from .captures import handle_of
-from .driver import LIBRARY, checked, fail
+from .driver import LIBRARY, checked, fail, handle_of
 from .memory import GpuMemory
 from .shared_memory import LegacyPeerMemory
 
 _HAS_IPC_HANDLE = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
 _NUMBER = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID)
-_MOST_ALLOCATIONS = 1024  # that are remembered
+_MOST_ALLOCATIONS = 1024  # in `Allocations`
 
 
 class GpuExports(GpuMemory):
-    """`backends.device.Exports` by CUDA IPC: what is opened is the memory itself."""
+    """`backends.device.Exports` by CUDA IPC: other processes open the memory itself, by whole allocations."""
 
     exports_are_copies = False
 
@@ -30,35 +29,29 @@ class GpuExports(GpuMemory):
         self._allocations = Allocations()
 
     def allocate_exported(self, nbytes: int) -> Exported:
-        """Allocate zeroed memory that other processes can open by its CUDA IPC handle."""
         address = cupy.cuda.runtime.malloc(nbytes)
         self.fill_zero(address, nbytes)
         return Exported(address, nbytes, ipc_handle(address))
 
     def allocation(self, address: int) -> Exported | None:
-        """Let other processes open the allocation that an address is in; None unless it came from cudaMalloc."""
         return self._allocations.at(address)
 
     def export(self, address: int, nbytes: int) -> Exported | None:
-        """Let other processes open the memory at an address: the whole allocation that it is in."""
         return self.allocation(address)
 
     def open_exported(self, handle: bytes, nbytes: int) -> LegacyPeerMemory:
-        """Map an allocation of another process."""
         return LegacyPeerMemory(handle.ljust(64, b"\0"), nbytes)
 
     def allocate_temporary(self, nbytes: int, stream: Any) -> Temporary:
-        """Allocate from CuPy's pool for `stream`."""
         with stream:
             return Temporary(cupy.cuda.alloc(nbytes))
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copy between addresses of GPUs or the host; memory of the host that is not pinned is free at return."""
+        """Copy between addresses of GPUs or the host; host memory that is not pinned can be reused on return."""
         if nbytes:
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
     def peek(self, address: int, nbytes: int) -> bytes:
-        """Read memory of this GPU on a stream of its own."""
         words, stream = np.empty(nbytes, np.uint8), self._aside()
         self.copy(words.ctypes.data, address, nbytes, stream)
         stream.synchronize()
@@ -66,13 +59,13 @@ class GpuExports(GpuMemory):
 
 
 class Allocations:
-    """The allocations of this process that other processes can open, by the numbers that the driver gives them once."""
+    """The allocations of this process that other processes can open, by the driver's number, which it never reuses."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, bytes]] = {}  # where it begins, bytes, CUDA IPC handle
+        self._known: dict[int, tuple[int, int, bytes]] = {}  # base address, nbytes, CUDA IPC handle
 
     def at(self, address: int) -> Exported | None:
-        """The allocation that an address is in; None unless it came from cudaMalloc."""
+        """Return the allocation that an address is in; None unless it was allocated by cudaMalloc."""
         if not _attribute(_HAS_IPC_HANDLE, address):
             return None
         number = _attribute(_NUMBER, address)
@@ -88,14 +81,14 @@ class Allocations:
 
 
 def _attribute(name: int, address: int) -> int:
-    value = ctypes.c_uint64(0)  # shorter ones leave the rest zero
+    value = ctypes.c_uint64(0)  # shorter attributes leave the rest zero
     if status := LIBRARY.cuPointerGetAttribute(ctypes.byref(value), name, ctypes.c_uint64(address)):
         fail(status)
     return value.value
 
 
 def ipc_handle(address: int) -> bytes:
-    """The CUDA IPC handle of an allocation; empty where there is no CUDA IPC."""
+    """Return the CUDA IPC handle of an allocation; empty where CUDA IPC does not work."""
     try:
         handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(address)
     except cupy.cuda.runtime.CUDARuntimeError:
@@ -104,7 +97,7 @@ def ipc_handle(address: int) -> bytes:
 
 
 class Temporary:
-    """Memory of CuPy's pool. The pool gives it to the stream it was allocated for only, so in that stream's order."""
+    """Memory of CuPy's pool, which reuses it for the same stream only, and so in that stream's order."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory

@@ -20,32 +20,29 @@ MOST_PARAMETERS_NBYTES = 4096
 
 
 class GpuKernels(GpuProperties):
-    """`backends.device.Kernels` on the GPU. One thread at a time launches."""
+    """`backends.device.Kernels` on the GPU."""
 
     compiles_whole_files = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._modules: list[Any] = []  # keep what was loaded alive
+        self._modules: list[Any] = []  # keeps loaded functions valid
         self._launcher = Launcher(MOST_PARAMETERS_NBYTES)
         self._early_launcher = Launcher(MOST_PARAMETERS_NBYTES, early=self._launches_early)
-        self._launching = threading.Lock()  # for the use of the launchers
+        self._launching = threading.Lock()  # one thread at a time uses the launchers
 
     def compile(self, file: str, instantiations: list[str]) -> bytes:
-        """Kernels of cuda/`file` as one binary for this GPU."""
         return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
 
     def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
-        """The same with a user's operator linked in."""
         code = numba_functions.for_gpu(fn, dtype, self.architecture)
         return nvrtc.compile_linked(file, instantiations, self.architecture, code).dump()
 
     def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Any]:
-        """Load what `compile_linked` gave: the operator is in it."""
-        return self.load(image)
+        return self.load(image)  # it contains the function
 
     def load(self, image: bytes) -> dict[str, Any]:
-        """Load what `compile` gave, down to the last function: nothing is left to do at the first launch."""
+        """Load all functions now, so that their first launch is as fast as any."""
         binary = nvrtc.Binary.load(image)
         module = cupy.cuda.Module()
         module.load(binary.cubin)
@@ -58,7 +55,6 @@ class GpuKernels(GpuProperties):
         return functions
 
     def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False) -> None:
-        """Enqueue a kernel whose only parameter is a struct of these bytes."""
         with self._launching:
             launcher = self._early_launcher if early else self._launcher
             room = launcher.parameters
@@ -66,7 +62,6 @@ class GpuKernels(GpuProperties):
             launcher.launch(function, grid, block, room.pointers, stream.ptr)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
-        """Enqueue a kernel with any number of parameters."""
         values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         with self._launching:
@@ -74,17 +69,13 @@ class GpuKernels(GpuProperties):
             self._launcher.launch(function, grid, block, place, stream.ptr)
 
     def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
-        """A launch to be made again and again."""
         return Repeated(self.launch, [Step(function, grid, block, parameters, event)])
 
     def together(self, several: Sequence[Repeated]) -> Repeated:
-        """What several launch, one after the other, by one launch."""
         return Repeated(self.launch, [step for repeated in several for step in repeated.steps])
 
     def most_blocks(self, function: Any, block: int) -> int:
-        """How many blocks of so many threads this GPU runs at once, if it does nothing else."""
-        return self.most_channels * self.blocks_each(function, block)
+        return self.multiprocessors * self.blocks_per_multiprocessor(function, block)
 
-    def blocks_each(self, function: Any, block: int) -> int:
-        """How many of them one multiprocessor runs."""
+    def blocks_per_multiprocessor(self, function: Any, block: int) -> int:
         return int(checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function.value, block, 0)))

@@ -1,4 +1,4 @@
-"""Memory of the GPU: what peers map, constants, and words that the host reads too."""
+"""Memory of the GPU: memory that peers map, constants, and words that the host reads too."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from cuda.bindings import driver
 from ...errors import NotSupported
 from ...system import settings
 from ...system.pointers import is_device_pointer
-from .captures import handle_of, is_capturing
-from .driver import beside_captures, checked
+from .driver import beside_captures, checked, handle_of, is_capturing
 from .shared_memory import POSIX_FD, LegacyPeerMemory, LegacySharedMemory, MappedMemory, Owner, SharedMemory
 from .streams import GpuStreams
 
 
 class Upload:
-    """Constant bytes in device memory."""
+    """Constant bytes in device memory, copied on construction."""
 
     def __init__(self, data: bytes) -> None:
         self._array = cupy.asarray(np.frombuffer(data, np.uint8))
@@ -44,7 +43,6 @@ class GpuMemory(GpuStreams):
     """`backends.device.Memory` on the GPU."""
 
     def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
-        """Zeroed memory that peers can map; PYNCCLX_IPC=legacy asks for CUDA IPC."""
         self._unmap_idle()
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         virtual = checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
@@ -53,11 +51,10 @@ class GpuMemory(GpuStreams):
             memory = SharedMemory(nbytes, self.ordinal)
         else:
             memory = LegacySharedMemory(nbytes)
-        self.fill_zero(memory.address, memory.nbytes)  # what was freed may come again as it was
+        self.fill_zero(memory.address, memory.nbytes)  # freed memory may be allocated again with its contents
         return memory
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> MappedMemory | LegacyPeerMemory:
-        """Map a peer's memory from what it sent: a file descriptor, which is closed, or a CUDA IPC handle."""
         try:
             if isinstance(handle, bytes):
                 return LegacyPeerMemory(handle, nbytes)
@@ -72,30 +69,25 @@ class GpuMemory(GpuStreams):
             ) from error
 
     def allocate_watch(self, nbytes: int) -> PinnedWords:
-        """Words that the host reads without asking the GPU."""
         return PinnedWords(nbytes)
 
     def owner(self, memory: Any) -> Owner:
-        """What keeps shared memory of this process; it is unmapped some time after its last holder has gone."""
-        return Owner(memory)
+        return Owner(memory)  # the memory is unmapped some time after its last holder is deleted
 
     def array(self, owner: Owner, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-        """The memory of an owner as a CuPy array."""
         memory = owner.memory
         owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, owner, self.ordinal)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
 
     def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-        """A peer's memory as a CuPy array, for as long as it is mapped."""
         memory = cupy.cuda.UnownedMemory(peer.address, peer.nbytes, peer, self.ordinal)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def upload(self, data: bytes) -> Upload:
-        """Copy bytes to the GPU; there when it returns."""
         return Upload(data)
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory of this GPU; done when it returns, and no part of what is being captured."""
+        """Zero memory of this GPU before returning; this is no part of a graph that is being captured."""
         stream = self.current_stream()
         with beside_captures():
             handle = handle_of(self._aside() if is_capturing(stream) else stream)
@@ -103,7 +95,6 @@ class GpuMemory(GpuStreams):
             checked(driver.cuStreamSynchronize(handle))
 
     def is_device_pointer(self, address: int) -> bool:
-        """Whether the driver knows an address as GPU memory."""
         return is_device_pointer(address)
 
     def _unmap_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What a GPU is: its name, architecture, size, and which other GPUs and processes reach it."""
+"""The properties of a GPU: its name, architecture and size, and the GPUs and processes that reach it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from cuda.bindings import driver
 from ...system.driver import name as name_of_gpu
 from .driver import checked
 
+#: Blocks of an operation. 128 moved long messages 1 to 12 % faster, but operations of two communicators could not be on
+#: the GPU together (4 H200, 2026-11-21; CHANGES.md, "64 blocks").
 MAX_CHANNELS = 64
-THREADS = 512
+THREADS = 512  # of a block; other numbers were not measured
 
 
 class GpuProperties:
@@ -24,10 +26,10 @@ class GpuProperties:
         properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
         self.kind: str = properties["name"].decode()
         self.identity = _identity(self.ordinal)
-        self.at_once = self._has_service()
+        self.runs_concurrently = self._has_service()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
-        self.most_channels: int = properties["multiProcessorCount"]
-        self.max_channels = min(MAX_CHANNELS, self.most_channels)
+        self.multiprocessors: int = properties["multiProcessorCount"]
+        self.max_channels = min(MAX_CHANNELS, self.multiprocessors)
         nvlinked = filter(self._is_nvlinked, range(cupy.cuda.runtime.getDeviceCount()))
         self.nvlinked: frozenset[str] | None = frozenset(map(_identity, nvlinked))
         cupy.cuda.runtime.free(0)  # makes the context
@@ -35,19 +37,19 @@ class GpuProperties:
         self._launches_early: bool = properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
 
     def _is_nvlinked(self, ordinal: int) -> bool:
-        """Whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
+        """Return whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
         if ordinal == self.ordinal:
             return True
         attribute = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
         return bool(checked(driver.cuDeviceGetP2PAttribute(attribute, self.ordinal, ordinal)))
 
     def _has_service(self) -> bool:
-        """Whether this process reaches the GPU through the Multi-Process Service."""
+        """Return whether this process reaches the GPU through the Multi-Process Service."""
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
         error, enabled = driver.cuDeviceGetAttribute(attribute, self.ordinal)
         return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not know the attribute
 
 
 def _identity(ordinal: int) -> str:
-    """What a GPU is called by all processes."""
+    """Return the name that all processes have for a GPU."""
     return f"{name_of_gpu(ordinal)} {cupy.cuda.Device(ordinal).pci_bus_id}"

@@ -1,4 +1,4 @@
-"""GPU memory that several processes map: by file descriptor, or by CUDA IPC handle where there are none."""
+"""GPU memory that several processes map: by file descriptor, or by CUDA IPC handle where descriptors do not work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRI
 
 
 class MappedMemory:
-    """Physical memory of some GPU, mapped into this process so that this process's GPU may use it."""
+    """Physical memory of any GPU, mapped into this process for the use of this process' GPU."""
 
     def __init__(self, handle: Any, nbytes: int, ordinal: int) -> None:
         self._handle, self.nbytes = handle, nbytes
@@ -26,14 +26,14 @@ class MappedMemory:
         checked(driver.cuMemSetAccess(self.address, nbytes, [access], 1))
 
     def close(self) -> None:
-        """Unmap; the memory itself lives on while another process maps it."""
+        """Unmap the memory, which exists as long as another process maps it."""
         checked(driver.cuMemUnmap(self.address, self.nbytes))
         checked(driver.cuMemAddressFree(self.address, self.nbytes))
         checked(driver.cuMemRelease(self._handle))
 
 
 class SharedMemory(MappedMemory):
-    """Memory of this GPU that peers can map; it travels as a POSIX file descriptor."""
+    """Memory of this GPU that peers can map by POSIX file descriptor."""
 
     ipc_handle = b""
 
@@ -50,7 +50,7 @@ class SharedMemory(MappedMemory):
         self.fd = int(checked(driver.cuMemExportToShareableHandle(handle, POSIX_FD, 0)))
 
     def close_fd(self) -> None:
-        """Close the descriptor: all who want the memory have mapped it."""
+        """Close the descriptor; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -61,7 +61,7 @@ class SharedMemory(MappedMemory):
 
 
 class LegacySharedMemory:
-    """The same through CUDA IPC, for drivers and containers without virtual memory by file descriptor."""
+    """Memory that peers can map by CUDA IPC, for drivers and containers without descriptors of memory."""
 
     fd = -1
 
@@ -71,14 +71,14 @@ class LegacySharedMemory:
         self.ipc_handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(self.address)
 
     def close_fd(self) -> None:
-        """There is none."""
+        """Do nothing: there is no descriptor."""
 
     def close(self) -> None:
         cupy.cuda.runtime.free(self.address)
 
 
 class LegacyPeerMemory:
-    """A peer's memory, opened from its CUDA IPC handle."""
+    """A peer's memory, opened by its CUDA IPC handle."""
 
     def __init__(self, handle: bytes, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -89,7 +89,7 @@ class LegacyPeerMemory:
 
 
 class Owner:
-    """Held by all who need shared memory: when the last has let go, it is left to be unmapped."""
+    """Keeps shared memory mapped: when the owner is deleted, the memory is queued in `idle` to be unmapped."""
 
     idle: ClassVar[list[Any]] = []
 
@@ -97,7 +97,7 @@ class Owner:
         self.memory = memory
 
     def __del__(self) -> None:
-        self.idle.append(self.memory)  # not unmapped here: kernels may still use it, a stream may be capturing
+        self.idle.append(self.memory)  # not unmapped here: kernels may still use it, or a stream may be capturing
 
 
 def _location(ordinal: int) -> Any:

@@ -1,4 +1,4 @@
-"""Streams of the GPU: CuPy's, those of other libraries, and one beside them."""
+"""Streams of the GPU: CuPy's, those of other libraries, and one of the device's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .captures import can_be_left, capture_of, handle_of, is_capturing
-from .driver import beside_captures, checked
+from .driver import beside_captures, capture_of, checked, handle_of, is_capturing
 from .events import Event
 from .properties import GpuProperties
+
+_PER_THREAD_DEFAULT = 2  # a handle of a different stream in each thread
 
 
 class GpuStreams(GpuProperties):
@@ -21,34 +22,29 @@ class GpuStreams(GpuProperties):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stream: Any = None  # its own: see `_aside`
+        self._stream: Any = None  # made by `_aside`
         self._event = checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._ordering = threading.Lock()  # for the use of that event
 
     def current_stream(self) -> Any:
-        """CuPy's current stream on this GPU."""
         return cupy.cuda.get_current_stream(self.ordinal)
 
     def external_stream(self, pointer: int) -> Any:
-        """A stream of another library, by its handle."""
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
 
     def new_stream(self) -> Any:
-        """A stream that waits for no other, the default one included."""
-        return cupy.cuda.Stream(non_blocking=True)
+        return cupy.cuda.Stream(non_blocking=True)  # does not wait for the default stream either
 
     def synchronize(self, stream: Any = None) -> None:
-        """Wait on the host for a stream, or for the whole GPU."""
         if stream is None:
             self._gpu.synchronize()
         else:
             stream.synchronize()
 
     def order(self, first: Any, then: Any) -> None:
-        """What is enqueued on `then` from now on waits for what is on `first` by now.
+        """Make `then` wait for what is on `first` now, unless only one of them is being captured.
 
-        A stream that is being captured and one that is not cannot wait for each other; when a graph runs is
-        its owner's affair.
+        Those two cannot wait for each other; the owner of a graph decides when it runs.
         """
         if first.ptr == then.ptr:
             return
@@ -59,26 +55,25 @@ class GpuStreams(GpuProperties):
             checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))
 
     def event(self) -> Event:
-        """An event to record."""
         return Event()
 
     def can_leave(self, stream: Any) -> bool:
-        """Whether any thread may record an event on a stream."""
-        return can_be_left(stream)
+        try:  # its handle must name the same stream in all threads, and no capture forbid to record an event
+            return stream.ptr != _PER_THREAD_DEFAULT and not stream.is_capturing()
+        except RuntimeError:  # the default stream, while one that it waits for is being captured
+            return False
 
     def is_capturing(self, stream: Any) -> bool:
-        """Whether a stream is being captured in a graph."""
         return is_capturing(stream)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Make this GPU current for the thread; what that does is no part of a graph that another one captures."""
         self._gpu.use()
         with beside_captures():
             yield
 
     def _aside(self) -> Any:
-        """A stream that follows no other."""
+        """Return the device's own stream, which waits for no other."""
         if self._stream is None:
             self._stream = self.new_stream()
         return self._stream

@@ -22,10 +22,10 @@ class Device(HostExports, HostKernels, HostStreams):
     name = "host"
     kind = "host device"
     ordinal = 0
-    at_once = True
-    dealt = 1
+    runs_concurrently = True
+    assigned_processes = 1
     max_channels = 2
-    most_channels = 64
+    multiprocessors = 64
     threads = 64
     nvlinked: frozenset[str] | None = None
 

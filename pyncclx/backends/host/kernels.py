@@ -165,5 +165,5 @@ class HostKernels:
     def most_blocks(self, function: Kernel, block: int) -> int:
         return sys.maxsize  # all blocks of a launch are alive at once
 
-    def blocks_each(self, function: Kernel, block: int) -> int:
+    def blocks_per_multiprocessor(self, function: Kernel, block: int) -> int:
         return 1  # there are no multiprocessors to share

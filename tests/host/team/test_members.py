@@ -13,7 +13,7 @@ def test_channels(monkeypatch):
     device = Device()
     monkeypatch.delenv(settings.CHANNELS.name, raising=False)
     assert members.channels(device) == device.max_channels
-    for text in ("1", str(device.most_channels)):
+    for text in ("1", str(device.multiprocessors)):
         monkeypatch.setenv(settings.CHANNELS.name, text)
         assert members.channels(device) == int(text)
 
@@ -25,13 +25,13 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
         members.channels(Device())
 
 
-def member(device, at_once, dealt=1, nvlinked=None):
+def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
     """A rank on a GPU."""
     return members.Member(
         hostname="node",
         device=device,
-        at_once=at_once,
-        dealt=dealt,
+        runs_concurrently=runs_concurrently,
+        assigned_processes=assigned_processes,
         architecture="sm_90",
         max_channels=64,
         threads=512,

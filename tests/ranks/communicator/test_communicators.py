@@ -350,20 +350,20 @@ def test_explain(comm):
     assert comm.explain("Split").startswith("host: Split is mpi4py's")
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, at_once):
+@pytest.mark.parametrize("runs_concurrently", [True, False])
+def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, runs_concurrently):
     """They divide the channels and the blocks of shuffles, if their kernels run at the same time."""
     device = backends.select()
     monkeypatch.setattr(device, "identity", f"shared by two, {comm.rank // 2}")
-    monkeypatch.setattr(device, "at_once", at_once)
-    monkeypatch.setattr(device, "dealt", 1)  # other tests may have asked for it
-    sharing = 2 if at_once and comm.size > 1 else 1
+    monkeypatch.setattr(device, "runs_concurrently", runs_concurrently)
+    monkeypatch.setattr(device, "assigned_processes", 1)  # other tests may have asked for it
+    sharing = 2 if runs_concurrently and comm.size > 1 else 1
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         together = comm.Dup()
         with comparing() as compare:
             allreduce(together, compare)
-    assert len(said) == (comm.rank == 0 and comm.size > 1 and not at_once)
+    assert len(said) == (comm.rank == 0 and comm.size > 1 and not runs_concurrently)
     assert together.team.layout.sharing == sharing
     assert together.team.layout.channels == members.channels(device) // sharing
     with together.Create_token_shuffle(4 * comm.size, 64, 64, k=2, max_tokens=8, blocks=6) as shuffle:
@@ -375,7 +375,7 @@ def test_select_device():
     device = backends.select()
     assert pyncclx.Communicator().select_device() == device.ordinal
     gpus = xp.cuda.runtime.getDeviceCount() if device.name == "gpu" else WORLD.size
-    assert device.dealt == -(-WORLD.size // gpus)
+    assert device.assigned_processes == -(-WORLD.size // gpus)
 
 
 def test_mpi_still_works_beside_it(comm):
