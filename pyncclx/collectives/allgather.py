@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
-from ..launch.call import Call, check_fits, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
+from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
+from .blocks import check_fits
 from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
-from .ladders import as_spans
 from .transformed import transformed
+from .transports import choose_spans
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
 
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """Packets, lines or chunks, by the length `nbytes` of a block: the kernel does all of them."""
-    return as_spans(layout, "allgather", nbytes)
+choose = choose_spans("allgather")
 
 
 @takes_derived("Allgather", ONE, BLOCKS)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
-from ..launch.call import Call, check_fits, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
-from .blocks import pack_blocks, resolve_blocks
-from .ladders import as_spans
+from ..launch.call import Call, is_in_place
+from .blocks import check_fits, pack_blocks, resolve_blocks
+from .transports import choose_spans
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
 
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """Packets, lines or chunks, by the length `nbytes` of the longest block: the kernel does all of them."""
-    return as_spans(layout, "allgatherv", nbytes)
+choose = choose_spans("allgatherv")
 
 
 @takes_derived("Allgatherv", ONE, VECTOR)

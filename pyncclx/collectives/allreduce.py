@@ -7,34 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import backends
-from ..arrays.buffers import on_host, resolve
-from ..launch.call import Call, check_equal, is_in_place
+from ..arrays.buffers import on_host
+from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
 from ..operators import ops
-from .ladders import BESIDE_WINDOWS_NBYTES, FEW_FOLD, Rung, climb, half_of_lines, in_lines, pipeline
+from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
+from .reductions import resolve_pair
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# One shot sends the vector size - 1 times, two shots about twice, after one more trip.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
+# One shot sends the vector size - 1 times, two shots about twice, after one more trip. Chosen on H200, 2026-11-21, the
+# times are not kept; a measured table (tuning/) takes precedence.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # by the number of ranks
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """One shot while short, then two shots of lines, a pipeline when long."""
-    limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
-    # Two shots need room for a contribution and a result in each slot; what the parts are rounded up by is left free.
-    channel_most = (half_of_lines(layout) - 32) * layout.size
-    two_shots = in_lines(layout, "allreduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
-    two_shots = two_shots._replace(few_most=2 * FEW_FOLD)  # a vector is divided among the ranks
-    one_shot = Rung("allreduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
-    return climb(layout, nbytes, (one_shot, two_shots, pipeline("allreduce_two_shot")), algorithm)
+    limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
+    one_shot = packets(layout, "allreduce_one_shot", limit_nbytes)
+    two_shot_lines = lines(
+        layout,
+        "allreduce_two_shot_lines",
+        # Each slot has room for a contribution and a result, and for what the parts are rounded up by.
+        (half_of_lines(layout) - 32) * layout.size,
+        beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
+        few_threads_nbytes=2 * FEW_THREADS_NBYTES,  # a vector is divided among the ranks
+    )
+    return climb("allreduce", layout, nbytes, (one_shot, two_shot_lines, chunks("allreduce_two_shot")), algorithm)
 
 
 def allreduce(
@@ -43,10 +48,7 @@ def allreduce(
     """See `Intracomm.Allreduce`."""
     if on_host(sendbuf, recvbuf):
         return None
-    device = backends.select()
-    recv = resolve(recvbuf, "Allreduce: recvbuf", writable=True, device=device)
-    send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Allreduce: sendbuf", writable=False, device=device)
-    check_equal("Allreduce", send, recv)
+    send, recv = resolve_pair("Allreduce", sendbuf, recvbuf)
     reduction = ops.of(op, "Allreduce")
     if numba.wanted(algorithm):
         return numba.allreduce(comm, send, recv, reduction)

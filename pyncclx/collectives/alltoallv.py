@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -13,13 +12,11 @@ from ..arrays.buffers import Buffer, on_device, on_host, resolve, resolve_dynami
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..launch.call import Call, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
 from ..memory.parameters import FIXED, AlltoallvArgs
 from ..numba_kernels import calls as numba
 from .alltoallv_options import IN_SLOTS, PLACEMENTS, Wanted
 from .alltoallv_segments import Segments, read_segments, segments_call
-from .ladders import as_announced, most_of
+from .transports import choose_announced, rounded_up_nbytes
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -46,10 +43,7 @@ class Arrays(NamedTuple):
     status: Buffer | None
 
 
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """All channels: how much a pair of ranks moves is known on the device only."""
-    return as_announced(layout, "alltoallv", nbytes)
+choose = choose_announced("alltoallv")  # no rank has the lengths that the others send
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)
@@ -177,7 +171,7 @@ def _call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, .
     return Call(
         operation="Alltoallv",
         choose=choose,
-        sized=(most_of(buffers),),
+        sized=(rounded_up_nbytes(buffers),),
         arguments=arguments,
         buffers=buffers,
         signature=signature,

@@ -19,7 +19,7 @@ from ..launch.choice import Choice
 from ..memory.layout import Layout
 from .alltoallv import choose as choose_exchange
 from .alltoallv import in_bytes
-from .ladders import most_of
+from .transports import rounded_up_nbytes
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -91,7 +91,7 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
     call = Call(
         operation=operation,
         choose=choose,
-        sized=(most_of(buffers),),
+        sized=(rounded_up_nbytes(buffers),),
         arguments=arguments,
         buffers=buffers,
         signature=("blocks",),

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 from .. import backends
 from ..arrays.buffers import on_host, resolve
 from ..derived.calls import ONE, takes_derived
-from ..launch.call import Call, check_root
+from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
 from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
-from .ladders import Rung, as_chunks, chain, climb, in_lines
+from .ladders import chain, climb, lines, packets
+from .rooted import check_root
+from .transports import as_chunks
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# root sends the message size - 1 times: worth it for the trip it saves while it is short.
+# Root sends the message size - 1 times: worth it for the trip it saves while it is short. Chosen on H200, 2026-11-21;
+# the times are not kept. A measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10  # that leave root
 
 
@@ -28,11 +31,10 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
         return as_chunks(layout, "bcast_direct", nbytes)
-    limit = DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes
-    direct = Rung("bcast_direct", limit, layout.packet_nbytes, layout.slot_nbytes)
-    # What the pieces are rounded up by is left free.
-    two_shots = in_lines(layout, "bcast_two_shot_lines", (layout.line_nbytes - 32) * peers)
-    return climb(layout, nbytes, (direct, two_shots, chain("bcast_chain")), algorithm)
+    direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
+    channel_nbytes = (layout.line_nbytes - 32) * peers  # room for what the pieces are rounded up by
+    two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
+    return climb("bcast", layout, nbytes, (direct, two_shot_lines, chain("bcast_chain")), algorithm)
 
 
 @takes_derived("Bcast", ONE)

@@ -1,4 +1,4 @@
-"""What operations with one block for each rank have in common: who has which buffer, and where the blocks lie."""
+"""Buffers with one block for each rank, of any length: where the blocks lie, and whether data fits them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, on_host, resolve, resolve_vector, where
+from ..arrays.buffers import Buffer, resolve_vector
 from ..errors import MPIError, NotSupported
-from ..launch.call import is_in_place
 from ..memory.parameters import EachRankU64, ReduceArgs
 
 
@@ -43,7 +42,7 @@ def pack_blocks(blocks: Blocks | None, *, send: int, recv: int, nbytes: int, roo
 
 
 def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
-    """Blocks from counts and displacements in elements; nothing may begin anywhere."""
+    """Blocks from counts and displacements in elements; the displacement of an empty block is ignored."""
     itemsize = buffer.datatype.itemsize
     begins = [displ * itemsize if count else 0 for count, displ in zip(counts, displs, strict=True)]
     return Blocks(buffer, [count * itemsize for count in counts], begins)
@@ -66,25 +65,11 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
     return blocks_of(buffer, counts, displs)
 
 
-def rooted_on_host(comm: MPI.Comm, root: int, single: Any, whole: Any) -> bool:
-    """Whether a gather or scatter is mpi4py's; `single` is the buffer of every rank, `whole` counts at root only."""
-    return on_host(single, whole if comm.rank == root or where(single) is None else None)
-
-
-def resolve_elsewhere(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Buffer:
-    """Resolve what a rank other than root has of a gather (a "sendbuf") or scatter (a "recvbuf").
-
-    Raises
-    ------
-    MPI.Exception
-        Class ERR_ARG if it is in place, which only root's can be.
-    TypeError, ValueError, KeyError, BufferError, NotSupported
-        As `buffers.resolve`.
-    """
-    if is_in_place(spec):
-        text = f"{operation}: {argument} is {spec!r} on rank {comm.rank}; only root's can be in place"
-        raise MPIError(MPI.ERR_ARG, text)
-    return resolve(spec, f"{operation}: {argument}", writable=argument == "recvbuf", device=backends.select())
+def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
+    """Raise MPI.Exception of class ERR_TRUNCATE unless what a rank sends is as long as the block for it."""
+    if send_nbytes != recv_nbytes:
+        text = f"each rank sends {send_nbytes} bytes to a block of {recv_nbytes} bytes of recvbuf; make them equal"
+        raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
 
 
 def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:

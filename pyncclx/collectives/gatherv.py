@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
-from ..launch.call import Call, check_root, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
-from .blocks import check_room, pack_blocks, resolve_blocks, resolve_elsewhere, rooted_on_host
-from .ladders import as_announced, most_of
+from ..launch.call import Call, is_in_place
+from .blocks import check_room, pack_blocks, resolve_blocks
+from .rooted import check_root, resolve_elsewhere, rooted_on_host
+from .transports import choose_announced, rounded_up_nbytes
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
 
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """All channels: a rank knows its own block's length only."""
-    return as_announced(layout, "gatherv", nbytes)
+choose = choose_announced("gatherv")  # no rank has the lengths that the others send
 
 
 @takes_derived("Gatherv", ONE, VECTOR, at_root="recvbuf")
@@ -34,7 +29,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     return Call(
         operation="Gatherv",
         choose=choose,
-        sized=(most_of(buffers),),
+        sized=(rounded_up_nbytes(buffers),),
         arguments=arguments,
         buffers=buffers,
         signature=(root,),

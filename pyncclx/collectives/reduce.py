@@ -7,36 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import backends
-from ..arrays.buffers import on_host, resolve, where
 from ..arrays.datatypes import Datatype
-from ..errors import MPIError
-from ..launch.call import Call, check_equal, check_root, is_in_place
+from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops, user_op
-from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, climb, in_lines, pipeline
+from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
+from .reductions import resolve_pair
+from .rooted import check_root, resolve_elsewhere, rooted_on_host
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# root receives the vector size - 1 times: worth it for the trip it saves while it is short.
-ONE_SHOT_NBYTES = 1200 << 10  # that reach root
+# Root receives the vector size - 1 times: worth it for the trip it saves while it is short.
+ONE_SHOT_NBYTES = 1200 << 10  # that reach root; 4 × H200, 2026-11-21, the times are not kept
 TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that a chain takes to begin
+#                             4 × H200, 2026-11-22, CHANGES.md "Bcast and long Reduce are chains …"
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
     """One shot while short, then two shots of lines, a pipeline when long, a chain when very long, if any."""
-    limit = ONE_SHOT_NBYTES // max(1, layout.size - 1)
-    channel_most = (layout.line_nbytes - 32) * layout.peers  # what the parts are rounded up by is left free
-    one_shot = Rung("reduce_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes)
-    two_shots = in_lines(layout, "reduce_two_shot_lines", channel_most, BESIDE_WINDOWS_NBYTES)
-    rungs = [one_shot, two_shots, pipeline("reduce_two_shot")]
+    one_shot = packets(layout, "reduce_one_shot", ONE_SHOT_NBYTES // max(1, layout.size - 1))
+    two_shot_lines = lines(
+        layout,
+        "reduce_two_shot_lines",
+        (layout.line_nbytes - 32) * layout.peers,  # room for what the parts are rounded up by
+        beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
+    )
+    long: tuple[Rung, ...] = (chunks("reduce_two_shot"),)
     if chained and layout.size > 2:
-        rungs[-1:] = rungs[-1]._replace(chosen=TWO_SHOT_NBYTES), chain("reduce_chain")
-    choice = climb(layout, nbytes, tuple(rungs), algorithm)
+        long = chunks("reduce_two_shot", TWO_SHOT_NBYTES), chain("reduce_chain")
+    choice = climb("reduce", layout, nbytes, (one_shot, two_shot_lines, *long), algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice
 
@@ -52,20 +55,13 @@ def reduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
 ) -> Call | None:
     """See `Intracomm.Reduce`."""
-    at_root = comm.rank == root
-    if on_host(sendbuf, recvbuf if at_root or where(sendbuf) is None else None):
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
         return None
     root = check_root(comm, "Reduce", root)
-    device = backends.select()
-    if at_root:
-        recv = resolve(recvbuf, "Reduce: recvbuf", writable=True, device=device)
-        send = recv if is_in_place(sendbuf) else resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
-        check_equal("Reduce", send, recv)
+    if comm.rank == root:
+        send, recv = resolve_pair("Reduce", sendbuf, recvbuf)
     else:
-        if is_in_place(sendbuf):
-            text = f"Reduce: sendbuf is {sendbuf!r} on rank {comm.rank}; only root can reduce in place"
-            raise MPIError(MPI.ERR_ARG, text)
-        recv = send = resolve(sendbuf, "Reduce: sendbuf", writable=False, device=device)
+        send = recv = resolve_elsewhere(comm, sendbuf, "Reduce", "sendbuf")
     reduction = ops.of(op, "Reduce")
     template = ops.template("Reduce", reduction, send)
     return Call(

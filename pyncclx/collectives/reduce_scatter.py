@@ -18,7 +18,8 @@ from ..memory.layout import Layout
 from ..operators import ops
 from ..team.team import Plan, Team
 from .blocks import Blocks, blocks_of, pack_blocks
-from .ladders import ONE_SHOT_NBYTES, by_length
+from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
+from .reductions import check_same_type
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Packets while the longest block, of `nbytes`, fits them and is not too long, else chunks."""
-    small, large = "reduce_scatter_one_shot", "reduce_scatter_two_shot"
-    return by_length(layout, nbytes, small, large, algorithm, ONE_SHOT_NBYTES, layout.peers)
+    one_shot = packets(layout, "reduce_scatter_one_shot", ONE_SHOT_NBYTES, layout.peers)
+    return climb("reduce_scatter", layout, nbytes, (one_shot, chunks("reduce_scatter_two_shot")), algorithm)
 
 
 def reduce_scatter(
@@ -77,11 +78,7 @@ def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tu
         _check_sum("recvbuf", recv, counts)
         return blocks_of(recv, counts, vectors.packed(counts)), recv
     send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device)
-    if send.datatype is not recv.datatype:
-        raise ValueError(
-            f"{name}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
-            "make them equal"
-        )
+    check_same_type(name, send, recv)
     counts = MPI.Comm.allgather(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
     _check_sum("sendbuf", send, counts)
     if recv.count != counts[comm.rank]:

@@ -14,24 +14,31 @@ from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
-from .ladders import FEW_FOLD, ONE_SHOT_NBYTES, Rung, climb, in_lines, pipeline
+from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
+from .reductions import check_same_type
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-
-MOST_OF_PACKETS = 4 << 10  # longer blocks go as lines, where there are
-MOST_OF_LINES = 1536 << 10  # longer blocks go as chunks, or without a copy on the way
+PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are; 2 × H200, 2026-11-22
+LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way; 4 × H200, 2026-11-22
+# The times of both are not kept.
 
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Packets while one rank's block of `nbytes` is short, lines while it fits them, else chunks."""
-    limit = MOST_OF_PACKETS if layout.slot_rows else ONE_SHOT_NBYTES
-    small = Rung("reduce_scatter_block_one_shot", limit, layout.packet_nbytes, layout.slot_nbytes, layout.peers)
-    medium = in_lines(layout, "reduce_scatter_block_one_shot_lines", layout.line_nbytes - PACK_NBYTES)
-    medium = medium._replace(chosen=MOST_OF_LINES, few_most=FEW_FOLD // layout.peers)
-    return climb(layout, nbytes, (small, medium, pipeline("reduce_scatter_block_two_shot")), algorithm)
+    limit_nbytes = PACKETS_NBYTES if layout.slot_rows else ONE_SHOT_NBYTES
+    one_shot = packets(layout, "reduce_scatter_block_one_shot", limit_nbytes, layout.peers)
+    one_shot_lines = lines(
+        layout,
+        "reduce_scatter_block_one_shot_lines",
+        layout.line_nbytes - PACK_NBYTES,
+        limit_nbytes=LINES_NBYTES,
+        few_threads_nbytes=FEW_THREADS_NBYTES // layout.peers,
+    )
+    two_shot = chunks("reduce_scatter_block_two_shot")
+    return climb("reduce_scatter_block", layout, nbytes, (one_shot, one_shot_lines, two_shot), algorithm)
 
 
 def reduce_scatter_block(
@@ -63,11 +70,7 @@ def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffe
         return whole, whole
     send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device, blocks=comm.size)
     recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
-    if send.datatype is not recv.datatype:
-        raise ValueError(
-            f"{name}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
-            "make them equal"
-        )
+    check_same_type(name, send, recv)
     if send.count != recv.count:
         raise ValueError(
             f"{name}: mismatch in send count {send.count} (of one of {comm.size} blocks) and receive count "

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import backends
-from ..arrays.buffers import on_host, resolve
-from ..launch.call import Call, check_equal, is_in_place
+from ..arrays.buffers import on_host
+from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.cstruct import I32
 from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
-from .ladders import by_length
+from .ladders import chunks, climb, packets
+from .reductions import resolve_pair
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# One shot sends the vector size - 1 times from rank 0, two shots about twice.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
+# One shot sends the vector size - 1 times from rank 0, two shots about twice. As of Allreduce, not measured for Scan; a
+# measured table (tuning/) takes precedence.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # by the number of ranks
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
@@ -36,8 +37,9 @@ class ScanArgs(ReduceArgs):
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """One shot while short, two shots when long."""
-    limit = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
-    return by_length(layout, nbytes, "scan_one_shot", "scan_two_shot", algorithm, limit)
+    limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
+    rungs = packets(layout, "scan_one_shot", limit_nbytes), chunks("scan_two_shot")
+    return climb("scan", layout, nbytes, rungs, algorithm)
 
 
 def scan(
@@ -51,10 +53,7 @@ def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str |
     """The call of "Scan" or "Exscan"."""
     if on_host(sendbuf, recvbuf):
         return None
-    device = backends.select()
-    recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device)
-    send = recv if is_in_place(sendbuf) else resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device)
-    check_equal(operation, send, recv)
+    send, recv = resolve_pair(operation, sendbuf, recvbuf)
     reduction = ops.of(op, operation)
     return Call(
         operation=operation,

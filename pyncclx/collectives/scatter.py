@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
-from ..launch.call import Call, check_fits, check_root, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
+from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
-from .blocks import resolve_elsewhere, rooted_on_host
-from .ladders import as_spans
+from .blocks import check_fits
+from .rooted import check_root, resolve_elsewhere, rooted_on_host
+from .transports import choose_spans
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
 
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """Packets, lines or chunks, by the length `nbytes` of a block: the kernel does all of them."""
-    return as_spans(layout, "scatter", nbytes, both_ways=False)
+choose = choose_spans("scatter", both_ways=False)
 
 
 @takes_derived("Scatter", BLOCKS, ONE, at_root="sendbuf")

@@ -18,7 +18,7 @@ from ..launch.choice import Choice
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..operators import row_transform
-from .ladders import as_spans
+from .transports import as_spans
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm

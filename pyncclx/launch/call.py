@@ -9,10 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.vectors import integer
 from ..backends import Function
-from ..errors import MPIError
-from ..team.base import IntraBase as Intracomm
 from ..team.team import Plan, Team
 from .choice import Choice
 
@@ -43,34 +40,3 @@ class Call:
 def is_in_place(spec: Any) -> bool:
     """As for mpi4py, None means MPI.IN_PLACE where a send buffer belongs."""
     return spec is None or spec is MPI.IN_PLACE
-
-
-def check_root(comm: Intracomm, operation: str, root: Any) -> int:
-    """Return `root` as an integer; raise MPI.Exception of class ERR_ROOT unless it is a rank."""
-    rank = integer(root)
-    if not 0 <= rank < comm.size:
-        raise MPIError(MPI.ERR_ROOT, f"{operation}: root is {rank}, the communicator's ranks are 0 to {comm.size - 1}")
-    return rank
-
-
-def check_equal(operation: str, send: Buffer, recv: Buffer) -> None:
-    """Raise ValueError, as mpi4py does, unless both buffers of a reduction hold the same elements."""
-    if send.datatype is not recv.datatype:
-        raise ValueError(
-            f"{operation}: mismatch in datatypes: sendbuf has {send.datatype.name}, recvbuf {recv.datatype.name}; "
-            "make them equal"
-        )
-    if send.count != recv.count:
-        raise ValueError(
-            f"{operation}: mismatch in send count {send.count} and receive count {recv.count}; make them equal"
-        )
-
-
-def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
-    """Raise MPI.Exception of class ERR_TRUNCATE unless what a rank sends is as long as the block for it."""
-    if send_nbytes != recv_nbytes:
-        raise MPIError(
-            MPI.ERR_TRUNCATE,
-            f"{operation}: each rank sends {send_nbytes} bytes to a block of {recv_nbytes} bytes of recvbuf; "
-            "make them equal",
-        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.collectives import ladders
+from pyncclx.collectives import transports
 from pyncclx.launch.choice import MOST_EARLY_THREADS
 from pyncclx.memory import layout, parameters
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
@@ -150,9 +150,9 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.LEASE_OVERFLOW_OFFSET,
         layout.CHANNEL_NBYTES,
         MOST_EARLY_THREADS,
-        ladders.PACKETS_NBYTES,
-        ladders.STRAIGHT_NBYTES,
-        ladders.LINES_NBYTES,
+        transports.PACKETS_NBYTES,
+        transports.STRAIGHT_NBYTES,
+        transports.LINES_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
     assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
