@@ -125,7 +125,7 @@ def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outb
     target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False)
     for copy in (source, target):
         copy.download()
-    position = call(source.stand(), target.stand())
+    position = call(source.host_array(), target.host_array())
     target.upload()
     return position
 

@@ -17,7 +17,8 @@ from ..requests import persistent
 from ..requests.request import Request
 from ..staging import stage
 from ..staging.operations import OPERATIONS, Argument, argument, is_persistent
-from ..staging.requests import Prequest, StagedPrequest
+from ..staging.persistent import StagedPrequest
+from ..staging.requests import Prequest
 from ..staging.windows import ACCESSES, Origins
 from ..team.team import Team
 from ..windows import rma

@@ -1,26 +1,26 @@
-"""Operations on host copies that go on without their request: results land, and copies live, until MPI is done."""
+"""Operations on host copies that go on without their request: results go back, and copies live, until MPI is done."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from mpi4py import MPI
 
-from .copies import Copy
+from .copies import Copy, copy_back
 
 
-def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
+def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
     """A request of mpi4py's that takes results to the device when it completes, by whatever call.
 
     An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
-    give it some; so it is made to hold one whose end we are told of.
+    give it some; so it is made to hold one whose end runs a function.
     """
     look_after_abandoned()
     held = np.empty(0, np.uint8)
-    weakref.finalize(held, upload, copies).atexit = False
+    weakref.finalize(held, copy_back, copies).atexit = False
     holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
     holder.Free()
     holding = StagedRequest(holder)
@@ -29,7 +29,7 @@ def land_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Requ
 
 
 class StagedRequest(MPI.Request):
-    """mpi4py's request of an operation on host copies, which live until MPI is done, also if nobody waits for that."""
+    """mpi4py's request of an operation on host copies, which live until MPI is done, even if no call waits for that."""
 
     def Free(self) -> None:
         """As mpi4py's: the operation goes on."""
@@ -43,7 +43,26 @@ class StagedRequest(MPI.Request):
             abandon(MPI.Request(self), ())
 
 
-_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # what nobody waits for, but MPI may still read and write
+class CopiesItself:
+    """A persistent request that moves its copies itself, as calls that start or complete many requests see it."""
+
+    def prepare(self) -> None:
+        """Take the device arrays to the host, just before the operation is started."""
+        raise NotImplementedError
+
+    def copy_back(self) -> None:
+        """Take the result to the device, if the operation has been started and is complete."""
+        raise NotImplementedError
+
+
+def copy_back_completed(requests: Iterable[MPI.Request]) -> None:
+    """Take the results of requests that have been completed together to the device."""
+    for request in requests:
+        if isinstance(request, CopiesItself):
+            request.copy_back()
+
+
+_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # no call waits for them, but MPI may still read and write
 
 
 def abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
@@ -52,7 +71,7 @@ def abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
 
 
 def forget(request: MPI.Request) -> None:
-    """Make it a null request, which another one stands for."""
+    """Make a null request of one that another stands for."""
     ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
 
 
@@ -65,15 +84,9 @@ def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
     try:
         if not request.Test():
             return False
-    except MPI.Exception:  # nobody has asked
+    except MPI.Exception:  # no call is there to raise it
         return True
-    upload(copies)
+    copy_back(copies)
     if request:  # a persistent one
         request.Free()
     return True
-
-
-def upload(copies: Sequence[Copy]) -> None:
-    """Take what has come to the device."""
-    for copy in copies:
-        copy.upload()

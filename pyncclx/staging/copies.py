@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,8 +35,8 @@ def _mover() -> Mover:
     return pinned
 
 
-class _Stand:
-    """Stands for the device array in mpi4py's eyes: its type and length, at an address of the host."""
+class HostArray:
+    """What mpi4py is given in a device array's place: the same type and length, at an address of the host."""
 
     def __init__(self, host: Bytes, typestr: str, itemsize: int, readonly: bool) -> None:
         self.host = host
@@ -103,6 +104,11 @@ class Copy:
                 mask = part != self._before[first:last]
                 self._mover.upload_where(self.address + first, part, mask, stream)
 
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether MPI can compute with the elements."""
+        return self._typestr[1] in "biufc"
+
     def partition(self, index: int, partitions: int) -> slice:
         """Where a partition of a partitioned operation lies; all there is, if that depends on a datatype."""
         nbytes, rest = divmod(self.host.nbytes, partitions)
@@ -110,16 +116,22 @@ class Copy:
             return slice(None)
         return slice(index * nbytes, (index + 1) * nbytes)
 
-    def stand(self) -> _Stand:
-        """What mpi4py is given in the array's place."""
-        return _Stand(self.host, self._typestr, self._itemsize, self._readonly)
+    def host_array(self) -> HostArray:
+        """The copy in the array's place."""
+        return HostArray(self.host, self._typestr, self._itemsize, self._readonly)
+
+
+def copy_back(copies: Iterable[Copy]) -> None:
+    """Take what MPI has written to the device."""
+    for copy in copies:
+        copy.upload()
 
 
 def _element(key: Any) -> tuple[str, int]:
-    """Element type and size as the array interface says them; bytes for what it has no word for."""
+    """Element type and size in the array interface's words; void for types that it has no word for."""
     if isinstance(key, np.dtype):
-        return f"|V{key.itemsize}" if key.kind == "V" else key.str, key.itemsize
+        return f"|V{key.itemsize}" if key.kind in "VMm" else key.str, key.itemsize
     datatype = datatypes.of(key)
     if datatype is datatypes.MOVED_ONLY["bytes"]:
-        return "|u1", 1
+        return "|V1", 1
     return "|V2" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize

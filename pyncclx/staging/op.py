@@ -42,7 +42,8 @@ class Op(StandIn, MPI.Op):
             array, *others = spec if isinstance(spec, (list, tuple)) else (spec,)
             copies.append(Copy(array, f"Reduce_local: {name}", written=name == "inoutbuf", whole=not others))
             copies[-1].download()
-            specs.append([copies[-1].stand(), *others] if others else copies[-1].stand())
+            host = copies[-1].host_array()
+            specs.append([host, *others] if others else host)
         super().Reduce_local(*specs)
         copies[1].upload()
         return None

@@ -49,6 +49,15 @@ OPERATIONS: dict[str, tuple[Argument, ...]] = {
     "Precv_init": _RECV,
 }
 
+_REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter_block", "Scan", "Exscan")
+#: The position of `op` in the methods that compute with elements, one-sided ones among them.
+OP_POSITIONS: dict[str, int] = {
+    **dict.fromkeys(_forms(*_REDUCTIONS), 2),
+    **dict.fromkeys(_forms("Reduce_scatter"), 3),
+    **dict.fromkeys(("Win.Accumulate", "Win.Raccumulate"), 3),
+    **dict.fromkeys(("Win.Get_accumulate", "Win.Rget_accumulate", "Win.Fetch_and_op"), 4),
+}
+
 
 def device_buffers(
     operation: str, buffers: tuple[Argument, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -75,6 +84,14 @@ def _is_bottom(spec: Any) -> bool:
 def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One argument of a call; None if it was left out."""
     return args[which.position] if which.position < len(args) else kwargs.get(which.name)
+
+
+def computes(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether MPI itself computes with the elements; an operator made by the program may take them for anything."""
+    if operation not in OP_POSITIONS:
+        return False
+    op = argument(Argument("op", OP_POSITIONS[operation], False), args, kwargs)
+    return op is None or (isinstance(op, MPI.Op) and op.is_predefined and op not in (MPI.REPLACE, MPI.NO_OP))
 
 
 def is_nonblocking(operation: str) -> bool:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .completion import land_on_completion
-from .copies import Copy
-from .operations import OPERATIONS, Argument, argument, device_buffers, is_nonblocking, is_persistent
-from .requests import StagedPrequest
+from ..arrays.specs import spec_parts
+from ..operators.user_op import no_arithmetic
+from .completion import copy_back_on_completion
+from .copies import Copy, copy_back
+from .operations import OPERATIONS, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
+from .persistent import StagedPrequest
 
 if TYPE_CHECKING:
     from ..team.base import Base
@@ -45,9 +47,8 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         copy.download()
     result = call(*args, **kwargs)
     if is_nonblocking(operation):
-        return land_on_completion(result, copies)
-    for copy in copies:
-        copy.upload()
+        return copy_back_on_completion(result, copies)
+    copy_back(copies)
     return result
 
 
@@ -62,14 +63,23 @@ def replace(
     """The copies that a call needs of the device arrays `found` among its arguments, which stand for them in these.
 
     With `reads` it writes to none of them.
+
+    Raises
+    ------
+    TypeError
+        MPI would compute with elements that are no numbers as if they were bytes.
     """
+    computing = computes(operation, args, kwargs)
     copies, placed, named = [], list(args), dict(kwargs)
     for which in found:
         spec = argument(which, args, kwargs)
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
         copy = Copy(array, f"{operation}: {which.name}", written=which.written and not reads, whole=whole)
-        replaced = copy.stand() if whole else type(spec)((copy.stand(), *spec[1:]))
+        if computing and not copy.is_of_numbers and spec_parts(spec)[-1] is None:
+            raise no_arithmetic(operation)
+        host = copy.host_array()
+        replaced = host if whole else type(spec)((host, *spec[1:]))
         copies.append(copy)
         if which.position < len(args):
             placed[which.position] = replaced

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .completion import land_on_completion
-from .copies import Copy
+from .completion import copy_back_on_completion
+from .copies import Copy, copy_back
 from .operations import Argument, argument
 from .stage import replace
 
@@ -43,15 +43,14 @@ class Origins:
             copy.download()
         result = call(*args, **kwargs)
         if result is not None:
-            return land_on_completion(result, copies)
+            return copy_back_on_completion(result, copies)
         rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)
         self._open.append((rank, copies))
         return None
 
-    def land(self, rank: int | None = None) -> None:
-        """Take to the device what operations with a rank, or with all, have brought: MPI says they are complete."""
+    def copy_back(self, rank: int | None = None) -> None:
+        """Take the results of operations with a rank, or with all, to the device, once MPI has completed them."""
         complete = [copies for of, copies in self._open if rank in (None, of)]
         self._open = [] if rank is None else [entry for entry in self._open if entry[0] != rank]
         for copies in complete:
-            for copy in copies:
-                copy.upload()
+            copy_back(copies)

@@ -211,10 +211,10 @@ class Accesses:
         self._origins = self._origins or Origins()
         return self._origins.stage(operation, call, found, args, kwargs)
 
-    def _land(self, rank: int | None = None) -> None:
-        """Operations with a rank, or with all, are complete: what they have brought goes to the device."""
+    def _copy_back(self, rank: int | None = None) -> None:
+        """Take the results of staged operations with a rank, or with all, to the device: they are complete."""
         if self._origins is not None:
-            self._origins.land(rank)
+            self._origins.copy_back(rank)
 
 
 class _Enqueued:

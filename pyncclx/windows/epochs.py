@@ -30,7 +30,7 @@ class Epochs(Accesses, MPI.Win):
         """End an epoch and begin the next. Collective."""
         self._settle()
         super().Fence(assertion)
-        self._land()
+        self._copy_back()
         if self._exposed is not None:  # MPI itself need not wait, as nobody has used its window
             MPI.Comm.Barrier(self._comm)
 
@@ -63,7 +63,7 @@ def _settling(name: str, *, completes: bool) -> Callable[..., Any]:
         self._settle()
         result = original(self, *args, **kwargs)
         if completes:  # operations with the rank that is its argument, or with all
-            self._land(*args, **kwargs)
+            self._copy_back(*args, **kwargs)
         return result
 
     return method

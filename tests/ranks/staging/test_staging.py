@@ -74,6 +74,21 @@ def test_user_operator(comm):
     check(y, np.full(3, 2.0**comm.size))
 
 
+@pytest.mark.parametrize("dtype", ["V2", "S4", "U1", [("a", "f8"), ("b", "i4")]], ids=str)
+def test_elements_without_arithmetic_are_not_reduced(comm, dtype):
+    """MPI would take them for bytes; the program's own operator may do so, and a datatype that it names."""
+    x, y = Array(np.zeros(comm.size, dtype)), Array(np.zeros(comm.size, dtype))
+    for call in (comm.Allreduce, comm.Reduce, comm.Scan, comm.Exscan, comm.Iallreduce, comm.Allreduce_init):
+        with pytest.raises(TypeError, match="without arithmetic"):
+            call(x, y)
+    with pytest.raises(TypeError, match="without arithmetic"):
+        comm.Reduce_scatter_block(MPI.IN_PLACE, y, MPI.MAX)
+    comm.Allreduce([x, MPI.BYTE], [y, MPI.BYTE], MPI.BOR)
+    op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    comm.Allreduce(x, y, op)
+    op.Free()
+
+
 def test_columns_of_one_array(comm):
     """Two receives into one array at once; what lies between is changed meanwhile, and stays so."""
     column = MPI.DOUBLE.Create_vector(4, 1, 3).Commit()

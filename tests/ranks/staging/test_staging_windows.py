@@ -95,6 +95,17 @@ def test_requests(comm, win):
     check(y, ramp(comm, COUNT) + 2)
 
 
+def test_elements_without_arithmetic(comm, win):
+    """They are put, not added."""
+    win.Lock(comm.rank)
+    win.Put(Array(np.zeros(2, "S4")), comm.rank)
+    with pytest.raises(TypeError, match="without arithmetic"):
+        win.Accumulate(Array(np.zeros(2, "S4")), comm.rank)
+    with pytest.raises(TypeError, match="without arithmetic"):
+        win.Get_accumulate(Array(np.zeros(2, "S4")), Array(np.zeros(2, "S4")), comm.rank)
+    win.Unlock(comm.rank)
+
+
 def test_nothing_to_nobody(comm, win):
     win.Put(Array(ramp(comm, 2)), MPI.PROC_NULL)
     win.Fence()
