@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from mpi4py import MPI
@@ -46,13 +46,3 @@ class HostReceiveRequest(MPI.Request):
         except Exception as error:
             errors.append(error)
             return True
-
-
-def wait_for_all(
-    requests: Sequence[MPI.Request], checked: dict[int, HostReceiveRequest], known: list[MPI.Status]
-) -> Literal[True]:
-    """Wait for requests of MPI's, and check those of `checked`, by their index. `known` has a status for each."""
-    over = MPI.Request.Waitall(requests, known)
-    for index, request in checked.items():
-        request.check(known[index])
-    return over

@@ -9,17 +9,17 @@ from typing import Any, Protocol, cast
 from mpi4py import MPI
 
 from ..errors import MPIError
-from .request import Request
+from .request import Request, Work
 
 
-class Startable(Protocol):
-    """What a persistent request stands for, beside the work of any request: it can be started again and again."""
+class Startable(Work, Protocol):
+    """The operation that a persistent request stands for: it can be started again and again."""
 
     active: bool  # from start to finish
 
     @property
     def stream(self) -> Callable[[], Any]:
-        """The current one."""
+        """Returns the stream that is current."""
 
     @property
     def is_only_a_launch(self) -> bool:
@@ -31,22 +31,21 @@ class Startable(Protocol):
     def start_with(self, others: Sequence[Any], stream: Any) -> None:
         """Launch this one and others of its kind after it, by one launch."""
 
-    def finish(self) -> None:
-        """As of any request."""
-
-    def is_over(self) -> bool:
-        """As of any request."""
-
-    def fill(self, status: MPI.Status) -> None:
-        """As of any request."""
-
 
 class Prequest(MPI.Prequest, Request):
-    """A persistent request of a collective on device arrays, which it keeps.
+    """An `mpi4py.MPI.Prequest` of a collective on device arrays, which it keeps.
 
     `Start` launches the kernel on the current stream. `Wait` makes the stream that is current then wait, and `Test`
-    asks whether the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`.
-    mpi4py's own do not see that it was started: its handle is that of a request of MPI's with nothing to do.
+    returns whether the kernel has ended; so do the calls for many requests of `pyncclx.Request` and
+    `pyncclx.MPI.Request`. mpi4py's own calls for many find a request that has nothing to do.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> request = comm.Allreduce_init(MPI.IN_PLACE, comm.Alloc(4))
+    >>> request.Start()
+    >>> request.Wait()
+    True
     """
 
     _work: Startable
@@ -77,7 +76,10 @@ class Prequest(MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
-        """Start all, in the order of the list; ours and mpi4py's. Ours that follow each other take one launch."""
+        """Start all, in the order of the list. As mpi4py's `Startall`.
+
+        Those of collectives on device arrays that follow each other take one launch.
+        """
         for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
             if ours:
                 cls._start_ours(cast(Iterable[Prequest], together))
@@ -94,7 +96,7 @@ class Prequest(MPI.Prequest, Request):
         start_all(works)
 
     def Free(self) -> None:
-        """Let go of the arrays; of an active request once its kernel has ended.
+        """Free the request and what it keeps; an active one only when its kernel has ended.
 
         Raises
         ------

@@ -1,39 +1,46 @@
-"""Requests of messages with device arrays, which all the ways of MPI and mpi4py to wait accept."""
+"""Requests of operations on device arrays, which all of MPI's and mpi4py's ways to wait accept."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
 
 from ..errors import NotSupported
-from .host_receive import HostReceiveRequest, wait_for_all
+from .host_receive import HostReceiveRequest
 from .open_receives import OpenReceive
-
-_Result = TypeVar("_Result")
 
 
 class Work(Protocol):
-    """What a request stands for."""
+    """The operation that a request stands for."""
 
     def finish(self) -> None:
-        """What is enqueued on the current stream from now on comes after it; raises what went wrong, once."""
+        """Let what is enqueued on the current stream from now on come after it; raise its errors, once."""
 
     def is_over(self) -> bool:
         """Whether `finish` would return at once."""
 
     def fill(self, status: MPI.Status) -> None:
-        """Tell what is known of the message."""
+        """Set the status to what is known of the message."""
 
 
 class Request(MPI.Request):
-    """A request of a call on device arrays: `Wait` makes the current stream wait, and the host for the matching only.
+    """An `mpi4py.MPI.Request` of an operation on device arrays.
 
-    For MPI it is a generalized request that is complete from the beginning and finishes the work when MPI asks for
-    its status. So mpi4py's own `MPI.Request.Waitall` is right for it, and for lists with host arrays' requests; its
-    `Testall`, `Waitany` and the like may take it first and wait. The class methods here do not.
+    `Wait` makes the current stream wait. The host waits only until a message is matched.
+
+    For MPI it is a generalized request that is complete from the beginning, and that finishes the work when MPI asks
+    for its status. So mpi4py's own `MPI.Request.Waitall` is right for it, and for lists with host arrays' requests.
+    mpi4py's `Testall`, `Waitany` and the like may take it first and wait; the class methods here do not.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> x, y = comm.Alloc(4), comm.Alloc(4)
+    >>> pyncclx.Request.Waitall([comm.Irecv(y, 0), comm.Isend(x, 0)])
+    True
     """
 
     _work: Work
@@ -47,16 +54,22 @@ class Request(MPI.Request):
     # One
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait as described above; True."""
+        """Make the current stream wait, and return True. As mpi4py's `Wait`.
+
+        Raises
+        ------
+        MPI.Exception, PeerTimeout, Aborted
+            Errors of the operation. The request is used up.
+        """
         self._finish()
         return super().Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether `Wait` would not keep the host waiting; if so, do what it does."""
+        """Whether `Wait` would return at once; if so, do what it does. As mpi4py's `Test`."""
         return self._is_over() and self.Wait(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Whether it is over, without freeing the request."""
+        """Whether `Wait` would return at once; the request stays. As mpi4py's `Get_status`."""
         if not self:
             return super().Get_status(status)
         over = self._is_over()
@@ -65,19 +78,25 @@ class Request(MPI.Request):
         return over
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As `Wait`; None, as there is no object."""
+        """As `Wait`; return None, for there is no object."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As `Test`; there is no object."""
+        """As `Test`; the object is None."""
         return self.Test(status), None
 
     def Cancel(self) -> None:
-        """Refuse: the peer may have begun."""
+        """Raise NotSupported: the peer may have begun."""
         raise NotSupported("Cancel: a message with a device array cannot be taken back; let it be received and wait")
 
     def Free(self) -> None:
-        """Forget the request of a send that was offered its receiver; of a receive, only once it is over."""
+        """Free the request of an operation that is over.
+
+        Raises
+        ------
+        NotSupported
+            It is not over.
+        """
         if not self._is_over():
             raise NotSupported("Free: the message is on its way; Wait for it")
         self.Wait()
@@ -95,23 +114,19 @@ class Request(MPI.Request):
     def _is_over(self) -> bool:
         return not self or self._work.is_over()
 
-    # Several, of any kind
+    # Several, of any kind: these and mpi4py's
 
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
-        """Wait for all; ours and mpi4py's."""
-        checked = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceiveRequest)}
-        mine = [each for each in requests if isinstance(each, Request)]
-        for each in mine:
+        """Wait for all, and return True. As mpi4py's `Waitall`."""
+        ours = [each for each in requests if isinstance(each, Request)]
+        for each in ours:
             if each.receive is not None:
                 each.receive.is_awaited = True
-        if checked:
-            known = [] if statuses is None else statuses
-            known += [MPI.Status() for _ in range(len(known), len(requests))]
-            if mine:
-                return _wait_for_both(requests, checked, known, mine)
-            return wait_for_all(requests, checked, known)
-        errors = [error for each in mine if (error := _error_of(each)) is not None]
+        to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceiveRequest)}
+        if to_check:
+            return _wait_and_check(requests, [] if statuses is None else statuses, ours, to_check)
+        errors = [error for each in ours if (error := _error_of(each)) is not None]
         over = MPI.Request.Waitall(requests, statuses)
         if errors:
             raise errors[0]
@@ -119,21 +134,25 @@ class Request(MPI.Request):
 
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
-        """Whether all are over; if so, do what `Waitall` does."""
-        mine = [request for request in requests if isinstance(request, Request)]
+        """Whether all are over; if so, do what `Waitall` does. As mpi4py's `Testall`."""
+        ours = [request for request in requests if isinstance(request, Request)]
         theirs = [request for request in requests if not isinstance(request, Request)]
-        over = [request._is_over() for request in mine]  # all of them: a look moves each on
+        over = [request._is_over() for request in ours]  # all of them: to ask moves each on
         over += [request.Get_status() for request in theirs]
         return all(over) and cls.Waitall(requests, statuses)
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait for one of them; its index, or MPI.UNDEFINED if none is active."""
-        return _until(lambda: cls.Testany(requests, status))
+        """Wait for one, and return its index, or MPI.UNDEFINED if none is active. As mpi4py's `Waitany`."""
+        while True:
+            index, over = cls.Testany(requests, status)
+            if over:
+                return index
+            os.sched_yield()
 
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Whether one is over, and which."""
+        """Return the index of one that is over, and whether there is one. As mpi4py's `Testany`."""
         if not any(map(_is_active, requests)):
             return MPI.UNDEFINED, True
         for index, request in enumerate(requests):
@@ -144,12 +163,16 @@ class Request(MPI.Request):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Wait until some are over; their indices, None if none is active."""
-        return _until(lambda: _some(cls.Testsome(requests, statuses)))
+        """Wait until some are over, and return their indices; None if none is active. As mpi4py's `Waitsome`."""
+        while True:
+            over = cls.Testsome(requests, statuses)
+            if over is None or over:
+                return over
+            os.sched_yield()
 
     @classmethod
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Which are over, each of them once; None if none is active."""
+        """Return the indices of those that are over; None if none is active. As mpi4py's `Testsome`."""
         if not any(map(_is_active, requests)):
             return None
         over = [index for index, request in enumerate(requests) if _is_active(request) and request.Get_status()]
@@ -167,7 +190,7 @@ def request_of(work: Work, receive: OpenReceive | None = None) -> Request:
 
 
 def _query(status: MPI.Status, work: Work) -> None:
-    """What MPI calls when somebody waits for the request."""
+    """MPI calls this when the program waits for the request."""
     work.finish()
     work.fill(status)
     status.Set_cancelled(False)
@@ -175,33 +198,6 @@ def _query(status: MPI.Status, work: Work) -> None:
 
 def _is_active(request: MPI.Request) -> bool:
     return request.is_active if isinstance(request, Request) else bool(request)
-
-
-def _wait_for_both(
-    requests: Sequence[MPI.Request],
-    checked: dict[int, HostReceiveRequest],
-    known: list[MPI.Status],
-    mine: list[Request],
-) -> Literal[True]:
-    """Receive host arrays first, while ours go on.
-
-    A peer's long message to a host array ends only when its `HostReceiveRequest` has been checked. If all peers waited
-    for their own long messages first, none would get there.
-    """
-    errors: list[Exception] = []
-    left = list(checked)
-    while left := [index for index in left if not checked[index].is_over(known[index], errors)]:
-        for each in mine:
-            each._is_over()  # a look moves it on
-        os.sched_yield()
-    rest = [index for index in range(len(requests)) if index not in checked]
-    try:
-        Request.Waitall([requests[index] for index in rest], [known[index] for index in rest])
-    except Exception as error:
-        errors.append(error)
-    if errors:
-        raise errors[0]
-    return True
 
 
 def _error_of(request: Request) -> Exception | None:
@@ -212,13 +208,34 @@ def _error_of(request: Request) -> Exception | None:
     return None
 
 
-def _until(test: Callable[[], tuple[_Result, bool]]) -> _Result:
-    while True:
-        result, over = test()
-        if over:
-            return result
+def _wait_and_check(
+    requests: Sequence[MPI.Request],
+    statuses: list[MPI.Status],
+    ours: list[Request],
+    to_check: dict[int, HostReceiveRequest],
+) -> Literal[True]:
+    """Wait for all, and check receives of host arrays, by their index; with some of ours, receive host arrays first.
+
+    A peer's long message to a host array ends only when its receive has been checked. If all peers waited for their
+    own long messages first, none would get there.
+    """
+    statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
+    errors: list[Exception] = []
+    if not ours:
+        over = MPI.Request.Waitall(requests, statuses)
+        for index, request in to_check.items():
+            request.check(statuses[index])
+        return over
+    left = list(to_check)
+    while left := [index for index in left if not to_check[index].is_over(statuses[index], errors)]:
+        for each in ours:
+            each._is_over()  # to ask moves it on
         os.sched_yield()
-
-
-def _some(indices: list[int] | None) -> tuple[list[int] | None, bool]:
-    return indices, indices is None or bool(indices)
+    rest = [index for index in range(len(requests)) if index not in to_check]
+    try:
+        Request.Waitall([requests[index] for index in rest], [statuses[index] for index in rest])
+    except Exception as error:
+        errors.append(error)
+    if errors:
+        raise errors[0]
+    return True
