@@ -82,18 +82,9 @@ class Prequest(MPI.Prequest, Request):
         """
         for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
             if ours:
-                cls._start_ours(cast(Iterable[Prequest], together))
+                _start_ours(cast(Iterable[Prequest], together))
             else:
                 MPI.Prequest.Startall(list(together))
-
-    @staticmethod
-    def _start_ours(requests: Iterable[Prequest]) -> None:
-        works = []
-        for request in requests:
-            if not request:
-                raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
-            works.append(request._work)
-        start_all(works)
 
     def Free(self) -> None:
         """Free the request and what it keeps; an active one only when its kernel has ended.
@@ -110,8 +101,13 @@ class Prequest(MPI.Prequest, Request):
         del self._work
 
 
-def start_all(works: Sequence[Startable]) -> None:
+def _start_ours(requests: Iterable[Prequest]) -> None:
     """Start several in their order, by one launch if nothing else has to be done between them."""
+    works = []
+    for request in requests:
+        if not request:
+            raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
+        works.append(request._work)
     streams = [work.stream() for work in works if work.is_only_a_launch]
     if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
         works[0].start_with(works[1:], streams[0])
