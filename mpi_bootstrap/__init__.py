@@ -1,11 +1,13 @@
-"""Processes and nodes: where ranks run, and how they exchange bytes, file descriptors and verdicts.
+"""Nodes of a communicator, and exchanges before ranks share memory: bytes, file descriptors, agreement on errors.
 
-Needs mpi4py and the standard library only, and knows nothing of GPUs. Importing it imports
-`mpi4py.MPI`, which initialises MPI unless `mpi4py.rc` says otherwise.
+Needs mpi4py and the standard library only; there is no CUDA in it. Importing it imports `mpi4py.MPI`, which
+initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
-from .exchange import agree, allgather_bytes, allgather_fds
-from .topology import LaunchError, Topology, check_launch, topology
+from .agreement import agree, allgather_bytes
+from .descriptors import allgather_fds
+from .launch import LaunchError, check_launch
+from .topology import Topology, topology
 
 __all__ = [
     "LaunchError",

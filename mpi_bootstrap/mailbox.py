@@ -1,7 +1,7 @@
-"""File descriptors between the processes of one node: a socket that receives them, and the exchange.
+"""A mailbox for file descriptors: a Unix datagram socket that sends and receives them between processes of one node.
 
-Descriptors travel over Unix datagram sockets (SCM_RIGHTS). That needs no privilege; reaching into another
-process with pidfd_getfd does, and ordinary container profiles refuse it.
+Descriptors travel as SCM_RIGHTS. That needs no privilege; to take them from another process with pidfd_getfd does,
+and ordinary container profiles refuse it.
 """
 
 import array
@@ -10,12 +10,10 @@ import os
 import select
 import socket
 import struct
-import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
-# A letter cannot be delivered yet: the receiver's queue, socket memory or descriptors in flight are full.
+# Try again later: the receiver's queue, the socket memory or the table of descriptors in flight is full.
 _BUSY = {errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS}
 _TOKEN_NBYTES = 16
 _SENDER = struct.Struct("<i")
@@ -24,21 +22,21 @@ _LETTER_NBYTES = _TOKEN_NBYTES + _SENDER.size
 
 
 class Address(NamedTuple):
-    """Where a mailbox receives letters, and the random token that makes a letter genuine."""
+    """The name of a mailbox's socket, and the random token that its letters must carry."""
 
     name: bytes
     token: bytes
 
 
 class Mailbox:
-    """A socket that receives descriptors, and the descriptor that its owner hands out.
+    """A socket that receives descriptors, and the one descriptor that it sends.
 
-    Anybody in the network namespace can write to an abstract socket, so a letter carries the receiver's
-    token, which only the ranks of the communicator know. Other letters are dropped.
+    Every process in the network namespace can write to an abstract socket. So a letter carries the receiver's token,
+    which only the ranks of the communicator have; other letters are dropped.
     """
 
     def __init__(self, fd: int) -> None:
-        os.fstat(fd)  # a descriptor that is not open must fail here, not as somebody else's timeout
+        os.fstat(fd)  # a descriptor that is not open must fail here, not as a timeout on another rank
         self.fd = fd
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -50,11 +48,11 @@ class Mailbox:
             raise
 
     def close(self) -> None:
-        """Stop receiving. The descriptor stays the caller's."""
+        """Stop receiving. The descriptor that it sends stays the caller's."""
         self._socket.close()
 
     def post(self, sender: int, to: Address) -> bool:
-        """Send the descriptor to another mailbox; False if that is not possible just now."""
+        """Send the descriptor to another mailbox; False if the queue is full at the moment."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.fd]))]
         try:
             self._socket.sendmsg([to.token, _SENDER.pack(sender)], rights, 0, to.name)
@@ -65,7 +63,7 @@ class Mailbox:
         return True
 
     def collect(self) -> tuple[int, int] | None:
-        """Sender and descriptor of the next genuine letter; None if there is none yet."""
+        """Sender and descriptor of the next letter with this mailbox's token; None if there is none yet."""
         while True:
             try:  # not socket.recv_fds: it forgets its flags in some Python versions
                 letter, ancillary, flags, _ = self._socket.recvmsg(
@@ -89,42 +87,7 @@ class Mailbox:
         poll.poll(max(0.0, seconds) * 1000)
 
 
-def deliver(
-    mailbox: Mailbox, rank: int, takers: Mapping[int, Address], wanted: set[int], timeout: float
-) -> dict[int, int]:
-    """Post to all takers and collect from all wanted ranks, in whatever order the queues allow.
-
-    A socket's queue holds about ten letters: ranks that sent everything before they received anything would
-    block each other once there are more of them than that.
-    """
-    received: dict[int, int] = {}
-    outgoing = deque(taker for taker in takers if taker != rank)
-    deadline = time.monotonic() + timeout
-    try:
-        if rank in wanted:
-            received[rank] = os.dup(mailbox.fd)
-        while True:
-            outgoing = deque(taker for taker in outgoing if not mailbox.post(rank, takers[taker]))
-            while (letter := mailbox.collect()) is not None:
-                received[letter[0]] = letter[1]
-            if not outgoing and received.keys() == wanted:
-                return received
-            if time.monotonic() > deadline:
-                raise TimeoutError(_undelivered(timeout, wanted - received.keys(), outgoing))
-            mailbox.wait(0.001 if outgoing else deadline - time.monotonic())
-    except BaseException:
-        close_all(received.values())
-        raise
-
-
 def close_all(fds: Iterable[int]) -> None:
     """Close every descriptor."""
     for fd in fds:
         os.close(fd)
-
-
-def _undelivered(timeout: float, missing: Iterable[int], outgoing: Iterable[int]) -> str:
-    return (
-        f"exchange of file descriptors: not finished after {timeout:g} s; nothing came from ranks "
-        f"{sorted(missing)}, ranks {sorted(outgoing)} did not take this rank's"
-    )

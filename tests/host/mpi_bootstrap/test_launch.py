@@ -52,7 +52,7 @@ def test_one_process_on_purpose_is_accepted(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("fix", ["--mpi=", "mpiexec -n 4", "env -u SLURM_PROCID"])
-def test_the_refusal_says_what_to_do(fix: str) -> None:
+def test_the_refusal_names_a_way_out(fix: str) -> None:
     with pytest.raises(mpi_bootstrap.LaunchError, match=fix):
         check(STEP)
 

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap import exchange, mailbox
+from mpi_bootstrap import descriptors, mailbox
 from support.everywhere import assert_everywhere, raises_everywhere
 
 
@@ -34,10 +34,10 @@ def fd(plain: MPI.Intracomm) -> Iterator[int]:
     assert set(os.listdir("/proc/self/fd")) <= before  # what was garbage before may be gone
 
 
-def sources(descriptors: dict[int, int]) -> dict[int, str]:
+def sources(received: dict[int, int]) -> dict[int, str]:
     """What the received files contain; closes them."""
-    contents = {rank: os.pread(descriptor, 100, 0).decode() for rank, descriptor in descriptors.items()}
-    mailbox.close_all(descriptors.values())
+    contents = {rank: os.pread(descriptor, 100, 0).decode() for rank, descriptor in received.items()}
+    mailbox.close_all(received.values())
     return contents
 
 
@@ -175,13 +175,13 @@ def test_a_rank_on_another_node(
     plain: MPI.Intracomm, fd: int, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if plain.rank == 1:
-        place = exchange._request
+        place = descriptors._request
         other = {"machine": "elsewhere", "namespace": 7}[field]
-        monkeypatch.setattr(exchange, "_request", lambda *args: place(*args)._replace(**{field: other}))
+        monkeypatch.setattr(descriptors, "_request", lambda *args: place(*args)._replace(**{field: other}))
     kind = {"machine": "nodes", "namespace": "containers"}[field]
     with raises_everywhere(plain, ValueError, match=f"rank 0 wants .* of rank 1, .* different {kind}"):
         mpi_bootstrap.allgather_fds(plain, fd, range(plain.size))
-    own = mpi_bootstrap.allgather_fds(plain, fd, [plain.rank])  # nobody needs the other node: fine
+    own = mpi_bootstrap.allgather_fds(plain, fd, [plain.rank])  # no rank wants one of the other node
     assert sources(own) == {plain.rank: f"rank {plain.rank}"}
 
 

@@ -1,0 +1,120 @@
+"""Agreement: an operation succeeds on all ranks, or all ranks raise the same error; exchange of bytes."""
+
+import array
+import pickle
+from collections.abc import Callable
+from typing import TypeVar
+
+from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+    """Run `operation` on every rank; it succeeds on all of them, or all raise the same error. Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    operation : callable without arguments
+        May communicate, but must not wait for a rank that has raised.
+    undo : callable, optional
+        Called with the result of `operation` on each rank where it succeeded, if another rank failed.
+
+    Returns
+    -------
+    object
+        The result of `operation` on this rank.
+
+    Raises
+    ------
+    Exception
+        That of the lowest failing rank, with all failing ranks in its text or notes. A RuntimeError with its text
+        where the exception cannot be pickled. On a failing rank its own exception is the cause.
+
+    Examples
+    --------
+    >>> agree(MPI.COMM_SELF, lambda: open("/dev/null").name)
+    '/dev/null'
+    """
+    failure: Exception | None = None
+    try:
+        result = operation()
+    except Exception as error:
+        failure = error
+    verdicts = allgather_bytes(comm, b"" if failure is None else _pack(failure))
+    failed = [rank for rank, verdict in enumerate(verdicts) if verdict]
+    if not failed:
+        return result
+    if failure is None and undo is not None:
+        undo(result)
+    raise _naming_ranks(_unpack(verdicts[failed[0]]), failed, comm.size) from failure
+
+
+def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
+    """Return the bytes of all ranks, in rank order; lengths may differ. Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    data : bytes
+
+    Returns
+    -------
+    list of bytes, length ``comm.size``
+
+    Notes
+    -----
+    At its first call on a communicator `MPI.Comm.allgather` duplicates it, and mpi4py holds the interpreter meanwhile:
+    two threads that do so with two communicators can block each other's ranks. This function duplicates none.
+
+    Examples
+    --------
+    >>> allgather_bytes(MPI.COMM_SELF, b"one rank")
+    [b'one rank']
+    """
+    # MPI.Comm's own methods: a subclass may override them, and call this function to set itself up.
+    counts = array.array("q", bytes(8 * comm.size))
+    MPI.Comm.Allgather(comm, array.array("q", [len(data)]), counts)
+    gathered = bytearray(sum(counts))
+    MPI.Comm.Allgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE])
+    ends = [sum(counts[: rank + 1]) for rank in range(comm.size)]
+    return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+
+# ---- exceptions on their way ---------------------------------------------------------------------------
+
+
+def _pack(error: Exception) -> bytes:
+    """Bytes of an exception, never empty: its text, and the exception itself if it survives pickling."""
+    text = f"{type(error).__name__}: {error}"
+    try:
+        pickled = pickle.dumps(error)
+        copy = pickle.loads(pickled)
+        faithful = type(copy) is type(error) and str(copy) == str(error)
+    except Exception:  # pickling runs code of the exception's class, which may raise anything
+        faithful = False
+    return pickle.dumps((pickled if faithful else b"", text))
+
+
+def _unpack(verdict: bytes) -> Exception:
+    """The exception that was packed, or a RuntimeError with its text."""
+    pickled, text = pickle.loads(verdict)
+    try:
+        error = pickle.loads(pickled) if pickled else None
+    except Exception:  # the class may exist on the failing rank only
+        error = None
+    return error if isinstance(error, Exception) else RuntimeError(text)
+
+
+def _naming_ranks(error: Exception, failed: list[int], size: int) -> Exception:
+    """Append the failing ranks to the text of an error, or as a note where its text is not its argument."""
+    where = f"[failed on rank{'s' * (len(failed) > 1)} {', '.join(map(str, failed))} of {size}]"
+    before = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        error.strerror = f"{error.strerror} {where}"
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]} {where}", *error.args[1:])
+    if str(error) == before:
+        error.__notes__ = [*getattr(error, "__notes__", []), where]
+    return error

@@ -1,0 +1,131 @@
+"""Exchange of file descriptors between the ranks of one node: requests by MPI, descriptors by Unix sockets."""
+
+import os
+import pickle
+import socket
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from .agreement import agree, allgather_bytes
+from .mailbox import Address, Mailbox, close_all
+
+
+def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float = 30.0) -> dict[int, int]:
+    """Send this rank's file descriptor to the ranks that want it, and receive those of the wanted ranks. Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    fd : int
+        The descriptor of this rank; it stays the caller's.
+    wanted : collection of int
+        The ranks whose descriptors this rank gets. May be empty, contain this rank, and differ between ranks.
+    timeout : float, default 30
+        Seconds until all descriptors must have arrived.
+
+    Returns
+    -------
+    dict of int to int
+        The descriptor of each wanted rank, in rank order; children do not inherit them. The caller closes them.
+
+    Raises
+    ------
+    ValueError
+        On all ranks, if a wanted rank does not exist, or runs on another node or in another container.
+    TimeoutError, OSError
+        On all ranks; descriptors that have arrived are closed.
+
+    Examples
+    --------
+    >>> with open("/dev/null") as file:
+    ...     received = allgather_fds(MPI.COMM_SELF, file.fileno(), [0])
+    >>> os.close(received[0])
+    """
+    sources, mailbox = agree(comm, lambda: (frozenset(wanted), Mailbox(fd)), undo=lambda opened: opened[1].close())
+    try:
+        requests = [pickle.loads(data) for data in allgather_bytes(comm, pickle.dumps(_request(mailbox, sources)))]
+        _check(requests)
+        receivers = {rank: request.address for rank, request in enumerate(requests) if comm.rank in request.wanted}
+        received = agree(
+            comm,
+            lambda: _exchange(mailbox, comm.rank, receivers, sources, timeout),
+            undo=lambda descriptors: close_all(descriptors.values()),
+        )
+    finally:
+        mailbox.close()  # after agree(): all ranks have sent everything
+    return dict(sorted(received.items()))
+
+
+class _Request(NamedTuple):
+    """The ranks whose descriptors a rank wants, and where they must be sent to."""
+
+    address: Address
+    hostname: str
+    machine: str
+    namespace: int  # of the network: names of abstract sockets are valid in one only
+    wanted: frozenset[int]
+
+
+def _request(mailbox: Mailbox, wanted: frozenset[int]) -> _Request:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+        namespace = os.stat("/proc/self/ns/net").st_ino
+    except OSError:  # /proc may be hidden; then the host's name has to do
+        machine, namespace = socket.gethostname(), 0
+    return _Request(mailbox.address, socket.gethostname(), machine, namespace, wanted)
+
+
+def _check(requests: list[_Request]) -> None:
+    """Raise an error for the first bad request: the same on every rank, since every rank checks all requests."""
+    size = len(requests)
+    for rank, request in enumerate(requests):
+        for source in sorted(request.wanted):
+            if not 0 <= source < size:
+                raise ValueError(f"rank {rank} wants a file descriptor of rank {source}, but there are {size} ranks")
+            other = requests[source]
+            if (other.machine, other.namespace) != (request.machine, request.namespace):
+                what = "nodes" if other.machine != request.machine else "containers (network namespaces)"
+                raise ValueError(
+                    f"rank {rank} wants a file descriptor of rank {source}, but they run on different "
+                    f"{what}, {request.hostname} and {other.hostname}; descriptors do not travel between them"
+                )
+
+
+def _exchange(
+    mailbox: Mailbox, rank: int, receivers: Mapping[int, Address], wanted: frozenset[int], timeout: float
+) -> dict[int, int]:
+    """Post to all receivers and collect from all wanted ranks, in whatever order the queues allow.
+
+    A socket's queue holds about ten letters. With more ranks than that, ranks that first sent everything and only
+    then received would block each other.
+    """
+    received: dict[int, int] = {}
+    unsent = deque(receiver for receiver in receivers if receiver != rank)
+    deadline = time.monotonic() + timeout
+    try:
+        if rank in wanted:
+            received[rank] = os.dup(mailbox.fd)
+        while True:
+            unsent = deque(receiver for receiver in unsent if not mailbox.post(rank, receivers[receiver]))
+            while (letter := mailbox.collect()) is not None:
+                received[letter[0]] = letter[1]
+            if not unsent and received.keys() == wanted:
+                return received
+            if time.monotonic() > deadline:
+                raise TimeoutError(_unfinished(timeout, wanted - received.keys(), unsent))
+            mailbox.wait(0.001 if unsent else deadline - time.monotonic())
+    except BaseException:
+        close_all(received.values())
+        raise
+
+
+def _unfinished(timeout: float, missing: Iterable[int], unsent: Iterable[int]) -> str:
+    return (
+        f"exchange of file descriptors: not finished after {timeout:g} s; nothing came from ranks "
+        f"{sorted(missing)}, ranks {sorted(unsent)} did not take this rank's"
+    )
