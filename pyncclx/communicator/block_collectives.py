@@ -15,7 +15,7 @@ from ..collectives.reduce_scatter import reduce_scatter
 from ..collectives.scan import scan
 from ..collectives.scatter import scatter
 from ..collectives.scatterv import scatterv
-from ..launch.run import by_kernel, run
+from ..launch.run import by_kernel, by_new_kernel
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
 
@@ -144,8 +144,8 @@ class BlockCollectives(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        call = reduce_scatter(self, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm)
-        return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op) if call is None else run(self, call)
+        if not by_new_kernel(self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm):
+            super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
 
     Ireduce_scatter = nonblocking(reduce_scatter)
     Reduce_scatter_init = persistent(reduce_scatter)

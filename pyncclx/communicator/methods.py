@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
+from .. import events
 from ..collectives import blocking_form
 from ..errors import NotSupported
 from ..launch.call import Call
@@ -71,10 +72,17 @@ def _form(make: _MakeCall, request_for: Callable[[Any, Call], _Request], doc: st
         before_info = parameters.index("info") if "info" in parameters else None
 
         def native(self: Any, *args: Any, **kwargs: Any) -> Any:
+            began = events.now() if events.listeners else None
             ours = {key: value for key, value in kwargs.items() if key != "info"} if kwargs else kwargs
             call = make(self, *args[:before_info], **ours)
             if call is not None:
-                return request_for(self, call)
+                request = request_for(self, call)
+                if isinstance(request, Prequest):
+                    request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
+                elif began is not None:
+                    nbytes = events.longest_nbytes([*args, *kwargs.values()])
+                    events.emit(name, events.NATIVE, nbytes, began, comm=self)
+                return request
             theirs = {key: value for key, value in kwargs.items() if key in parameters}
             return getattr(super(family, self), name)(*args, **theirs)
 

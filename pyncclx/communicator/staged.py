@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from .. import events
 from ..arrays import readers
 from ..errors import NotSupported
 from ..staging import stage
@@ -32,27 +33,28 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
     return add
 
 
-def _same(result: Any) -> Any:
-    return result
-
-
 def _staged(operation: str, original: _Method) -> _Method:
-    as_ours = Prequest if is_persistent(operation) else _same
-
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(original, self)
+        began = events.now() if events.listeners else None
         # On the host device every array is in host memory: staging is MPI's call itself.
-        if readers.host_arrays() or not device_buffers(operation, OPERATIONS[operation], args, kwargs):
-            return as_ours(call(*args, **kwargs))
-        if self.staging:
-            return stage.stage(self, operation, call, args, kwargs)
-        if is_cuda_aware() is False:
-            raise NotSupported(
-                f"{operation}: no kernel does this, and the MPI library does not take device arrays. Pass host arrays, "
-                "or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host memory"
-            )
-        return as_ours(call(*args, **kwargs))
+        if not readers.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
+            if self.staging:
+                return stage.stage(self, operation, functools.partial(original, self), args, kwargs)
+            if is_cuda_aware() is False:
+                raise NotSupported(
+                    f"{operation}: no kernel does this, and the MPI library does not take device arrays. Pass host "
+                    "arrays, or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host "
+                    "memory"
+                )
+        result = original(self, *args, **kwargs)
+        if is_persistent(operation):
+            result = Prequest(result)
+            result.emits(operation, events.HOST, events.longest_nbytes([*args, *kwargs.values()]))
+        elif began is not None:
+            nbytes = events.longest_nbytes([*args, *kwargs.values()])
+            events.emit(operation, events.HOST, nbytes, began, comm=self)
+        return result
 
     return method
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..errors import CollectiveMismatch
 from ..operators import user_op
 from ..team.state import State, state_of
@@ -30,6 +31,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     The host waits if the communicator blocks. A call that came before, with arguments of the same keys, is only
     launched: `make` must have nothing to ask the other ranks.
     """
+    began = events.now() if events.listeners else None
     state = state_of(comm)
     team, key = state.team, None
     if team is not None and not (state.checking or state.sm_free):
@@ -41,14 +43,34 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             remembered = team.remembered.get(key)
             if remembered is not None:
                 _launch_again(state, team, remembered)
+                if began is not None:
+                    _emit(comm, OPERATIONS[remembered.plan.number], began, args)
                 return True
     call = make(comm, *args, **options)
     if call is None:
         return False
     run(comm, call)
+    if began is not None:
+        _emit(comm, call.operation, began, args)
     if key is not None and team is not None:
         _remember(team, key, call)
     return True
+
+
+def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
+    """As `by_kernel`, for a `make` that asks the other ranks: each call is made anew."""
+    began = events.now() if events.listeners else None
+    call = make(comm, *args, **options)
+    if call is None:
+        return False
+    run(comm, call)
+    if began is not None:
+        _emit(comm, call.operation, began, args)
+    return True
+
+
+def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:
+    events.emit(operation, events.NATIVE, events.longest_nbytes(args), began, comm=comm)
 
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:

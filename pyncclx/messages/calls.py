@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..requests.request import Request
 from ..requests.status import copy_status
-from .pending import drain_if_blocking, receive_request, send_request
+from .pending import drain_if_blocking, emit, receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
 from .send import Outgoing
@@ -20,48 +21,72 @@ if TYPE_CHECKING:
 
 def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> None:
     """Send and Ssend."""
+    began = events.now() if events.listeners else None
     outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
-    if outgoing is None:
-        return
-    if outgoing.postbox.receives.idle:
-        outgoing.signal_ready_and_wait()
-    else:
-        outgoing.signal_ready()
-        outgoing.finish(outgoing.stream)
-    drain_if_blocking(comm.state, outgoing.endpoint)
+    if outgoing is not None:
+        if outgoing.postbox.receives.idle:
+            outgoing.signal_ready_and_wait()
+        else:
+            outgoing.signal_ready()
+            outgoing.finish(outgoing.stream)
+        drain_if_blocking(comm.state, outgoing.endpoint)
+    if began is not None:
+        emit(comm, operation, began, outgoing)
 
 
 def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Request:
     """Isend and Issend."""
+    began = events.now() if events.listeners else None
     outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
     if outgoing is not None:
         outgoing.signal_ready()
-    return send_request(comm, outgoing)
+    request = send_request(comm, outgoing)
+    if began is not None:
+        emit(comm, operation, began, outgoing)
+    return request
 
 
 def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
+    began = events.now() if events.listeners else None
     incoming = begin_receive(comm, comm.endpoint, "Recv", Side(buf, source, tag))
     if incoming is None:
-        return MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
-    return _finish(comm, incoming, status)
+        MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
+    else:
+        _finish(comm, incoming, status)
+    if began is not None:
+        emit(comm, "Recv", began, incoming)
 
 
 def ireceive(comm: MessageBase, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
-    return receive_request(comm, begin_receive(comm, comm.endpoint, "Irecv", Side(buf, source, tag)))
+    began = events.now() if events.listeners else None
+    incoming = begin_receive(comm, comm.endpoint, "Irecv", Side(buf, source, tag))
+    request = receive_request(comm, incoming)
+    if began is not None:
+        emit(comm, "Irecv", began, incoming)
+    return request
 
 
 def receive_matched(
     comm: MessageBase, message: MPI.Message, buf: Any, status: MPI.Status | None, probed: ProbedMessage | None = None
 ) -> None:
     """Mrecv."""
-    _finish(comm, _begin_matched(comm, "Recv", message, buf, probed), status)
+    began = events.now() if events.listeners else None
+    incoming = _begin_matched(comm, "Recv", message, buf, probed)
+    _finish(comm, incoming, status)
+    if began is not None:
+        emit(comm, "Recv", began, incoming)
 
 
 def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: ProbedMessage | None = None) -> Request:
     """Imrecv."""
-    return receive_request(comm, _begin_matched(comm, "Irecv", message, buf, probed))
+    began = events.now() if events.listeners else None
+    incoming = _begin_matched(comm, "Irecv", message, buf, probed)
+    request = receive_request(comm, incoming)
+    if began is not None:
+        emit(comm, "Irecv", began, incoming)
+    return request
 
 
 def _begin_send(comm: MessageBase, operation: str, side: Side) -> Outgoing | None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from .. import events
 from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
-from .pending import drain_if_blocking, receive_request, send_request
+from .pending import drain_if_blocking, emit, receive_request, send_request
 from .receive import Incoming
 from .send import Outgoing
 from .sides import Side, begin_receive, begin_send, resolve, resolve_send
@@ -24,6 +25,7 @@ def exchange(
     comm: MessageBase, sending: Side, receiving: Side, status: MPI.Status | None, operation: str = "Sendrecv"
 ) -> None:
     """Sendrecv."""
+    began = events.now() if events.listeners else None
     endpoint = comm.endpoint
     incoming, outgoing = _begin(comm, endpoint, operation, sending, receiving, at_once=True)
     try:
@@ -35,6 +37,8 @@ def exchange(
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
     drain_if_blocking(comm.state, endpoint)
+    if began is not None:
+        emit(comm, operation, began, outgoing, incoming)
 
 
 def exchange_in_place(comm: MessageBase, sending: Side, receiving: Side, status: MPI.Status | None) -> None:
@@ -45,8 +49,12 @@ def exchange_in_place(comm: MessageBase, sending: Side, receiving: Side, status:
 
 def iexchange(comm: MessageBase, sending: Side, receiving: Side, operation: str = "Isendrecv") -> Request:
     """Isendrecv."""
+    began = events.now() if events.listeners else None
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
-    return together(receive_request(comm, incoming), send_request(comm, outgoing))
+    request = together(receive_request(comm, incoming), send_request(comm, outgoing))
+    if began is not None:
+        emit(comm, operation, began, outgoing, incoming)
+    return request
 
 
 def iexchange_in_place(comm: MessageBase, sending: Side, receiving: Side) -> Request:

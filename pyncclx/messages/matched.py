@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
+from .. import events
 from ..arrays import readers
 from ..arrays.buffers import on_host
 from ..errors import NotSupported
@@ -73,6 +74,7 @@ class Message(StandIn, MPI.Message):
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """As mpi4py's; buf may be a device array."""
         own: Callable[..., None]
+        began = events.now() if events.listeners else None
         comm, probed, own = self._comm, self._probed, _constant(self, super()).Recv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return own(buf, status)
@@ -90,11 +92,15 @@ class Message(StandIn, MPI.Message):
                     raise
             if not readers.host_arrays():
                 return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
-        return host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
+        host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
+        if began is not None:
+            events.emit("Recv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
+        return None
 
     def Irecv(self, buf: Any) -> MPI.Request:
         """As mpi4py's; buf may be a device array."""
         receive: Callable[[Any], MPI.Request]
+        began = events.now() if events.listeners else None
         comm, probed, receive = self._comm, self._probed, _constant(self, super()).Irecv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return receive(buf)
@@ -106,7 +112,10 @@ class Message(StandIn, MPI.Message):
                     raise
             if not readers.host_arrays():
                 return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
-        return host_receive.ireceive(comm, receive(buf), buf, probed)
+        request = host_receive.ireceive(comm, receive(buf), buf, probed)
+        if began is not None:
+            events.emit("Irecv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
+        return request
 
 
 MESSAGE_NULL = Message(MPI.MESSAGE_NULL)

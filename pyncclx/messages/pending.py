@@ -1,4 +1,4 @@
-"""Requests of sends and receives of device arrays."""
+"""Requests of sends and receives of device arrays, and what every such call does at its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from .receive import Incoming
@@ -66,3 +67,11 @@ def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
     """Wait on the host at the end of a call, if the communicator's calls block, even after it has been freed."""
     if state.blocking == "host":
         endpoint.drain()
+
+
+def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
+    """Emit the event of a call that has sent or received messages, or has begun to; None for MPI.PROC_NULL."""
+    known = [message for message in messages if message is not None]
+    how = events.STAGED if any(message.is_inline for message in known) else events.NATIVE
+    nbytes = max((message.buffer.nbytes for message in known), default=0)
+    events.emit(operation, how, nbytes, began, comm=comm, peer=known[0].peer if known else MPI.PROC_NULL)

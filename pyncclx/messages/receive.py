@@ -144,8 +144,13 @@ class Incoming:
 
     @property
     def is_inline(self) -> bool:
-        """Whether MPI transfers the data: with its envelope, or of a host array."""
-        return self._envelope is None or self._envelope.transport == INLINE
+        """Whether MPI has transferred the data: with its envelope, or of a host array."""
+        return self.launched and (self._envelope is None or self._envelope.transport == INLINE)
+
+    @property
+    def peer(self) -> int:
+        """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
+        return self.status.source
 
     def _move(self, outgoing: Outgoing | None) -> None:
         envelope = self._envelope

@@ -42,6 +42,8 @@ class Outgoing:
     ----------
     put : bytes
         Arguments of the kernel that copies a short message, until it is launched.
+    is_inline : bool
+        Whether MPI transfers the data with the envelope.
     """
 
     def __init__(
@@ -52,9 +54,14 @@ class Outgoing:
         self._nbytes = self.buffer.nbytes
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
-        self.put = b""
+        self.put, self.is_inline = b"", False
         self._message = self._choose()  # what MPI reads
         self._request = start(self._message)
+
+    @property
+    def peer(self) -> int:
+        """The rank that receives it."""
+        return self.dest
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
@@ -120,6 +127,7 @@ class Outgoing:
         return envelope, exported
 
     def _inline(self, answer: int = 0) -> Any:
+        self.is_inline = True
         """MPI transfers the data; `answer` asks whether other ways are open."""
         envelope = self._envelope(INLINE)
         envelope.answer = answer

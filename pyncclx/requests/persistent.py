@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from mpi4py import MPI
 
+from .. import events
 from ..errors import MPIError
 from .request import Request, Work
 
@@ -32,7 +33,25 @@ class Startable(Work, Protocol):
         """Launch this one and others of its kind after it, by one launch."""
 
 
-class Prequest(MPI.Prequest, Request):
+class EmitsStarts:
+    """A persistent request that emits an event at each start."""
+
+    _event: tuple[str, str, int] | None = None
+
+    def emits(self, operation: str, how: str, nbytes: int) -> None:
+        """Set the operation of the events, how it is done, and the length of its longest array."""
+        self._event = operation, how, nbytes
+
+
+def emit_starts(requests: Sequence[MPI.Prequest], began: float) -> None:
+    """Emit the events of requests that one call has started."""
+    for request in requests:
+        event = request._event if isinstance(request, EmitsStarts) else None
+        if event is not None:
+            events.emit(*event, began, together=len(requests))
+
+
+class Prequest(EmitsStarts, MPI.Prequest, Request):
     """An `mpi4py.MPI.Prequest` of a collective on device arrays, which it keeps.
 
     `Start` launches the kernel on the current stream. `Wait` makes the stream that is current then wait, and `Test`
@@ -70,9 +89,12 @@ class Prequest(MPI.Prequest, Request):
             Class ERR_REQUEST, if it is active or was freed, or its communicator was; ERR_BUFFER, if an array, PyTorch's
             or NumPy's on the host device, has been given other memory since the request was made.
         """
+        began = events.now() if events.listeners else None
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
         self._work.start()
+        if began is not None:
+            emit_starts([self], began)
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
@@ -80,11 +102,10 @@ class Prequest(MPI.Prequest, Request):
 
         Those of collectives on device arrays that follow each other take one launch.
         """
-        for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
-            if ours:
-                _start_ours(cast(Iterable[Prequest], together))
-            else:
-                MPI.Prequest.Startall(list(together))
+        began = events.now() if events.listeners else None
+        start_all(requests)
+        if began is not None:
+            emit_starts(requests, began)
 
     def Free(self) -> None:
         """Free the request and what it keeps; an active one only when its kernel has ended.
@@ -99,6 +120,15 @@ class Prequest(MPI.Prequest, Request):
         self._finish()
         MPI.Prequest.Free(self)
         del self._work
+
+
+def start_all(requests: Sequence[MPI.Prequest]) -> None:
+    """Start requests of ours and of mpi4py's in the order of the list, without events."""
+    for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
+        if ours:
+            _start_ours(cast(Iterable[Prequest], together))
+        else:
+            MPI.Prequest.Startall(list(together))
 
 
 def _start_ours(requests: Iterable[Prequest]) -> None:

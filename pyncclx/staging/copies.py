@@ -70,10 +70,10 @@ class Copy:
         if read is None:
             raise TypeError(f"{name} is {array!r}; expecting an array")
         self._mover, self._device, self._whole = _mover(), device, whole
-        self.address, nbytes, key, shape, readonly, stream, owner = read(array, name, device)
-        self._source = Buffer(self.address, nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
+        self.address, self.nbytes, key, shape, readonly, stream, owner = read(array, name, device)
+        self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
-        self.host = self._mover.allocate(nbytes)
+        self.host = self._mover.allocate(self.nbytes)
         self._before: Bytes | None = None
         self._typestr, self._itemsize = _element(key)
         self._readonly = readonly

@@ -7,8 +7,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..errors import MPIError, NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
+from ..requests.persistent import emit_starts
 from .completion import CopiesItself, abandon, forget, look_after_abandoned
 from .copies import Copy, copy_back
 from .requests import Prequest
@@ -90,8 +92,11 @@ class StagedPrequest(CopiesItself, Prequest):
 
     def Start(self) -> None:
         """As mpi4py's."""
+        began = events.now() if events.listeners else None
         self.prepare()
-        super().Start()
+        MPI.Prequest.Start(self)
+        if began is not None:
+            emit_starts([self], began)
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..requests import persistent
 from ..requests import request as messages
 from ..requests.host_receive import HostReceiveRequest
@@ -57,18 +58,28 @@ REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}
 
 
-class Prequest(MPI.Prequest, Request):
+class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     """An `mpi4py.MPI.Prequest`; `Startall` takes staged ones among others."""
 
     like = MPI.Prequest
 
+    def Start(self) -> None:
+        """As mpi4py's."""
+        began = events.now() if events.listeners else None
+        super().Start()
+        if began is not None:
+            persistent.emit_starts([self], began)
+
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
         """As mpi4py's."""
+        began = events.now() if events.listeners else None
         for request in requests:
             if isinstance(request, CopiesItself):
                 request.prepare()
-        persistent.Prequest.Startall(requests)
+        persistent.start_all(requests)
+        if began is not None:
+            persistent.emit_starts(requests, began)
 
 
 class Grequest(MPI.Grequest, Request):

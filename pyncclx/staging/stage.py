@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .. import events
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
 from .completion import copy_back_on_completion
@@ -37,18 +38,24 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     object
         What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
     """
+    began = events.now() if events.listeners else None
     comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads)
     if is_persistent(operation):
-        return StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
+        request = StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
+        request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
+        return request
     for copy in copies:
         copy.download()
     result = call(*args, **kwargs)
     if is_nonblocking(operation):
-        return copy_back_on_completion(result, copies)
-    copy_back(copies)
+        result = copy_back_on_completion(result, copies)
+    else:
+        copy_back(copies)
+    if began is not None:
+        events.emit(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0), began, comm=comm)
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import events
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back
 from .operations import Argument, argument
@@ -38,15 +39,19 @@ class Origins:
         kwargs: dict[str, Any],
     ) -> Any:
         """mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
+        began = events.now() if events.listeners else None
         copies, args, kwargs = replace(f"Win.{operation}", found, args, kwargs)
         for copy in copies:
             copy.download()
         result = call(*args, **kwargs)
-        if result is not None:
-            return copy_back_on_completion(result, copies)
         rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)
-        self._open.append((rank, copies))
-        return None
+        if result is None:
+            self._open.append((rank, copies))
+        else:
+            result = copy_back_on_completion(result, copies)
+        if began is not None:
+            events.emit(operation, events.STAGED, max(copy.nbytes for copy in copies), began, peer=rank)
+        return result
 
     def copy_back(self, rank: int | None = None) -> None:
         """Take the results of operations with a rank, or with all, to the device, once MPI has completed them."""

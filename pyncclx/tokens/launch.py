@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from .. import events
 from ..launch import kernels
 from ..launch.run import compare
 from ..team.state import state_of
@@ -15,6 +16,7 @@ from .memory import Memory
 from .move import Move
 from .settings import Settings
 
+_SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
 _Self = TypeVar("_Self", bound="Launching")
 
 
@@ -48,6 +50,7 @@ class Launching(Settings):
         return move.result
 
     def _launch(self, move: Move, phases: int) -> None:
+        began = events.now() if events.listeners else None
         comm, operation = self.comm, move.operation
         name, state = operation.lower(), state_of(comm)
         if self._begun is not None and phases & SEND:
@@ -63,6 +66,9 @@ class Launching(Settings):
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
             team.drain()
+        if began is not None:
+            nbytes = max(buffer.nbytes for buffer in move.buffers)
+            events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
 
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
+from .. import events
 from ..arrays import readers
 from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
@@ -37,13 +38,20 @@ def _on_device(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
+        began = events.now() if events.listeners else None
         rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
         if self._exposed is not None and self._exposed.holds(rank, target):
-            return method(self, *args, **kwargs)
-        on_host = readers.host_arrays() or rank == MPI.PROC_NULL  # nobody: MPI does not look at the memory
-        found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
-        call = functools.partial(original, self)
-        return self._stage(name, call, found, args, kwargs) if found else call(*args, **kwargs)
+            result, how = method(self, *args, **kwargs), events.NATIVE
+        else:
+            on_host = readers.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
+            found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
+            if found and self._may_stage(name, found):
+                self._origins = self._origins or Origins()
+                return self._origins.stage(name, functools.partial(original, self), found, args, kwargs)
+            result, how = original(self, *args, **kwargs), events.HOST
+        if began is not None:
+            events.emit(name, how, events.longest_nbytes([*args, *kwargs.values()]), began, peer=rank)
+        return result
 
     return either  # type: ignore[return-value]
 
@@ -133,12 +141,15 @@ class Accesses:
         MPI.Exception
             As for `Put`.
         """
+        began = events.now() if events.listeners else None
         exposed = self._device_only("Put_signal")
         exposed.team.require_links("Put_signal")
         buffer, target_rank = exposed.origin(origin, "Put_signal: origin", writable=False), integer(target_rank)
         if target_rank != MPI.PROC_NULL:
             found = exposed.target("Put_signal", target_rank, target, buffer)
             exposed.signals.put(buffer, found.address, target_rank, signal)
+        if began is not None:
+            events.emit("Put_signal", events.NATIVE, buffer.nbytes, began, peer=target_rank)
 
     def Wait_signal(self, signal: int = 0, count: int = 1) -> None:
         """Make the current stream wait until `count` more have come of a signal than were waited for before.
@@ -197,19 +208,15 @@ class Accesses:
         self._of()
         return self._exposed
 
-    def _stage(
-        self, operation: str, call: Callable[..., Any], found: list[Argument], args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        """mpi4py's method, with device arrays among the arguments."""
-        if not (STAGES_BY_DEFAULT.get() if self._staging is None else self._staging):
-            if is_cuda_aware() is False:
-                raise NotSupported(
-                    f"Win.{operation}: {found[0].name} is on the device, the window's memory is not, and the MPI "
-                    "library does not take device arrays; pass host arrays, or use `from pyncclx import MPI`"
-                )
-            return call(*args, **kwargs)
-        self._origins = self._origins or Origins()
-        return self._origins.stage(operation, call, found, args, kwargs)
+    def _may_stage(self, operation: str, found: list[Argument]) -> bool:
+        """Whether host copies replace the device arrays of a call; if not, MPI itself takes device arrays."""
+        stages = STAGES_BY_DEFAULT.get() if self._staging is None else self._staging
+        if not stages and is_cuda_aware() is False:
+            raise NotSupported(
+                f"Win.{operation}: {found[0].name} is on the device, the window's memory is not, and the MPI "
+                "library does not take device arrays; pass host arrays, or use `from pyncclx import MPI`"
+            )
+        return stages
 
     def _copy_back(self, rank: int | None = None) -> None:
         """Take the results of staged operations with a rank, or with all, to the device: they are complete."""

@@ -51,16 +51,6 @@ def program(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_report(program: str) -> None:
-    done = ranks(2, "run", "--report", program, "return")
-    assert done.returncode == 0, done.stderr
-    rows = {tuple(line.split()[:4]) for line in done.stdout.splitlines()}
-    assert ("Allreduce", "native", "2", "0.016") in rows
-    assert ("Allgather_init", "native", "6", "0.000") in rows  # its starts
-    assert ("Put", "host", "2", "0.016") in rows
-    assert "native: device arrays, moved by kernels" in done.stdout
-
-
 def test_an_exception_ends_all_ranks(program: str) -> None:
     done = ranks(2, "run", program, "raise")
     assert done.returncode != 0

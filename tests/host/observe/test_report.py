@@ -1,0 +1,166 @@
+"""What `python -m pyncclx run --report` counts: each operation's calls, bytes, and what they were done by."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import launch
+
+ROOT = Path(__file__).resolve().parents[3]
+RANKS = 2
+Rows = dict[tuple[str, str], tuple[int, str]]  # (operation, how): calls, MB
+
+# Kernels move NumPy arrays on the host device; a bytearray is a host array there, too.
+DEVICE = """
+import numpy as np
+from mpi4py import MPI
+import pyncclx
+comm = MPI.COMM_WORLD
+peer = 1 - comm.rank
+x, y, both, host = np.ones(1000), np.zeros(1000), np.zeros(2000), bytearray(4000)
+
+for _ in range(3):
+    comm.Allreduce(x, y)
+comm.Allgather(x, both)
+comm.Reduce_scatter(both, y, [1000, 1000])
+comm.Iallreduce(x, y).Wait()
+comm.Create_cart([2], [True]).Neighbor_alltoall(both, both.copy())
+comm.Bcast(host)
+
+for _ in range(4):  # the first message between two ranks goes inside of MPI's
+    comm.Sendrecv(x, peer, 0, y, peer, 0)
+requests = [comm.Irecv(y, peer, 1), comm.Isend(x, peer, 1)]
+MPI.Request.Waitall(requests)
+for _ in range(5):
+    if comm.rank:
+        comm.Send(x, peer)
+    else:
+        comm.Recv(y, peer)
+comm.Sendrecv_replace(y, peer, 0, peer, 0)
+comm.Sendrecv(host, peer, 0, bytearray(4000), peer, 0)
+if comm.rank:
+    comm.Send(x, peer)
+else:
+    comm.Mprobe(peer).Recv(y)
+
+one, other = comm.Allreduce_init(x, y), comm.Bcast_init(x)
+one.Start()
+one.Wait()
+MPI.Prequest.Startall([one, other])
+MPI.Request.Waitall([one, other])
+sends = comm.Send_init(host, peer)
+receives = comm.Recv_init(bytearray(4000), peer)
+receives.Start()
+sends.Start()
+MPI.Request.Waitall([sends, receives])
+MPI.Prequest.Startall([receives, sends])
+MPI.Request.Waitall([sends, receives])
+
+win = MPI.Win.Allocate(8000, 8, comm=comm)
+win.Fence()
+win.Put(x, peer)
+win.Fence()
+win.Free()
+win = MPI.Win.Create(comm.Alloc(1000, "f8"), 8, comm=comm)
+win.Fence()
+win.Get(y, peer)
+win.Rput(x, peer).Wait()
+win.Fence()
+win.Accumulate(x, peer)
+win.Fence()
+win.Put_signal(x, peer)
+win.Wait_signal()
+win.Free()
+
+shuffle = comm.Create_token_shuffle(2, 16, 16, "f4", k=1, max_tokens=8)
+tokens, chosen = np.ones((8, 16), "f4"), np.zeros((8, 1), "i8")
+rows, handle = shuffle.dispatch(tokens, chosen)
+shuffle.combine_begin(rows.data, handle)
+shuffle.combine_end()
+shuffle.Free()
+"""
+ON_DEVICE: Rows = {
+    ("Allreduce", "native"): (6, "0.048"),
+    ("Allgather", "native"): (2, "0.032"),
+    ("Reduce_scatter", "native"): (2, "0.032"),
+    ("Iallreduce", "native"): (2, "0.016"),
+    ("Neighbor_alltoall", "native"): (2, "0.032"),
+    ("Bcast", "host"): (2, "0.008"),
+    ("Sendrecv", "staged"): (2, "0.016"),
+    ("Sendrecv", "native"): (6, "0.048"),
+    ("Sendrecv", "host"): (2, "0.008"),
+    ("Irecv", "native"): (2, "0.016"),
+    ("Isend", "native"): (2, "0.016"),
+    ("Send", "native"): (6, "0.048"),
+    ("Recv", "native"): (6, "0.048"),
+    ("Sendrecv_replace", "native"): (2, "0.016"),
+    ("Allreduce_init", "native"): (4, "0.032"),
+    ("Bcast_init", "native"): (2, "0.016"),
+    ("Send_init", "host"): (4, "0.016"),
+    ("Recv_init", "host"): (4, "0.016"),
+    ("Put", "host"): (2, "0.016"),
+    ("Get", "native"): (2, "0.016"),
+    ("Rput", "native"): (2, "0.016"),
+    ("Accumulate", "native"): (2, "0.016"),
+    ("Put_signal", "native"): (2, "0.016"),
+    ("dispatch", "native"): (2, "0.001"),
+    ("combine_begin", "native"): (2, "0.002"),
+    ("combine_end", "native"): (2, "0.002"),
+}
+
+# There is no kernel for arrays of this GPU, which is made up: MPI works on host copies of all of them.
+STAGED = """
+import pytest
+from mpi4py import MPI
+from support.fake_gpu import Array, installed, ramp
+installed(pytest.MonkeyPatch())
+comm = MPI.COMM_WORLD
+peer = 1 - comm.rank
+x, y = Array(ramp(comm, 1000)), Array(ramp(comm, 1000))
+comm.Allreduce(x, y)
+MPI.Request.Waitall([comm.Iallreduce(x, y)])
+comm.Sendrecv(x, peer, 0, y, peer, 0)
+request = comm.Allreduce_init(x, y)
+request.Start()
+request.Wait()
+MPI.Prequest.Startall([request])
+MPI.Request.Waitall([request])
+win = MPI.Win.Allocate(8000, 8, comm=comm)
+win.Fence()
+win.Put(x, peer)
+win.Fence()
+win.Free()
+"""
+ON_COPIES: Rows = {
+    ("Allreduce", "staged"): (2, "0.016"),
+    ("Iallreduce", "staged"): (2, "0.016"),
+    ("Sendrecv", "staged"): (2, "0.016"),
+    ("Allreduce_init", "staged"): (4, "0.032"),
+    ("Put", "staged"): (2, "0.016"),
+}
+
+
+def report(folder: Path, program: str, package: Path = ROOT) -> Rows:
+    """Run a program with --report and read the table."""
+    path = folder / "program.py"
+    path.write_text(program)
+    command = launch.mpiexec(RANKS, "-m", "pyncclx", "run", "--report", str(path))
+    variables = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": f"{package}:{ROOT / 'tests'}"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    head, _, table = done.stdout.partition("operation")
+    assert head.strip() == ""
+    rows: Rows = {}
+    for line in table.splitlines()[1:]:
+        if ":" not in line:
+            operation, how, calls, megabytes, seconds = line.split()
+            assert float(seconds) >= 0
+            rows[operation, how] = int(calls), megabytes
+    assert all(f"\n{how}: " in table for how in {how for _, how in rows})
+    return rows
+
+
+@pytest.mark.parametrize(("program", "expected"), [(DEVICE, ON_DEVICE), (STAGED, ON_COPIES)], ids=["device", "staged"])
+def test_rows(tmp_path: Path, program: str, expected: Rows) -> None:
+    assert report(tmp_path, program) == expected
