@@ -1,1 +1,21 @@
-"""Messages between two ranks: matched by MPI on the host, moved by kernels. The way of one: send.py, receive.py."""
+"""Messages between two ranks: MPI matches them on the host, kernels move the data.
+
+The way of `comm.Recv(array, source, tag)`:
+
+1. `communicator/point_to_point.py`: `Recv` leaves host arrays to mpi4py (`host_receive.py` checks what arrives), and
+   messages that a probe has found to `matched.py`.
+2. `calls.py`: `receive` lets `sides.py` check source and tag (`endpoint.py`) and resolve the array (`typed.py`).
+3. `receive.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
+   `mpi_transfer.py`).
+4. `Incoming.finish` waits for it, in MPI if no other receive is open, else by `progress.py`, which launches receives in
+   the order of their clocks (`clock.py`).
+5. `Incoming.launch` finds the data by the envelope: inside it, or in the sender's memory (`sender_memory.py`,
+   `opened_memory.py`), where it fills the arguments of a kernel (`arguments.py`).
+6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
+   has set the ready word (`bounce.py`), copies the data, and sets the done word.
+
+The way of `Send` is the same as far as step 2. Then `send.py`, `Outgoing`, chooses a transport, gives MPI the envelope,
+and launches `put_eager` or `offer`. Nonblocking calls return requests of `pending.py`, and post their receive:
+`watcher.py` moves it on while the program does not. `postbox.py` holds what the process has once, and `base.py` what
+each communicator has.
+"""

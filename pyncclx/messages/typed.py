@@ -1,4 +1,4 @@
-"""Messages of derived datatypes: packed before they are sent, unpacked when they have arrived."""
+"""Buffers of messages; those of derived datatypes are packed before they are sent, and unpacked after they arrive."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..errors import DerivedDatatype
 from ..launch.keys import NoKey, key_of
 from .endpoint import Endpoint
 
-MOST_KNOWN = 1024  # buffers of a communicator's messages
+_MAX_KNOWN = 1024  # buffers that a communicator remembers
 
 
 @dataclass(slots=True)
 class TypedBuffer(Buffer):
-    """A message that has a packed copy, in memory that belongs to the stream it is on.
+    """The buffer of a message that has a packed copy, in temporary memory of its stream.
 
     Attributes
     ----------
     typed : Typed
-        Where it is in the array.
+        Where the message's elements are in the array.
     memory : Upload or None
         Of the packed copy, once there is one; `address` is its address then.
     """
@@ -32,17 +32,17 @@ class TypedBuffer(Buffer):
     memory: Upload | None = None
 
     def pack(self, endpoint: Endpoint, stream: Any) -> None:
-        """Make the packed copy of what the stream has in the array by now."""
+        """Pack what the stream has put into the array so far."""
         self.allocate(endpoint.device, stream)
         self._move(PACK, endpoint, stream, None)
 
     def allocate(self, device: Device, stream: Any) -> None:
-        """Make room for the packed copy."""
+        """Allocate the packed copy."""
         self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
         self.address = self.memory.address
 
     def unpack(self, endpoint: Endpoint, stream: Any, nbytes: int) -> None:
-        """Take the first `nbytes` of the packed copy to the array."""
+        """Copy the first `nbytes` of the packed copy into the array."""
         self._move(UNPACK, endpoint, stream, nbytes)
 
     def _move(self, kernel: str, endpoint: Endpoint, stream: Any, limit: int | None) -> None:
@@ -52,7 +52,7 @@ class TypedBuffer(Buffer):
 
 
 def buffer_of(endpoint: Endpoint, spec: Any, name: str, *, writable: bool) -> Buffer:
-    """A message's buffer; of one that came before, with the same key, by a look-up."""
+    """Resolve a message's buffer; look it up if its argument came before."""
     try:
         key = key_of(spec), writable
     except NoKey:
@@ -63,7 +63,7 @@ def buffer_of(endpoint: Endpoint, spec: Any, name: str, *, writable: bool) -> Bu
         return Buffer(address, count, datatype, shape, readonly, None, spec)
     buffer = resolve_message(spec, name, writable=writable, device=endpoint.device)
     if type(buffer) is Buffer and buffer.stream is None:
-        if len(endpoint.known) >= MOST_KNOWN:
+        if len(endpoint.known) >= _MAX_KNOWN:
             endpoint.known.clear()
         endpoint.known[key] = buffer.address, buffer.count, buffer.datatype, buffer.shape, buffer.readonly
     return buffer

