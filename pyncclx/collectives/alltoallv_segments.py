@@ -14,7 +14,8 @@ from ..launch.choice import Choice
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..memory.parameters import AlltoallvArgs
-from ..team.team import OPERATIONS, Plan, Team
+from ..team.plans import Plan
+from ..team.team import Team
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -99,7 +100,7 @@ def segments_call(
         raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; in segments below 2**32 are possible")
     table = size * count * WORD_NBYTES
     lengths = (table, table, table, table, count * WORD_NBYTES, table, 2 * size * WORD_NBYTES)  # words, ends, begins
-    address = comm.team.scratch(sum(lengths))
+    address = comm.team.scratch.address(sum(lengths))
     tables = [address + sum(lengths[:i]) for i in range(len(lengths))]
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
     own = SegmentsArgs(
@@ -117,7 +118,7 @@ def segments_call(
 
     def list_segments(team: Team, stream: Any) -> None:
         function = team.functions[("list_segments",)]
-        team.launch(Plan(OPERATIONS.index("Alltoallv"), function, 1, team.threads), (), arguments, stream)
+        team.launch(Plan("Alltoallv", function, 1, team.threads), (), arguments, stream)
 
     buffers = (*buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1])
     return Call(

@@ -16,7 +16,8 @@ from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..numba_kernels.calls import NAME as NUMBA
-from ..team.team import Plan, Team
+from ..team.plans import Plan
+from ..team.team import Team
 from . import barrier
 
 if TYPE_CHECKING:

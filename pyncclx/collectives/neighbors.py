@@ -20,6 +20,7 @@ from ..arrays.buffers import on_host
 from ..derived.packing import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
+from ..team.state import Attachment
 from .alltoallw import arrange, choose, exchange
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "neighbor_alltoallw",
 ]
 
+_NAME = "neighbors"  # of the attachment
 _Resolve = Callable[..., Typed]
 
 
@@ -78,15 +80,23 @@ class Edges(NamedTuple):
     order: list[int]  # of the destinations, so that each receiver gets its blocks in the order of its sources
 
 
+class _Topology(Attachment):
+    """What a communicator keeps of its topology."""
+
+    def __init__(self, edges: Edges | None) -> None:
+        self.edges = edges
+
+
 def _edges_of(comm: Any) -> Edges | None:
-    """The edges of this rank; None if some rank has none, and so no arrays that say it is here. Collective once."""
-    state = comm.state
-    if state.edges is None:
+    """Return the edges of this rank; None if some rank has none, and so no array. Collective at the first call."""
+    attachments = comm.state.attachments
+    topology = attachments.get(_NAME)
+    if topology is None:
         edges = _cartesian(comm) if isinstance(comm, MPI.Cartcomm) else _graph(comm)
         alone = not (edges.sources or edges.destinations)
-        anybody = any(mpi_bootstrap.allgather_bytes(comm, b"alone" if alone else b""))  # see `kernels.share`
-        state.edges = (None if anybody else edges,)
-    return cast("Edges | None", state.edges[0])
+        any_alone = any(mpi_bootstrap.allgather_bytes(comm, b"alone" if alone else b""))  # see `kernels.share`
+        topology = attachments[_NAME] = _Topology(None if any_alone else edges)
+    return cast(_Topology, topology).edges
 
 
 def _cartesian(comm: MPI.Cartcomm) -> Edges:

@@ -16,7 +16,8 @@ from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..operators import ops
-from ..team.team import Plan, Team
+from ..team.plans import Plan
+from ..team.team import Team
 from .blocks import Blocks, blocks_of, pack_blocks
 from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
 from .reductions import check_same_type
@@ -51,7 +52,7 @@ def reduce_scatter(
     # In place the kernel cannot put the result to the beginning at once: it would replace what has yet to be sent.
     nbytes = blocks.nbytes[comm.rank]
     moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
-    result = replace(recv, address=comm.team.scratch(nbytes)) if moved else recv
+    result = replace(recv, address=comm.team.scratch.address(nbytes)) if moved else recv
     return Call(
         operation="Reduce_scatter",
         choose=choose,

@@ -121,7 +121,7 @@ class Explained(MessageBase):
         mine = {
             "this communicator": team.lease.nbytes if team else 0,
             "windows": sum(window.memory.nbytes for window in team.windows if window.owner is not None) if team else 0,
-            "packed": team.scratch_nbytes if team else 0,
+            "packed": team.scratch.nbytes if team else 0,
             "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }

@@ -13,7 +13,8 @@ from mpi4py import MPI
 from .. import backends
 from ..errors import DerivedDatatype
 from ..launch.call import Call, is_in_place
-from ..team.team import Plan, Team
+from ..team.plans import Plan
+from ..team.team import Team
 from .packing import PACK, UNPACK, packing_of
 from .typed import Typed, aligned, resolve_blocks, resolve_typed
 
@@ -103,7 +104,7 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
     needed = {name: each for name, each in typed.items() if each.nbytes}
     if not needed:
         return {}
-    address = comm.team.scratch(sum(aligned(each.nbytes) for each in needed.values()))
+    address = comm.team.scratch.address(sum(aligned(each.nbytes) for each in needed.values()))
     packed = {}
     for name, each in needed.items():
         packed[name] = Packed(each, address)
@@ -132,7 +133,7 @@ def _move(kernel: str, packed: Packed, team: Team, stream: Any) -> None:
     typed, address = packed
     launches = packing_of(team.device).launches(kernel, typed.parts, typed.buffer.address, address, stream)
     for function, grid, threads, parameters in launches:
-        team.enqueue(function, grid, threads, parameters, stream)
+        team.order.enqueue(function, grid, threads, parameters, stream)
 
 
 def _spec(typed: Typed, packed: Packed | None, kind: str) -> Any:

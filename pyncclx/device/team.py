@@ -14,8 +14,8 @@ from ..memory import layout
 from ..memory.cstruct import U64, CStruct
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
-from ..team import device_errors
-from ..team.team import OPERATIONS, Team
+from ..team.operations import DEVICE_TEAM
+from ..team.team import Team
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class DeviceTeam:
         self._words = self._window.memory.nbytes // 8
         self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
         self._tables: list[Any] = []  # of the windows; a kernel may still read an earlier one
-        packed = team.packed[OPERATIONS.index(device_errors.OPERATION)][False] + NO_PLACES
+        packed = team.struct_for(DEVICE_TEAM) + NO_PLACES
         parts = DeviceTeamStruct(signals=signals, blocks=blocks, counters=counters, state=self._window.bases)
         self._write(0, packed + parts.pack())
         self.add_windows()
@@ -146,7 +146,7 @@ class DeviceTeam:
         MPI.Exception
             Of class ERR_COMM: the communicator has been freed.
         """
-        self._alive().check()
+        self._alive().errors.check()
 
     def add_windows(self) -> None:
         """Make all arrays from `comm.Alloc` so far accessible to kernels with this team."""

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
-from ..team.team import Plan, Team
+from ..team.plans import Plan
+from ..team.team import Team
 from .choice import Choice
 
 # Gets a kernel of a name and template arguments, ready to launch. Collective at the first use.

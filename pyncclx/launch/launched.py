@@ -19,7 +19,7 @@ class Launched:
     def __init__(self, comm: IntraBase, call: Call) -> None:
         self._state = state_of(comm)
         team = self._team = enqueue(comm, self._state, call)
-        self._event = None if team is None else team.mark()
+        self._event = None if team is None else team.order.mark()
         self._buffers = call.buffers  # keep the arrays
 
     def finish(self) -> None:
@@ -33,7 +33,7 @@ class Launched:
         if self._state.blocking == "host":
             event.synchronize()
         if self._state.team is team:  # a communicator that has been freed has drained, and has no record
-            team.check()
+            team.errors.check()
 
     def is_over(self) -> bool:
         """Whether the kernel has ended."""

@@ -63,7 +63,7 @@ class Prepared:
             return
         if self._state.team is not self._team:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
-        self._team.check()
+        self._team.errors.check()
         for place, first in self._places:
             if place() != first:
                 text = "an array has other memory than when the request was made; make a new request"
@@ -77,7 +77,7 @@ class Prepared:
             stream = self.stream()
             if self._ready is not None:
                 self._ready(team, stream)
-            team.repeat(self._launch, stream)
+            team.order.repeat(self._launch, stream)
             if self._settle is not None:
                 self._settle(team, self._plan, stream)
                 self._event.record(stream)
@@ -94,7 +94,7 @@ class Prepared:
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])
         for team in filter(None, (work._team for work in works)):
-            team.follow(stream)
+            team.order.follow(stream)
         self._together[key].launch(stream)
         for work in works:
             work.active = True
@@ -110,7 +110,7 @@ class Prepared:
         if self._state.blocking == "host":
             self._event.synchronize()
         if self._state.team is team:  # a communicator that has been freed has drained, and has no record
-            team.check()
+            team.errors.check()
 
     def is_over(self) -> bool:
         """Whether the kernel has ended, or none was started."""

@@ -10,9 +10,10 @@ from mpi4py import MPI
 from .. import events
 from ..errors import CollectiveMismatch
 from ..operators import user_op
+from ..team.plans import Plan, Producer, RememberedLaunch
 from ..team.state import State, state_of
 from ..team.streams import stream_for
-from ..team.team import OPERATIONS, Plan, Producer, RememberedLaunch, Team
+from ..team.team import Team
 from . import kernels
 from .call import Call
 from .choice import MOST_EARLY
@@ -21,7 +22,6 @@ from .keys import NoKey, key_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 MOST_PLANS = 1024  # of a communicator; a program with more different calls than that makes them anew
 
 
@@ -74,7 +74,7 @@ def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) 
 
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
-    team.check()
+    team.errors.check()
     team.launch_again(remembered, stream_for(team.device, remembered.producers))
     if state.blocking == "host":
         team.drain()
@@ -126,7 +126,7 @@ def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     threads = min(choice.threads or team.threads, team.threads)
     most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
     early = call.load is None and choice.grid <= most_early
-    plan = Plan(_NUMBERS[call.operation], function, choice.grid, threads, early)
+    plan = Plan(call.operation, function, choice.grid, threads, early)
     if len(team.plans) >= MOST_PLANS:
         team.plans.clear()
     team.plans[call.operation, call.template, call.sized] = plan

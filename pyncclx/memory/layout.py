@@ -20,11 +20,6 @@ ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at o
 MOST_CHUNK = 84 << 10  # divided by the peers: more memory is slower, for it does not stay in the cache
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
 
-WATCH = (  # Watch: one 64-bit word each
-    *("abort", "failure", "operation", "epoch", "channel", "peer", "expected", "seen"),
-    *("overflow", "source", "wanted", "capacity"),
-)
-FAILURE, OVERFLOW = WATCH.index("failure"), WATCH.index("overflow")
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
 
 

@@ -10,7 +10,7 @@ import mpi_bootstrap
 
 from .. import backends
 from ..team.base import Base
-from ..team.state import state_of
+from ..team.state import Attachment, state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .probe import ProbedMessages
@@ -18,7 +18,7 @@ from .probe import ProbedMessages
 _NAME = "messages"  # of the attachment
 
 
-class _Attachment:
+class _Attachment(Attachment):
     """What the communicator's state carries for messages."""
 
     def __init__(self) -> None:

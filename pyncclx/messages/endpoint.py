@@ -13,11 +13,10 @@ from mpi4py import MPI
 from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
-from ..memory import layout
+from ..memory import error_words, layout
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..requests.open_receives import LOCK
 from ..system import settings
-from ..team.kernel_errors import ABORTED
 from ..team.team import Team
 from .postbox import process_postbox
 
@@ -56,7 +55,7 @@ class Endpoint:
         self._world = _world_ranks(comm)
         self.rank, self.size = comm.rank, len(self._world)
         self.team: Team | None = None
-        self.watch = device.allocate_watch(8 * len(layout.WATCH))
+        self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
@@ -110,13 +109,13 @@ class Endpoint:
 
     def check(self) -> None:
         """Raise what a kernel of this communicator has recorded, if any; from then on at every call."""
-        if not self.watch.array[layout.FAILURE]:
+        if not self.watch.array[error_words.FAILURE]:
             return
-        record = dict(zip(layout.WATCH, map(int, self.watch.array), strict=True))
-        operation = f"{OPERATIONS[record['operation']]} with tag {record['channel']}"
-        if record["failure"] == ABORTED:
-            raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record['peer']}")
-        raise PeerTimeout(operation, record["epoch"], self.rank, record["peer"], record["expected"], record["seen"])
+        record = error_words.read(self.watch)
+        operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
+        if record.failure == error_words.ABORTED:
+            raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record.peer}")
+        raise PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen)
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
         """Return both as integers; raise as MPI does if there is no such rank or tag, and what kernels recorded."""

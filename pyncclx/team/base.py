@@ -47,7 +47,7 @@ class Base(_Comm):
             for attachment in state.attachments.values():
                 attachment.join(team)
         else:
-            team.check()
+            team.errors.check()
         return team
 
     def _make_team(self, state: State) -> Team:

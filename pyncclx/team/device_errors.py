@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..errors import Aborted, PeerTimeout
-from ..memory import layout
+from ..memory.error_words import ABORTED, ErrorWords
+from ..memory.layout import MAX_RANKS
 
-OPERATION = "device_team"  # of the records
 FUNCTIONS = (  # DeviceFunction
     *("peer_pointer", "put", "get", "put_signal", "signal_set", "signal_add", "signal_read", "wait_until", "barrier"),
     *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size", "Wait_signal"),
@@ -36,20 +36,19 @@ class GridTimeout(PeerTimeout):
         )
 
 
-def misuse(record: dict[str, int]) -> ValueError:
-    """What a device function recorded of its arguments: an overflow record with `source` as the function."""
-    given, most = record["wanted"], record["capacity"]
-    text = MISUSES[record["overflow"]].format(given=given, most=most)
-    return ValueError(f"pyncclx_{FUNCTIONS[record['source']]}, called by a kernel: {text}")
+def misuse(record: ErrorWords) -> ValueError:
+    """Return the exception for arguments that a device function refused: `source` of the record is the function."""
+    text = MISUSES[record.overflow].format(given=record.wanted, most=record.capacity)
+    return ValueError(f"pyncclx_{FUNCTIONS[record.source]}, called by a kernel: {text}")
 
 
-def failure(record: dict[str, int], rank: int, aborted: bool) -> Exception:
-    """What a device function recorded of a wait: a failure record with `channel` as the function."""
-    function, number, peer = FUNCTIONS[record["channel"]], record["epoch"], record["peer"]
+def failure(record: ErrorWords, rank: int) -> Exception:
+    """Return the exception for a wait that a device function gave up: `channel` of the record is the function."""
+    function, peer = FUNCTIONS[record.channel], record.peer
     prefix = "" if function == "Wait_signal" else "pyncclx_"
-    name = f"{prefix}{function} ({_NUMBERS[function]} {number})"
-    if aborted:
+    name = f"{prefix}{function} ({_NUMBERS[function]} {record.epoch})"
+    if record.failure == ABORTED:
         return Aborted(f"{name}, called by a kernel: rank {rank} was told to stop waiting")
-    peer = peer if peer < layout.MAX_RANKS else -1  # a signal may come from whomever
+    peer = peer if peer < MAX_RANKS else -1  # a signal may come from any rank
     kind = GridTimeout if function == "grid_barrier" else PeerTimeout
-    return kind(name, 0, rank, peer, record["expected"], record["seen"])
+    return kind(name, 0, rank, peer, record.expected, record.seen)

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpi4py import MPI
 
 from ..errors import Aborted, CapacityExceeded, MPIError, PeerTimeout
+from ..memory.error_words import ABORTED, ErrorWords
 from . import device_errors
+from .operations import DEVICE_TEAM, OPERATIONS
 
-TIMED_OUT, ABORTED = 1, 2  # Watch::failure
-BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 2, 3, 4, 5  # Watch::overflow; 1: cut
-
-Record = dict[str, int]  # by the names of `layout.WATCH`; `operation` is an index of the operations
+BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 2, 3, 4, 5  # Watch::overflow; 1: rows did not fit
 
 
-def failure(record: Record, operations: Sequence[str], rank: int) -> Exception:
-    """What a kernel recorded of a wait that it gave up."""
-    operation, epoch, peer = operations[record["operation"]], record["epoch"], record["peer"]
-    if operation == device_errors.OPERATION:
-        return device_errors.failure(record, rank, record["failure"] == ABORTED)
-    if record["failure"] == ABORTED:
-        return Aborted(f"{operation}: rank {rank} was told to stop waiting for rank {peer} (epoch {epoch})")
-    return PeerTimeout(operation, epoch, rank, peer, record["expected"], record["seen"])
+def failure(record: ErrorWords, rank: int) -> Exception:
+    """Return the exception for a wait that a kernel gave up."""
+    operation, peer = OPERATIONS[record.operation], record.peer
+    if operation == DEVICE_TEAM:
+        return device_errors.failure(record, rank)
+    if record.failure == ABORTED:
+        return Aborted(f"{operation}: rank {rank} was told to stop waiting for rank {peer} (epoch {record.epoch})")
+    return PeerTimeout(operation, record.epoch, rank, peer, record.expected, record.seen)
 
 
-def overflow(record: Record, operations: Sequence[str], rank: int) -> Exception:
-    """What a kernel recorded of numbers that it was given on the device."""
-    operation, source = operations[record["operation"]], record["source"]
-    wanted, capacity = record["wanted"], record["capacity"]
-    if operation == device_errors.OPERATION:
+def overflow(record: ErrorWords, rank: int) -> Exception:
+    """Return the exception for numbers on the device that a kernel refused."""
+    operation, source = OPERATIONS[record.operation], record.source
+    wanted, capacity = record.wanted, record.capacity
+    if operation == DEVICE_TEAM:
         return device_errors.misuse(record)
-    if record["overflow"] == BAD_COUNTS:
+    if record.overflow == BAD_COUNTS:
         return ValueError(
             f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
             f"of sendbuf; nothing was sent to it. An earlier call was given these counts on the device"
         )
-    if record["overflow"] == BAD_EXPERT:
+    if record.overflow == BAD_EXPERT:
         return ValueError(
             f"{operation}: token {source} of rank {rank} chose expert {wanted}; there are {capacity}, and -1 "
             "chooses none. An earlier call was given this number on the device, and left the choice out"
         )
-    if record["overflow"] == BAD_SEGMENT:
+    if record.overflow == BAD_SEGMENT:
         return ValueError(
             f"{operation}: entry {source} of the segments' counts, lengths or ids is {wanted}; 0 to {capacity} is "
             "possible there. An earlier call was given this number on the device, and took it for none"
         )
-    if record["overflow"] == TRUNCATED:
+    if record.overflow == TRUNCATED:
         text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {rank} is {capacity}"
         return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
     return CapacityExceeded(rank, source, wanted, capacity)

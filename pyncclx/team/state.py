@@ -15,17 +15,17 @@ from .team import Team
 BLOCKING = ("stream", "host")
 
 
-class Attachment(Protocol):
-    """What a room above has of a communicator: it hears of the team, is waited for with it, and ends with it."""
+class Attachment:
+    """Base of what rooms above keep with a communicator. Each method may do nothing."""
 
     def join(self, team: Team) -> None:
-        """The communicator has a team from now on."""
+        """Called once the communicator has a team."""
 
     def drain(self) -> None:
-        """Wait on the host for everything launched so far, and check it."""
+        """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
 
     def close(self) -> None:
-        """The communicator has been freed, or gives its memory back."""
+        """Called when the communicator has been freed, or gives its memory back."""
 
 
 class Carrier(Protocol):
@@ -52,7 +52,6 @@ class State:
         self.refusal: NotSupported | None = None
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
-        self.edges: tuple[object] | None = None  # of the topology, once known; see collectives/neighbors.py
 
     def close(self) -> None:
         """Release what the communicator holds on the device."""

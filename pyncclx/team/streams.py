@@ -9,7 +9,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.readers import torch_stream
 from ..backends import Device
 from ..requests.open_receives import let_receives_leave
-from .team import Producer
+from .plans import Producer
 
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
 

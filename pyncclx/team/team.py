@@ -1,4 +1,4 @@
-"""What a communicator holds on the device: its lease, its peers' leases, its error record, its stream order.
+"""The device side of a communicator: its lease, its peers' leases, its windows, and the order of its launches.
 
 A Team is made at the communicator's first operation on device arrays, by all its ranks together.
 """
@@ -7,80 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
 from ..arrays.buffers import Buffer
-from ..backends import Device, Event, Function, Repeated, Upload, Watch
+from ..backends import Device, Function
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap, process_heap
 from ..memory.mapped import Window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
-from . import device_errors, kernel_errors, members
+from . import members
+from .error_record import ErrorRecord
+from .launch_order import LaunchOrder
+from .operations import NUMBERS
+from .plans import Plan, RememberedLaunch
+from .scratch import Scratch
 from .windows import TeamWindows
-
-OPERATIONS = (
-    "Barrier",
-    "Bcast",
-    "Reduce",
-    "Allreduce",
-    "Allgather",
-    "Reduce_scatter_block",
-    "Alltoall",
-    "Alltoallv",
-    "Dispatch",
-    "Combine",
-    "Collect",
-    "Gather",
-    "Gatherv",
-    "Scatter",
-    "Scatterv",
-    "Allgatherv",
-    "Reduce_scatter",
-    "Scan",
-    "Exscan",
-    device_errors.OPERATION,
-    "Alltoallw",
-    "Neighbor_allgather",
-    "Neighbor_allgatherv",
-    "Neighbor_alltoall",
-    "Neighbor_alltoallv",
-    "Neighbor_alltoallw",
-)
-
-
-class Plan(NamedTuple):
-    """How calls of one kind run: with the same operation, elements, and size."""
-
-    number: int  # of the operation
-    function: Function
-    grid: int
-    threads: int  # of a block
-    early: bool = False  # takes few multiprocessors: launched early, it waits for the kernel before, and lets the next
-
-
-class Producer(NamedTuple):
-    """Whose work a call waits for."""
-
-    stream: int
-    of_torch: bool
-
-
-class RememberedLaunch(NamedTuple):
-    """A call that came before: what it takes to launch it once more."""
-
-    plan: Plan
-    parameters: bytes  # of the kernel
-    producers: tuple[Producer, ...]  # of the buffers, where they name any
 
 
 class Dependent(Protocol):
-    """Memory that somebody holds beside the lease; `close` takes it out of `Team.dependents`."""
+    """Memory that the communicator holds beside the lease; `close` takes it out of `Team.dependents`."""
 
     nbytes: int
 
@@ -88,7 +38,7 @@ class Dependent(Protocol):
 
 
 class KernelTeam(Dependent, Protocol):
-    """What a program's own kernels are told of the communicator; `close` takes it out of `Team.device_teams`."""
+    """What a program's own kernels are given; `close` takes it out of `Team.device_teams`."""
 
     def add_windows(self) -> None: ...
 
@@ -108,22 +58,22 @@ class Team:
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
             mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
+            self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
         except BaseException:
             self.heap.release(self.lease)
             raise
         offsets = comm.allgather(self.lease.offset)
-        self.watch: Watch = mpi_bootstrap.agree(comm, lambda: device.allocate_watch(8 * len(layout.WATCH)))
-        self._words = self.watch.array.data  # indexing it costs a third
+        self.errors.claims.append(self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET)
         self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.windows = TeamWindows(device)
-        self.pack()
-        self.functions: dict[tuple[str, ...], Function] = {}  # kernels every rank of the team has loaded
+        self.scratch = Scratch(device)
+        self.order = LaunchOrder(device)
+        self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
-        self.dependents: list[Dependent] = []  # what else the communicator holds
-        self.device_teams: list[KernelTeam] = []  # what its users' kernels are told of it
-        self.claims = [self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET]
-        self._scratch: list[tuple[int, Upload]] = []  # captured launches may use earlier ones
-        self._stream: Any = None
+        self.remembered: dict[Hashable, RememberedLaunch] = {}  # by the keys of their arguments
+        self.dependents: list[Dependent] = []
+        self.device_teams: list[KernelTeam] = []
+        self._structs: dict[tuple[str, bool], bytes] = {}
 
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
@@ -143,148 +93,81 @@ class Team:
                 "that every rank sees those of the others; use Put and Get, under MPI's locks"
             )
 
-    def pack(self) -> None:
-        """Pack what kernels are told of the team from now on."""
-        timeout_ns = int(min(m.timeout_s for m in self.members) * 1e9)
+    @property
+    def timeout_ns(self) -> int:
+        """How long a kernel waits for a peer: the shortest that a rank asks for."""
+        return int(min(member.timeout_s for member in self.members) * 1e9)
 
-
-        def packed(operation: int, early: bool) -> bytes:
-            return TeamStruct.of(
+    def struct_for(self, operation: str, early: bool = False) -> bytes:
+        """Return the bytes of the `Team` that kernels of an operation are given, without the places of buffers."""
+        key = operation, early
+        packed = self._structs.get(key)
+        if packed is None:
+            packed = self._structs[key] = TeamStruct.of(
                 self.layout,
                 rank=self.rank,
-                operation=operation,
-                timeout_ns=timeout_ns,
-                watch=self.watch.address,
+                operation=NUMBERS[operation],
+                timeout_ns=self.timeout_ns,
+                watch=self.errors.address,
                 windows=self.windows.table,
                 base=self.bases,
                 early=early,
             ).pack()
+        return packed
 
-        # for each operation, [not launched early, launched early]
-        self.packed = [[packed(number, early) for early in (False, True)] for number in range(len(OPERATIONS))]
-        self.remembered: dict[Hashable, RememberedLaunch] = {}  # calls that came before, by the keys of their arguments
+    def forget_structs(self) -> None:
+        """Have `struct_for` pack anew, and remember no launch: members, windows or the layout have changed."""
+        self._structs.clear()
+        self.remembered.clear()
 
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
         window = self.windows.allocate(comm, nbytes)
-        self._tell_windows()
+        self._windows_changed()
         return window
 
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
         """Map the memory that an array of each rank is in. Collective."""
         window = self.windows.register(comm, buffer)
-        self._tell_windows()
+        self._windows_changed()
         return window
 
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
         """Unmap what was registered, when no rank uses it any more. Collective."""
         self.windows.deregister(comm, window)
-        self._tell_windows()
+        self._windows_changed()
 
-    def _tell_windows(self) -> None:
-        """Tell kernels from now on which windows there are."""
-        if not self.layout.windows:  # as on all ranks: what has been chosen is chosen anew
+    def _windows_changed(self) -> None:
+        """Have kernels given the windows that there are from now on."""
+        if not self.layout.windows:  # as on all ranks: kernels are chosen anew
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
-        self.pack()
+        self.forget_structs()
         for device_team in self.device_teams:
             device_team.add_windows()
 
-    def scratch(self, nbytes: int) -> int:
-        """The address of memory for one operation at a time, which lasts as long as the team: graphs may use it.
-
-        Raises
-        ------
-        NotSupported
-            If there is not enough, and the current stream is being captured: memory cannot be allocated then.
-        """
-        if not self._scratch or self._scratch[-1][0] < nbytes:
-            stream, enough = self.device.current_stream(), 1 << (nbytes - 1).bit_length()
-            if self.device.is_capturing(stream):
-                raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
-            self._scratch.append((enough, self.device.allocate_temporary(enough, stream)))
-        return self._scratch[-1][1].address
-
-    @property
-    def scratch_nbytes(self) -> int:
-        """Bytes that `scratch` has allocated."""
-        return sum(nbytes for nbytes, _ in self._scratch)
-
     def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
-        """Launch a kernel on `stream`, after the last launch on this communicator on whatever stream.
+        """Launch a kernel on `stream`, after the communicator's last launch on any stream.
 
-        `arguments`: the bytes after the Team in the kernel's only parameter.
+        `arguments` are the bytes after the Team in the kernel's only parameter.
         """
         _, function, grid, threads, early = plan
-        self.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
+        self.order.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
     def launch_again(self, remembered: RememberedLaunch, stream: Any) -> None:
-        """The same once more."""
+        """Launch once more what was launched before."""
         (_, function, grid, threads, early), parameters, _ = remembered
-        self.enqueue(function, grid, threads, parameters, stream, early)
+        self.order.enqueue(function, grid, threads, parameters, stream, early)
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
-        """All of the kernel's parameter."""
+        """Return the bytes of the kernel's only parameter."""
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
-        return self.packed[plan.number][plan.early] + places + arguments
-
-    def enqueue(
-        self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
-    ) -> None:
-        """The same with all of the kernel's parameter."""
-        if stream is not self._stream or OPEN_RECEIVES:
-            self.follow(stream)
-        self.device.launch(function, grid, threads, parameters, stream, early)
-
-    def repeat(self, repeated: Repeated, stream: Any) -> None:
-        """The same with a launch that was made ready."""
-        if stream is not self._stream or OPEN_RECEIVES:
-            self.follow(stream)
-        repeated.launch(stream)
-
-    def follow(self, stream: Any) -> None:
-        """What is enqueued on `stream` next comes after the last launch on this communicator, and before no receive."""
-        let_receives_leave()
-        if self._stream is not None and self._stream != stream:
-            self.device.order(self._stream, stream)
-        self._stream = stream
-
-    def mark(self) -> Event:
-        """The end of what was launched last."""
-        event = self.device.event()
-        event.record(self._stream)
-        return event
+        return self.struct_for(plan.operation, plan.early) + places + arguments
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""
-        self.device.synchronize(self._stream)
-        self.check()
-
-    def check(self) -> None:
-        """Raise what a kernel of this communicator has recorded since the last look.
-
-        Raises
-        ------
-        PeerTimeout, Aborted
-            From then on at every call: ranks no longer agree where they are. Free the communicator.
-        CapacityExceeded, ValueError, MPI.Exception
-            Once; the communicator goes on. A call that was about to be launched has not been made then.
-        """
-        if self._words[layout.FAILURE]:
-            raise kernel_errors.failure(self._record("u8"), OPERATIONS, self.rank)
-        if self._words[layout.OVERFLOW]:
-            error = kernel_errors.overflow(self._record("i8"), OPERATIONS, self.rank)
-            self._words[layout.OVERFLOW] = 0  # then the claim: a kernel that has it may write the record at once
-            for claim in self.claims:
-                self.device.fill_zero(claim, 4)
-            raise error
-
-    def _record(self, dtype: str) -> dict[str, int]:
-        return dict(zip(layout.WATCH, self.watch.array.view(dtype).tolist(), strict=True))
-
-    def abort(self) -> None:
-        """Make every kernel of this communicator on this rank leave its waits."""
-        self.watch.array[0] = 1
+        self.order.synchronize()
+        self.errors.check()
 
     def close(self) -> None:
         """Give the lease back. Local: the ranks have met since their last kernel ended."""
@@ -292,6 +175,6 @@ class Team:
             while holders:
                 holders[-1].close()
         self.heap.release(self.lease)
-        self.watch.close()
+        self.errors.close()
         self.windows.close()
-        self._scratch.clear()
+        self.scratch.close()

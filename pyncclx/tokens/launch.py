@@ -62,7 +62,7 @@ class Launching(Settings):
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.template)
         stream = stream_for(team.device, move.buffers)
         parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
-        team.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
             team.drain()

@@ -13,7 +13,7 @@ from ..launch.choice import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from ..memory import layout
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..team.team import OPERATIONS
+from ..team.operations import NUMBERS
 from . import layout as token_layout
 from .layout import GROUP, SHUFFLE, plan, steps_of
 from .row_types import FLOAT8, ITEMSIZE, array_type
@@ -131,20 +131,19 @@ class Memory:
         self.routes_offset = list(self.arrays.values())[-1].end + 7 & -8  # (tokens, k) uint64: what choices became
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
         self.claim = self.window.memory.address + layout.LEASE_OVERFLOW_OFFSET
-        self.team.claims.append(self.claim)
+        self.team.errors.claims.append(self.claim)
         self.team.dependents.append(self)
 
     def _pack(self, operation: str) -> bytes:
         """The bytes of a `Shuffle`: what both kernels are told first."""
         settings, team, parts = self.settings, self.team, self.parts
-        timeout_ns = int(min(member.timeout_s for member in team.members) * 1e9)
         bases = self.window.bases
         packed = TeamStruct.of(
             parts.lease,
             rank=team.rank,
-            operation=OPERATIONS.index(operation),
-            timeout_ns=timeout_ns,
-            watch=team.watch.address,
+            operation=NUMBERS[operation],
+            timeout_ns=team.timeout_ns,
+            watch=team.errors.address,
             base=bases,
         ).pack()
         padding = [0] * (layout.MAX_RANKS - team.size)
@@ -190,7 +189,7 @@ class Memory:
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""
         self.team.dependents.remove(self)
-        self.team.claims.remove(self.claim)
+        self.team.errors.claims.remove(self.claim)
         self.window.close()
         del self.data, self.scales
 

@@ -199,7 +199,7 @@ class Accesses:
         exposed = cast(rma.Reach, self._exposed)
         if not exposed.team.windows:
             raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
-        exposed.team.check()
+        exposed.team.errors.check()
         return exposed
 
     def _device_only(self, operation: str) -> Exposed:

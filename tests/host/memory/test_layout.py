@@ -11,6 +11,7 @@ import pytest
 from pyncclx.collectives import transports
 from pyncclx.launch.choice import MOST_EARLY_THREADS
 from pyncclx.memory import layout, parameters
+from pyncclx.memory.error_words import ABORTED, TIMED_OUT, ErrorWords
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
 from pyncclx.team import kernel_errors
@@ -155,9 +156,9 @@ def test_kernels_read_what_python_packs(tmp_path):
         transports.LINES_NBYTES,
     )
     assert said["constants"] == [[str(value) for value in constants]]
-    assert said["Watch"] == [[str(index) for index in range(len(layout.WATCH) + 1)]]
-    failures, overflows = ("TIMED_OUT", "ABORTED"), ("BAD_COUNTS", "TRUNCATED")
-    records = [getattr(kernel_errors, name, name) for name in (*failures, "overflows", *overflows)]
+    assert said["Watch"] == [[str(index) for index in range(len(ErrorWords._fields) + 1)]]
+    failures, overflows = (TIMED_OUT, ABORTED), (kernel_errors.BAD_COUNTS, kernel_errors.TRUNCATED)
+    records = [*failures, "overflows", *overflows]
     assert said["failures"] == [[str(value) for value in records]]
     placements = (parameters.PACKED, parameters.SLOTS, parameters.FIXED, parameters.SENDER, parameters.PLACED)
     assert said["placements"] == [[str(value) for value in placements]]

@@ -149,7 +149,7 @@ def test_abort():
     comm = pyncclx.Communicator().Dup()
     team, result = comm.device_team(), xp.full(1, -1, "i4")
     kernel = kernels()["wait"]
-    timer = threading.Timer(0.2, comm.team.abort)
+    timer = threading.Timer(0.2, comm.team.errors.abort)
     timer.start()
     kernel(1, 32, [team, i4(0), result])
     synchronize()

@@ -52,7 +52,7 @@ def impatient(comm, seconds):
     """From now on they do not: before, all ranks come, and on a busy machine some come late."""
     team = comm.team
     team.members = [replace(member, timeout_s=seconds) for member in team.members]
-    team.pack()
+    team.forget_structs()
 
 
 def works(comm):
@@ -115,7 +115,7 @@ def test_abort():
     array = xp.zeros(6, "f4")
     prepare(comm, "Allreduce", array)
     if comm.rank != away:
-        timer = threading.Timer(0.2, comm.team.abort)
+        timer = threading.Timer(0.2, comm.team.errors.abort)
         timer.start()
         comm.Allreduce(MPI.IN_PLACE, array)
         synchronize()

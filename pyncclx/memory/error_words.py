@@ -1,0 +1,34 @@
+"""The words in which kernels record what went wrong (twin of `Watch` in cuda/protocol/layout.cuh)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backends import Watch
+
+
+class ErrorWords(NamedTuple):
+    """The 64-bit words of a `Watch`, in their order."""
+
+    abort: int  # set by the host: kernels leave their waits
+    failure: int  # set by a kernel whose wait failed, with the next six
+    operation: int
+    epoch: int
+    channel: int
+    peer: int
+    expected: int
+    seen: int
+    overflow: int  # set by a kernel that refuses numbers it was given on the device, with the last three
+    source: int
+    wanted: int
+    capacity: int
+
+
+NBYTES = 8 * len(ErrorWords._fields)
+FAILURE, OVERFLOW = ErrorWords._fields.index("failure"), ErrorWords._fields.index("overflow")
+TIMED_OUT, ABORTED = 1, 2  # Watch::failure
+
+
+def read(watch: Watch, dtype: str = "u8") -> ErrorWords:
+    """Return the words as they are now."""
+    return ErrorWords(*watch.array.view(dtype).tolist())

@@ -1,0 +1,32 @@
+"""How calls run: what a team keeps of earlier calls, to launch equal ones at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backends import Function
+
+
+class Plan(NamedTuple):
+    """How calls of one kind run: those of the same operation, elements and size."""
+
+    operation: str
+    function: Function
+    grid: int
+    threads: int  # of a block
+    early: bool = False  # takes few multiprocessors: launched early, it waits for the kernel before, and lets the next
+
+
+class Producer(NamedTuple):
+    """The stream whose work a call waits for."""
+
+    stream: int
+    of_torch: bool
+
+
+class RememberedLaunch(NamedTuple):
+    """A call that came before: what it takes to launch it once more."""
+
+    plan: Plan
+    parameters: bytes  # of the kernel
+    producers: tuple[Producer, ...]  # of those buffers that name a stream

@@ -1,0 +1,38 @@
+"""Device memory for one operation at a time: copies of derived datatypes, lists of segments, results to be moved."""
+
+from __future__ import annotations
+
+from ..backends import Device, Upload
+from ..errors import NotSupported
+
+
+class Scratch:
+    """The scratch memory of one communicator on this rank; it grows, and lasts as long as its team."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._parts: list[tuple[int, Upload]] = []  # graphs may use earlier ones; only the last is handed out
+
+    def address(self, nbytes: int) -> int:
+        """Return the address of `nbytes` or more, allocated if the last part is shorter.
+
+        Raises
+        ------
+        NotSupported
+            The current stream is being captured, where memory cannot be allocated.
+        """
+        if not self._parts or self._parts[-1][0] < nbytes:
+            stream, enough = self._device.current_stream(), 1 << (nbytes - 1).bit_length()
+            if self._device.is_capturing(stream):
+                raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
+            self._parts.append((enough, self._device.allocate_temporary(enough, stream)))
+        return self._parts[-1][1].address
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated so far."""
+        return sum(nbytes for nbytes, _ in self._parts)
+
+    def close(self) -> None:
+        """Free all parts."""
+        self._parts.clear()
