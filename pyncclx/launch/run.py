@@ -44,7 +44,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if remembered is not None:
                 _launch_again(state, team, remembered)
                 if began is not None:
-                    _emit(comm, OPERATIONS[remembered.plan.number], began, args)
+                    _emit(comm, remembered.plan.operation, began, args)
                 return True
     call = make(comm, *args, **options)
     if call is None:
