@@ -14,13 +14,14 @@ from typing import Any
 from mpi4py import MPI
 
 from ..collectives import copy_engine
+from ..collectives.algorithms import COPY_ENGINE
 from ..communicator.communicator import Communicator
 from . import environment, timing
 from .cases import CASES, Options
 from .memory import Windows
 from .sweep import parse_size
 
-WAYS = {"kernel": None, "copy engine": copy_engine.NAME}
+WAYS = {"kernel": None, "copy engine": COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # in one measurement
 LEAD = 1.3  # the collectives go on for so much longer than the products alone would take

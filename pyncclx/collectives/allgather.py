@@ -10,8 +10,9 @@ from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
+from .algorithms import COPY_ENGINE, NUMBA, check_algorithm
 from .blocks import check_fits
-from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
+from .copy_engine import Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
 
@@ -31,7 +32,7 @@ def allgather(
         return transformed(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
-    check_algorithm("Allgather", algorithm)
+    check_algorithm("Allgather", algorithm, COPY_ENGINE, NUMBA)
     device = backends.select()
     recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
     if is_in_place(sendbuf):
@@ -50,12 +51,14 @@ def allgather(
             copies.append(Copy(recv.address + comm.rank * nbytes, address, nbytes))
         return [copies]
 
-    return call_of(comm, "Allgather", algorithm, nbytes, (send, recv), rounds_of) or Call(
+    buffers = send, recv
+    copied = copy_engine_call(comm, "Allgather", algorithm, nbytes=nbytes, buffers=buffers, rounds_of=rounds_of)
+    return copied or Call(
         operation="Allgather",
         choose=choose,
         sized=(nbytes,),
         arguments=MoveArgs(send=address, recv=recv.address, nbytes=nbytes).pack(),
-        buffers=(send, recv),
+        buffers=buffers,
         signature=(nbytes,),
         empty=nbytes == 0,
     )

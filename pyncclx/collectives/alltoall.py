@@ -11,8 +11,9 @@ from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
+from .algorithms import COPY_ENGINE, NUMBA, check_algorithm
 from .blocks import check_fits
-from .copy_engine import Copy, Rounds, call_of, check_algorithm, peers_of
+from .copy_engine import Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
 
@@ -32,7 +33,7 @@ def alltoall(
         return transformed(comm, "Alltoall", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
-    check_algorithm("Alltoall", algorithm)
+    check_algorithm("Alltoall", algorithm, COPY_ENGINE, NUMBA)
     device = backends.select()
     recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
     send = recv
@@ -49,13 +50,15 @@ def alltoall(
 
     if algorithm is not None and send is recv:
         raise NotSupported("Alltoall: only the kernel works in place; leave out algorithm")
-    copied = send is not recv and call_of(comm, "Alltoall", algorithm, nbytes, (send, recv), rounds_of)
+    buffers, copied = (send, recv), None
+    if send is not recv:
+        copied = copy_engine_call(comm, "Alltoall", algorithm, nbytes=nbytes, buffers=buffers, rounds_of=rounds_of)
     return copied or Call(
         operation="Alltoall",
         choose=choose,
         sized=(nbytes,),
         arguments=MoveArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
-        buffers=(send, recv),
+        buffers=buffers,
         signature=(nbytes,),
         empty=nbytes == 0,
     )

@@ -1,4 +1,4 @@
-"""What the dynamic form of Alltoallv can be told beside its buffers."""
+"""The options of the dynamic form of Alltoallv, beside its buffers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import operator
 from typing import Any, NamedTuple
 
 from ..memory.parameters import PACKED, PLACED, SENDER, SLOTS
-from ..numba_kernels import calls as numba
+from .algorithms import NUMBA, check_algorithm
 
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
 IN_SLOTS = ("slots", "sender")
 
 
-class Wanted(NamedTuple):
+class DynamicOptions(NamedTuple):
     """The keyword arguments of the dynamic form."""
 
     layout: str | None = None
@@ -25,12 +25,12 @@ class Wanted(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether there is one that MPI's form does not have."""
+        """Whether one is given that MPI's form does not have."""
         return any(option is not None for option in self[:-1])
 
     @property
     def drops(self) -> bool:
-        """Whether rows that do not fit are no error."""
+        """Whether rows that do not fit are dropped without an error."""
         return self.overflow == "drop" if self.overflow else self.status is not None
 
     @property
@@ -39,13 +39,11 @@ class Wanted(NamedTuple):
         return self.layout or "packed"
 
     def check(self) -> None:
-        """Raise ValueError for a value that there is not."""
+        """Raise ValueError for a value that an option cannot have."""
         if self.placement not in PLACEMENTS:
             names = "'packed', 'slots', 'sender' or 'placed'"
             raise ValueError(f"Alltoallv: layout is {self.layout!r}; it can be {names}")
-        if self.algorithm not in (numba.NAME, None):
-            names = f"it can be {numba.NAME!r}, or None for the kernel"
-            raise ValueError(f"Alltoallv: algorithm is {self.algorithm!r}; {names}")
+        check_algorithm("Alltoallv", self.algorithm, NUMBA)
         if self.overflow not in (None, "raise", "drop"):
             raise ValueError(f"Alltoallv: overflow is {self.overflow!r}; it can be 'raise' or 'drop'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +17,8 @@ from ..derived.typed import Typed, aligned, resolve_each
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from .alltoallv import choose as choose_exchange
-from .alltoallv import in_bytes
+from .alltoallv_exchange import choose as choose_exchange
+from .alltoallv_exchange import fixed_arguments
 from .transports import rounded_up_nbytes
 
 if TYPE_CHECKING:
@@ -86,8 +86,15 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
     received = _buffer(recv, packed.get("recvbuf"))
     sent = received if send is None else _buffer(send, packed.get("sendbuf"))
     source = recv if send is None else send
-    rows: Sequence[list[int]] = (source.counts, source.displs, recv.counts, recv.displs)
-    buffers, arguments = (sent, received), in_bytes(sent, received, *rows)
+    buffers = sent, received
+    arguments = fixed_arguments(
+        sent,
+        received,
+        send_counts=source.counts,
+        send_displs=source.displs,
+        recv_counts=recv.counts,
+        recv_displs=recv.displs,
+    )
     call = Call(
         operation=operation,
         choose=choose,

@@ -9,6 +9,7 @@ from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
+from .algorithms import NUMBA, check_algorithm
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -22,8 +23,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Barrier`."""
-    if algorithm not in (numba.NAME, None):
-        raise ValueError(f"Barrier: algorithm is {algorithm!r}; it can be {numba.NAME!r}, or None for the kernel")
+    check_algorithm("Barrier", algorithm, NUMBA)
     if device and numba.wanted(algorithm):
         return numba.barrier(comm)
     if not device:

@@ -12,7 +12,7 @@ from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
-from .copy_engine import Copy, Rounds, call_of, peers_of, piece_of
+from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .ladders import chain, climb, lines, packets
 from .rooted import check_root
 from .transports import as_chunks
@@ -57,7 +57,9 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
                 copies.append(Copy(bases[to] + begin, buffer.address + begin, length))
         return [copies, []] if comm.rank == root else [[], copies]
 
-    copied = call_of(comm, "Bcast", algorithm, nbytes, (buffer,), rounds_of, root)
+    copied = copy_engine_call(
+        comm, "Bcast", algorithm, nbytes=nbytes, buffers=(buffer,), rounds_of=rounds_of, also_equal=(root,)
+    )
     return copied or Call(
         operation="Bcast",
         choose=choose,

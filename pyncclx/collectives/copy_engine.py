@@ -15,15 +15,14 @@ from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from ..numba_kernels.calls import NAME as NUMBA
 from ..team.plans import Plan
 from ..team.team import Team
 from . import barrier
+from .algorithms import COPY_ENGINE
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-NAME = "copy_engine"  # of the algorithm
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")
 
 
@@ -38,26 +37,28 @@ class Copy(NamedTuple):
 Rounds = list[list[Copy]]  # no copy of a round begins before all of the round before, on all ranks, are over
 
 
-def call_of(
+def copy_engine_call(
     comm: Intracomm,
     operation: str,
     algorithm: str | None,
+    *,
     nbytes: int,
     buffers: tuple[Buffer, ...],
     rounds_of: Callable[[list[int]], Rounds],
-    *also_equal: int,
+    also_equal: tuple[int, ...] = (),
 ) -> Call | None:
-    """The call of an operation by the copy engines; None if it is not wanted, or not possible and not insisted on.
+    """The call of an operation by the copy engines; None if another way was asked for, or is needed.
 
-    Collective where `algorithm` asks for it, or the communicator does and a message of `nbytes` is long enough.
+    They are asked for by `algorithm`, or by the communicator's `sm_free` for a message of `nbytes` that is long enough.
+    Collective then. Only where `algorithm` asks, it is an error that they cannot do it.
 
     Parameters
     ----------
     buffers : tuple of Buffer
         The last is the one that peers write.
     rounds_of : callable
-        Gives this rank's copies from the addresses of all ranks' last buffers, as mapped here.
-    *also_equal : int
+        Returns this rank's copies, given the addresses of all ranks' last buffers as mapped here.
+    also_equal : tuple of int
         What else must be equal on all ranks.
 
     Raises
@@ -65,7 +66,7 @@ def call_of(
     NotSupported
         On all ranks, if `algorithm` asks for it and a peer cannot write some rank's buffer.
     """
-    if algorithm not in (NAME, None) or nbytes == 0:
+    if algorithm not in (COPY_ENGINE, None) or nbytes == 0:
         return None
     if algorithm is None and not (comm.sm_free and nbytes > comm.team.layout.packet_nbytes):
         return None
@@ -76,25 +77,18 @@ def call_of(
         if algorithm is None:
             return None
         raise NotSupported(
-            f"{operation}: algorithm={NAME!r} writes to the ranks' arrays, and rank {places.index(None)}'s is in no "
-            "window; make it with comm.Alloc"
+            f"{operation}: algorithm={COPY_ENGINE!r} writes to the ranks' arrays, and rank {places.index(None)}'s "
+            "is in no window; make it with comm.Alloc"
         )
     return Call(
         operation=operation,
         choose=_choose,
-        sized=(NAME,),
+        sized=(COPY_ENGINE,),
         arguments=b"",
         buffers=buffers,
-        signature=(nbytes, *also_equal, NAME),
+        signature=(nbytes, *also_equal, COPY_ENGINE),
         settle=_settling(rounds_of(bases)),
     )
-
-
-def check_algorithm(operation: str, algorithm: str | None) -> None:
-    """Raise ValueError unless it is one of an operation whose only kernel needs no name."""
-    if algorithm not in (NAME, NUMBA, None):
-        names = f"{NAME!r} or {NUMBA!r}"
-        raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {names}, or None for the kernel")
 
 
 def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:

@@ -1,0 +1,153 @@
+"""Alltoallv's dynamic form: counts on the device, read when the kernel runs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from .. import backends
+from ..arrays.buffers import Buffer, resolve, resolve_dynamic
+from ..errors import DerivedDatatype, MPIError, NotSupported
+from ..launch.call import Call
+from ..memory.parameters import AlltoallvArgs
+from ..numba_kernels import calls as numba
+from .alltoallv_exchange import exchange_call
+from .alltoallv_options import IN_SLOTS, PLACEMENTS, DynamicOptions
+from .alltoallv_segments import Segments, read_segments, segments_call
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase as Intracomm
+
+MAX_ANNOUNCED_ROWS = 1 << 32  # of a sendbuf whose places travel, in half a word, with the counts
+
+
+class Rows(NamedTuple):
+    """A buffer as rows: what one index of its first dimension holds."""
+
+    number: int
+    nbytes: int  # of one row
+
+
+class Arrays(NamedTuple):
+    """The device arrays of the dynamic form beside the two buffers."""
+
+    send_counts: Buffer
+    send_displs: Buffer | None
+    recv_counts: Buffer | None
+    recv_displs: Buffer | None
+    total: Buffer | None
+    status: Buffer | None
+
+
+def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> Call:
+    """The call of the dynamic form."""
+    device, size, layout = backends.select(), comm.size, options.placement
+    options.check()
+    send, recv, arrays = _resolve(sendbuf, recvbuf, options, size, device)
+    segments = None if options.segments is None else read_segments(options.segments, size, device)
+    _check_apart(arrays, segments, layout)
+    sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, layout)
+    _check_rows(sent, received, layout)
+    addresses = {name: buffer.address for name, buffer in arrays._asdict().items() if buffer is not None}
+    arguments = AlltoallvArgs(
+        send=send.address,
+        recv=recv.address,
+        row_nbytes=sent.nbytes,
+        send_rows=sent.number,
+        capacity=options.rows_of(received.number),
+        slot_rows=received.number,
+        **addresses,
+        placement=PLACEMENTS[layout],
+        drop=options.drops,
+    )
+    buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
+    if segments is not None:
+        if options.algorithm is not None:
+            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
+        return segments_call(comm, arguments, buffers, segments, (layout, sent.nbytes))
+    if numba.wanted(options.algorithm):
+        return numba.alltoallv(comm, arguments, buffers, (layout, sent.nbytes))
+    return exchange_call(arguments.pack(), buffers, (layout, sent.nbytes))
+
+
+def _resolve(
+    sendbuf: Any, recvbuf: Any, options: DynamicOptions, size: int, device: Any
+) -> tuple[Buffer, Buffer, Arrays]:
+    """Both buffers, and the arrays beside them."""
+    try:
+        send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
+        recv, recv_counts, recv_displs = resolve_dynamic(
+            recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device
+        )
+    except DerivedDatatype as error:
+        text = "Alltoallv: counts on the device take no derived datatypes; give the type of elements"
+        raise NotSupported(text) from error
+    if counts is None:
+        raise ValueError(
+            "Alltoallv: sendbuf has no counts; pass [sendbuf, counts] with an int64 device array of counts"
+        )
+    if options.layout == "placed" and recv_displs is None:
+        raise ValueError(
+            "Alltoallv: recvbuf has no displs, and layout='placed' takes the places from there; pass "
+            "[recvbuf, (counts, displs)] with int64 device arrays"
+        )
+    if displs is not None and options.segments is not None:
+        raise ValueError("Alltoallv: sendbuf has displs, and segments say where they begin; leave displs out")
+    total = None if options.total is None else _integers(options.total, "Alltoallv: total", 1, device)
+    status = None if options.status is None else _integers(options.status, "Alltoallv: status", size, device)
+    return send, recv, Arrays(counts, displs, recv_counts, recv_displs, total, status)
+
+
+def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
+    """Raise unless rows of both buffers are of one length, and not too many."""
+    if sent.nbytes != received.nbytes:
+        raise MPIError(
+            MPI.ERR_TRUNCATE,
+            f"Alltoallv: a row of sendbuf has {sent.nbytes} bytes, a row of recvbuf {received.nbytes}; make them equal",
+        )
+    if layout == "sender" and sent.number >= MAX_ANNOUNCED_ROWS:
+        raise NotSupported(
+            f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' takes places below 2**32: make rows longer"
+        )
+
+
+def _rows(buffer: Buffer, name: str, size: int, layout: str) -> Rows:
+    """Rows of a buffer; in a layout of slots, of one slot: the shape is (size, capacity, …) or (size * capacity, …)."""
+    shape, slots = buffer.shape, layout in IN_SLOTS
+    if slots and len(shape) >= 2 and shape[0] == size:
+        return Rows(shape[1], math.prod(shape[2:]) * buffer.datatype.itemsize)
+    rows = shape[0] if shape else 1
+    if slots and rows % size:
+        raise ValueError(
+            f"Alltoallv: {name} has {rows} rows, not a multiple of {size} ranks; layout={layout!r} needs the shape "
+            f"({size}, capacity, …) or ({size} * capacity, …)"
+        )
+    return Rows(rows // size if slots else rows, math.prod(shape[1:]) * buffer.datatype.itemsize)
+
+
+def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
+    buffer = resolve(value, name, writable=True, device=device)
+    if buffer.datatype.name != "int64" or buffer.count != count:
+        raise ValueError(f"{name} has {buffer.count} elements of {buffer.datatype.name}; expecting {count} of int64")
+    return buffer
+
+
+def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
+    """Raise ValueError if an output is also an input: it could be written before every block has read it."""
+    placed = layout == "placed"
+    inputs = [arrays.send_counts, arrays.send_displs, arrays.recv_displs if placed else None]
+    outputs = {
+        "recvbuf counts": arrays.recv_counts,
+        "recvbuf displs": None if placed else arrays.recv_displs,
+        "total": arrays.total,
+        "status": arrays.status,
+    }
+    if segments is not None:
+        inputs += [segments.lengths, segments.ids]
+        outputs["all_lengths of segments"] = segments.all_lengths
+    read = {buffer.address for buffer in inputs if buffer is not None}
+    for name, buffer in outputs.items():
+        if buffer is not None and buffer.address in read:
+            raise ValueError(f"Alltoallv: {name} is an array that gives counts or displs; pass another one")
