@@ -25,7 +25,7 @@ RANK, SIZE = WORLD.rank, WORLD.size
 TIMEOUT = 300.0
 # Seconds that a rank on which it failed waits for the others, who may be stuck without it.
 GRACE = 30.0
-# Seconds from the first rank's last word to the end, in which the other ranks can say theirs.
+# Seconds from the first rank's last word to the end, in which the other ranks can write theirs.
 LINGER = 1.0
 
 OUTCOMES = ("passed", "skipped", "failed")
@@ -174,7 +174,7 @@ class Agreement:
         return report
 
     def pytest_unconfigure(self) -> None:
-        self._comm.Barrier()  # rank 0 has said everything; mpiexec may end the job at the first non-zero exit
+        self._comm.Barrier()  # rank 0 has reported; mpiexec may end the job at the first non-zero exit
 
     def _count(self, outcome: str) -> dict[str, int]:
         """How many ranks had which outcome. Waits for the slowest without keeping its processor busy."""
@@ -187,7 +187,7 @@ class Agreement:
 
 
 def _text(report: pytest.TestReport) -> str:
-    """What a report says: the reason in one line, the traceback, what was printed."""
+    """The text of a report: the reason in one line, the traceback, what was printed."""
     crash = getattr(report.longrepr, "reprcrash", None)
     reason = crash.message if crash else report.longrepr[-1] if isinstance(report.longrepr, tuple) else ""
     captured = [f"---- {title}\n{content}" for title, content in report.sections]

@@ -37,7 +37,7 @@ TIMED_OUT = 124
 
 
 def gpus() -> int:
-    """How many GPUs a rank would see; found without loading CUDA."""
+    """The number of GPUs that are visible to a rank; found without loading CUDA."""
     if shutil.which("nvidia-smi"):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
         there = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())

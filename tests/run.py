@@ -4,7 +4,7 @@ Tests on 2 ranks are run with a second MPI library, too.
 
     python tests/run.py [step ...] [-n ranks ...] [-k expression]
 
-The last line says `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
+The last line is `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
 hangs is ended and counts as a failure.
 """
 
@@ -124,7 +124,7 @@ def mpich(arguments: Sequence[str]) -> Result:
 
 
 def judge(name: str, code: int, report: Path, *, selected: bool = False) -> Result:
-    """Count what a report says; a run that went wrong without a failed test is one failure.
+    """Count the tests of a report; a run that went wrong without a failed test is one failure.
 
     A step without tests is a failure, too, unless tests were selected by an expression.
     """

@@ -26,7 +26,7 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD.Dup()  # mpi4py's own: what is under test must not carry the verdicts
 # Their tests start processes that import the main script again, write files, or take apart mpi4py's package.
 EXCLUDED = r"test_(io|file|spawn|dynproc|util_pool|package)\.py"
-TIMEOUT = 300.0  # a reduction that nobody has compiled yet takes minutes
+TIMEOUT = 300.0  # a reduction that is not in the cache yet takes minutes to compile
 # After these the communicator is lost, and with it the tests that come after.
 FATAL = re.compile(r"PeerTimeout|Aborted")
 BROKEN = 3  # exit code: start again

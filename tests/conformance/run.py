@@ -2,7 +2,7 @@
 
     python tests/conformance/run.py [-n ranks ...] [--backend kind ...] [--files expression ...] [--json FILE]
 
-A test that mpi4py passes and we do not is a failure, unless `ARTEFACTS` says why it cannot pass.
+A test that mpi4py passes and we do not is a failure, unless `ARTEFACTS` has the reason why it cannot pass.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Results = dict[str, dict[str, Any]]
 def run(module: str, ranks: int, options: argparse.Namespace) -> Results:
     """The tests on one module and a number of ranks; by name, with outcome, reason and seconds."""
     where = "gpu" if any(kind.removeprefix("dlpack-") in GPU_KINDS for kind in options.backend) else "host"
-    # mpi4py needs a CUDA-aware MPI for arrays on GPUs; the same tests on NumPy's say what is expected.
+    # mpi4py needs a CUDA-aware MPI for arrays on GPUs; the same tests on NumPy's give the expected results.
     backends = ["numpy"] if where == "gpu" and module == "mpi4py" else options.backend
     settings = {"PYNCCLX_TIMEOUT": "20", "PYNCCLX_BLOCKING": "host"} | (
         {"PYNCCLX_HEAP": "512K"} if where == "host" else {}

@@ -47,7 +47,7 @@ def synchronize() -> None:
 
 
 def memory_at(address: int, nbytes: int) -> Any:
-    """Device memory that somebody else owns, as an array of bytes."""
+    """Device memory that other code owns, as an array of bytes."""
     if HOST:
         return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
     memory = xp.cuda.UnownedMemory(address, nbytes, None, xp.cuda.Device().id)

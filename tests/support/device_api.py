@@ -34,7 +34,7 @@ def i4(value):
 
 
 def row(rank, number, nbytes):
-    """Bytes that tell whose they are."""
+    """Bytes that depend on a rank and a number."""
     return np.random.default_rng([rank, number, 7]).integers(0, 256, nbytes, np.uint8)
 
 

@@ -8,7 +8,7 @@ NAME = "Allreduce: recvbuf"
 
 
 class FakeDevice:
-    """A device that takes every address for its own, unless told otherwise."""
+    """A device that takes every address for its own, unless `owns` is false."""
 
     def __init__(self, name="host", ordinal=0, stream=None, owns=True):
         self.name, self.ordinal, self.stream, self.owns = name, ordinal, stream, owns

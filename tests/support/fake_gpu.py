@@ -22,7 +22,7 @@ class Bytes(np.ndarray):
 
 
 class Array:
-    """A device array: `host` says what is on the device."""
+    """A device array: `host` has its contents."""
 
     def __init__(self, values, readonly=False):
         values = np.array(values)

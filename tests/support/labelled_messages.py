@@ -13,19 +13,19 @@ EAGER = bounce.SLOT_NBYTES // 8  # elements of the longest message that is copie
 LARGE = 3 * EAGER + 1
 
 
-def told(source, tag, index, count):
-    """What a message holds: every element says who sent it, with which tag, as which message, and where it is."""
+def data_of(source, tag, index, count):
+    """The data of a message: each element contains its sender, tag, number of the message, and index."""
     return np.arange(count, dtype="i8") + (((source + 1) << 48) + (tag << 40) + (index << 32))
 
 
-def teller(values):
-    """(source, tag, index) of what has arrived."""
+def label_of(values):
+    """(source, tag, index) of data that has arrived."""
     first = int(values[0])
     return (first >> 48) - 1, first >> 40 & 255, first >> 32 & 255
 
 
-def acquaint(comm):
-    """After this every rank's data stays on the device: each knows that the others can read its memory."""
+def map_peers(comm):
+    """From now on messages stay on the device: every rank has mapped the memory of all others."""
     for distance in range(1, comm.size):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
         comm.Sendrecv(put(np.zeros(1, "i8")), dest, 0, xp.empty(1, "i8"), source, 0)
@@ -33,10 +33,10 @@ def acquaint(comm):
     assert all(comm.endpoint.is_read_by(rank) for rank in range(comm.size))
 
 
-def introduce(comm, known, monkeypatch):
-    """Data stays on the device if ranks know each other; between strangers it goes through MPI."""
-    if known:
-        acquaint(comm)
+def map_peers_if(comm, mapped, monkeypatch):
+    """Messages stay on the device if `mapped`; otherwise they go through MPI."""
+    if mapped:
+        map_peers(comm)
     else:
         monkeypatch.setattr(comm.endpoint, "is_read_by", lambda rank: False)
 

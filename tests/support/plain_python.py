@@ -125,13 +125,13 @@ class Cuda:
         self._here.block.all.wait(PATIENCE)
 
     def syncthreads_and(self, vote):
-        """A barrier on both sides of the votes: nobody reads before all are cast, or votes before all have read."""
+        """A barrier on both sides of the votes: no thread reads before all are cast, or votes before all have read."""
         block = self._here.block
         block.votes[self._here.thread] = bool(vote)
         block.all.wait(PATIENCE)
-        everybody = all(block.votes.values())
+        unanimous = all(block.votes.values())
         block.all.wait(PATIENCE)
-        return int(everybody)
+        return int(unanimous)
 
     def _shared_array(self, shape, dtype):
         here = self._here
@@ -167,7 +167,7 @@ class Device:
         ctypes.memmove(int(to), int(source), int(nbytes))
 
     def _by_block(self, work):
-        """Done by one thread; as on a GPU nobody meets."""
+        """Done by one thread; as on a GPU, threads do not meet."""
         if self._here.thread == 0:
             work()
         return 1

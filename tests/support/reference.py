@@ -26,7 +26,7 @@ def dtype_of(datatype: Datatype) -> np.dtype:
 
 
 def labels(rank: int, count: int, call: int = 0) -> np.ndarray:
-    """Elements to move, of int64: each says its rank, its call and its place."""
+    """Elements to move, of int64: each contains its rank, its call and its place."""
     return (np.int64(rank + 1) << 48) + (np.int64(call) << 32) + np.arange(count, dtype=np.int64)
 
 
@@ -134,7 +134,8 @@ def difference(values: np.ndarray, expected: np.ndarray) -> str:
         return ""
     first = bad[0]
     got, wanted = values.reshape(-1)[first], expected.reshape(-1)[first]
-    return f"{bad.size} of {values.size} elements are wrong, first element {first}: {told(got)} is not {told(wanted)}"
+    count = f"{bad.size} of {values.size} elements are wrong"
+    return f"{count}, first element {first}: {in_words(got)} is not {in_words(wanted)}"
 
 
 def _is_nan(values: np.ndarray) -> np.ndarray:
@@ -144,14 +145,14 @@ def _is_nan(values: np.ndarray) -> np.ndarray:
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
-    """Rows of one element's bytes; those of pairs without the padding, which nobody promises."""
+    """Rows of one element's bytes; those of pairs without the padding, whose bytes are not defined."""
     if values.dtype.names:
         return np.concatenate([_bytes(np.ascontiguousarray(values[name])) for name in values.dtype.names], axis=1)
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize)
 
 
-def told(value: Any) -> str:
-    """A value in words: what a label says, and whether it was never written."""
+def in_words(value: Any) -> str:
+    """A value as text: the parts of a label, or that it was never written."""
     if np.asarray(value).tobytes() == bytes([POISON]) * value.dtype.itemsize:
         return "poison (never written)"
     if value.dtype == np.int64 and value >> 48 in range(1, 17):

@@ -14,7 +14,7 @@ LAYOUTS = ("packed", "slots", "sender", "placed")
 
 @dataclass
 class Routing:
-    """One call, as all ranks know it."""
+    """One call, as all ranks have drawn it."""
 
     number: int
     layout: str

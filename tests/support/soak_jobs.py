@@ -119,7 +119,7 @@ class Shuffled(Job):
         return self.shuffle.dispatch_end()
 
     def repeat(self, comm: MPI.Intracomm) -> None:
-        """Nothing: all ranks know what must come."""
+        """Nothing: all ranks compute the expected results themselves."""
 
 
 class Maker:

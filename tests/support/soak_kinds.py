@@ -60,7 +60,7 @@ def reduce_scatter(m: Maker) -> Job:
     counts = m.counts()[0].tolist()
     if m.in_place:
         whole = m.both(sum(counts))
-        mine = Pair(*(each[: counts[m.rank]] for each in whole))  # MPI says nothing of the rest
+        mine = Pair(*(each[: counts[m.rank]] for each in whole))  # MPI leaves the rest undefined
         return call("Reduce_scatter", (MPI.IN_PLACE, whole, counts, m.op), [mine])
     recv = m.room(counts[m.rank])
     return call("Reduce_scatter", (m.sent(sum(counts)), recv, counts, m.op), [recv])

@@ -43,7 +43,7 @@ class Case:
         )
 
     def draw(self, counts=None, experts=None):
-        """Tokens that say whose they are, and choices; `experts(shape)` makes choices."""
+        """Draw tokens, weights, results and choices of all ranks; `experts(shape)` makes the choices."""
         size, random = self.comm.size, self.random
         counts = random.integers(0, self.tokens + 1, size) if counts is None else counts
         choose = experts or (lambda shape: random.integers(-1, self.experts, shape))

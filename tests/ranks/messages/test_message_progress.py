@@ -14,7 +14,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import Request
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
-from support.labelled_messages import LARGE, acquaint, told
+from support.labelled_messages import LARGE, data_of, map_peers
 from support.reference import comparing
 from support.window_memory import COUNT
 
@@ -30,7 +30,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def acquainted(comm):
     """Data stays on the device, and what mpi4py does at its first reduction is done: it holds the interpreter."""
-    acquaint(comm)
+    map_peers(comm)
     comm.allreduce(0)
 
 
@@ -150,10 +150,10 @@ def receives(comm):
 @pytest.mark.parametrize("way", list(WAYS))
 def test_elsewhere(comm, way, method, count):
     recv = Output(count, "i8")
-    status = exchange(comm, way, method, put(told(comm.rank, 1, 0, count)), recv.array)
+    status = exchange(comm, way, method, put(data_of(comm.rank, 1, 0, count)), recv.array)
     with comparing() as compare:
         if receives(comm):
-            compare(recv, told(partner(comm), 1, 0, count), way)
+            compare(recv, data_of(partner(comm), 1, 0, count), way)
             assert (status.source, status.tag, status.Get_count(INT64)) == (partner(comm), 1, count)
 
 
@@ -179,11 +179,11 @@ def test_columns(comm, way, blocking):
 def test_out_of_a_window(comm, way):
     """The window is made when the receive is open, as in a message that is sent at once after that."""
     recv, own, odd = Output(LONG, "i8"), comm.Dup(), is_odd(comm)
-    acquaint(own)
+    map_peers(own)
     own.Alloc(1)
     request = None if odd else own.Irecv(recv.array, partner(comm), 1)
     window = own.Alloc(LONG, "i8")
-    window[...] = put(told(comm.rank, 1, 0, LONG))
+    window[...] = put(data_of(comm.rank, 1, 0, LONG))
     sent = own.Isend(window, partner(comm), 1) if partner(comm) == comm.rank and not odd else None
     if odd:
         own.Send(window, partner(comm), 1)
@@ -192,7 +192,7 @@ def test_out_of_a_window(comm, way):
     if request is not None:
         request.Wait()
         with comparing() as compare:
-            compare(recv, told(partner(comm), 1, 0, LONG), way)
+            compare(recv, data_of(partner(comm), 1, 0, LONG), way)
     if sent is not None:
         sent.Wait()
     MPI.Comm.Barrier(comm)
@@ -206,7 +206,7 @@ def test_several_from_several(comm, way, wildcards):
     counts, last = [LARGE, SHORT, LONG, 0, LARGE], comm.size - 1
     if comm.rank < last:
         for tag, count in enumerate(counts):
-            comm.Send(put(told(comm.rank, tag, 0, count)), last, tag)
+            comm.Send(put(data_of(comm.rank, tag, 0, count)), last, tag)
         comm.synchronize()
         WAYS[way](comm)
         return
@@ -228,7 +228,7 @@ def test_several_from_several(comm, way, wildcards):
         assert came == keys
     for recv, (source, tag) in zip(recvs, came, strict=True):
         values, count = recv.read(), counts[tag]
-        assert values[:count].tobytes() == told(source, tag, 0, count).tobytes(), (source, tag)
+        assert values[:count].tobytes() == data_of(source, tag, 0, count).tobytes(), (source, tag)
         assert (values[count:].view("u1") == 0xA5).all()
         assert not recv.damage()
 
@@ -241,26 +241,26 @@ def test_too_long(comm):
             untouched = recv.read()
             if receives(comm):
                 with pytest.raises(MPI.Exception, match="the buffer has room for") as raised:
-                    exchange(comm, way, "Send", put(told(comm.rank, 1, 0, LARGE)), recv.array)
+                    exchange(comm, way, "Send", put(data_of(comm.rank, 1, 0, LARGE)), recv.array)
                 assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
                 compare(recv, untouched, "too short")
             else:
-                exchange(comm, way, "Send", put(told(comm.rank, 1, 0, LARGE)), None)
+                exchange(comm, way, "Send", put(data_of(comm.rank, 1, 0, LARGE)), None)
             recv = Output(LARGE, "i8")
-            exchange(comm, way, "Send", put(told(comm.rank, 1, 1, LARGE)), recv.array)
+            exchange(comm, way, "Send", put(data_of(comm.rank, 1, 1, LARGE)), recv.array)
             if receives(comm):
-                compare(recv, told(partner(comm), 1, 1, LARGE), "the next")
+                compare(recv, data_of(partner(comm), 1, 1, LARGE), "the next")
 
 
 @pytest.mark.parametrize("count", [SHORT, LONG])
 def test_host_array_is_sent(comm, count):
     """A message of mpi4py's for a device array."""
     recv = Output(count, "i8")
-    sent = bytearray(told(comm.rank, 1, 0, count).tobytes())
+    sent = bytearray(data_of(comm.rank, 1, 0, count).tobytes())
     exchange(comm, "host barrier", "Send", sent, recv.array)
     with comparing() as compare:
         if receives(comm):
-            compare(recv, told(partner(comm), 1, 0, count), "from the host")
+            compare(recv, data_of(partner(comm), 1, 0, count), "from the host")
 
 
 def test_freed_meanwhile(comm):
@@ -268,15 +268,15 @@ def test_freed_meanwhile(comm):
     own, recv = comm.Dup(), Output(LONG, "i8")
     request = own.Irecv(recv.array, partner(comm), 1) if receives(comm) else None
     if is_odd(comm):
-        own.Send(put(told(comm.rank, 1, 0, LONG)), partner(comm), 1)
+        own.Send(put(data_of(comm.rank, 1, 0, LONG)), partner(comm), 1)
         own.synchronize()
     elif partner(comm) == comm.rank:
-        own.Isend(put(told(comm.rank, 1, 0, LONG)), comm.rank, 1)
+        own.Isend(put(data_of(comm.rank, 1, 0, LONG)), comm.rank, 1)
     own.Free()
     if request is not None:
         request.Wait()
         with comparing() as compare:
-            compare(recv, told(partner(comm), 1, 0, LONG), "of a communicator that is gone")
+            compare(recv, data_of(partner(comm), 1, 0, LONG), "of a communicator that is gone")
 
 
 def test_others_wait_meanwhile(comm):
@@ -287,15 +287,15 @@ def test_others_wait_meanwhile(comm):
         for index in range(60):
             count = (SHORT, LARGE)[index % 2]
             own = Output(count, "i8")
-            comm.Sendrecv(put(told(comm.rank, 2, index, count)), other, 2, own.array, other, 2)
-            compare(own, told(other, 2, index, count), f"message {index}")
+            comm.Sendrecv(put(data_of(comm.rank, 2, index, count)), other, 2, own.array, other, 2)
+            compare(own, data_of(other, 2, index, count), f"message {index}")
             if index % 20 == 0:
                 time.sleep(0.01)
                 MPI.Comm.Barrier(comm)
-        sent = comm.Isend(put(told(comm.rank, 7, 0, LONG)), other, 7)
+        sent = comm.Isend(put(data_of(comm.rank, 7, 0, LONG)), other, 7)
         MPI.Comm.Barrier(comm)
         Request.Waitall([sent, request])
-        compare(recv, told(other, 7, 0, LONG), "the long one")
+        compare(recv, data_of(other, 7, 0, LONG), "the long one")
 
 
 @pytest.mark.timeout(200)
@@ -309,7 +309,7 @@ def test_storm(comm):
             recvs = [Output(int(count), "i8") for count in counts[:, comm.rank]]
             receiving = [comm.Irecv(recv.array, source, index) for source, recv in enumerate(recvs)]
             sending = [
-                comm.Isend(put(told(comm.rank, index, 0, int(count))), dest, index)
+                comm.Isend(put(data_of(comm.rank, index, 0, int(count))), dest, index)
                 for dest, count in enumerate(counts[comm.rank])
             ]
             for way in shared.choice(ways, 2):
@@ -320,7 +320,7 @@ def test_storm(comm):
             for i in own.permutation(len(requests)):
                 requests[i].Wait()
             for source, recv in enumerate(recvs):
-                compare(recv, told(source, index, 0, recv.array.size), f"round {index}, from {source}")
+                compare(recv, data_of(source, index, 0, recv.array.size), f"round {index}, from {source}")
 
 
 @gpu_only
@@ -329,8 +329,8 @@ def test_a_message_behind_a_collective(comm, look):
     """Its envelope is here before its data can be, which comes after a collective that needs this rank, too."""
     pair = comm.Split(comm.rank // 2)
     other, recv, small = 1 - pair.rank, Output(LONG, "i8"), Output(SHORT, "i8")
-    x, y, sent = xp.ones(4, "f4"), xp.zeros(4, "f4"), put(told(pair.rank, 1, 0, LONG))
-    acquaint(pair)
+    x, y, sent = xp.ones(4, "f4"), xp.zeros(4, "f4"), put(data_of(pair.rank, 1, 0, LONG))
+    map_peers(pair)
     pair.Allreduce(x, y)
     y[...] = 0
     synchronize()
@@ -358,9 +358,9 @@ def test_a_message_behind_a_collective(comm, look):
         pair.Allreduce(x, y)
     with comparing() as compare:
         if pair.rank == 0 and pair.size == 2:
-            compare(recv, told(other, 1, 0, LONG), look)
+            compare(recv, data_of(other, 1, 0, LONG), look)
             if look != "Test":
-                compare(small, told(0, 1, 0, LONG)[:SHORT], f"{look} with itself")
+                compare(small, data_of(0, 1, 0, LONG)[:SHORT], f"{look} with itself")
     assert get(y).tolist() == [pair.size] * 4
     pair.Free()
 
@@ -380,9 +380,9 @@ def test_streams(comm, capturing):
             if receives(comm):
                 requests.append(comm.Irecv(recv.array, other, index))
             if is_odd(comm):
-                comm.Send(put(told(comm.rank, index, 0, LONG)), other, index)
+                comm.Send(put(data_of(comm.rank, index, 0, LONG)), other, index)
             elif other == comm.rank:
-                requests.append(comm.Isend(put(told(comm.rank, index, 0, LONG)), other, index))
+                requests.append(comm.Isend(put(data_of(comm.rank, index, 0, LONG)), other, index))
     if is_odd(comm):
         comm.synchronize()
     with streams[0]:
@@ -400,4 +400,4 @@ def test_streams(comm, capturing):
         copies = [recv.array.copy() for recv in recvs]
     with comparing() as compare:
         for index, copy in enumerate(copies if receives(comm) else []):
-            compare(copy, told(other, index, 0, LONG), f"stream {index}")
+            compare(copy, data_of(other, index, 0, LONG), f"stream {index}")

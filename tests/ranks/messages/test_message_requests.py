@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from pyncclx import NotSupported, Request
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
-from support.labelled_messages import EAGER, LARGE, acquaint, neighbours, told
+from support.labelled_messages import EAGER, LARGE, data_of, map_peers, neighbours
 from support.reference import comparing
 
 
@@ -20,7 +20,7 @@ def test_mixed_requests(comm, way, count):
     host_sent, host_received = bytearray(b"%3d" % comm.rank), bytearray(3)
     recv, status = Output(count, "i8"), [MPI.Status() for _ in range(5)]
     requests = [
-        comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1),
+        comm.Isend(put(data_of(comm.rank, 1, 0, count)), right, 1),
         comm.Irecv(recv.array, left, 1),
         comm.Isend(host_sent, right, 2),
         comm.Irecv(host_received, left, 2),
@@ -51,7 +51,7 @@ def test_mixed_requests(comm, way, count):
             os.sched_yield()
     assert not any(requests)
     with comparing() as compare:
-        compare(recv, told(left, 1, 0, count), way)
+        compare(recv, data_of(left, 1, 0, count), way)
     assert int(host_received) == left
 
 
@@ -59,25 +59,25 @@ def test_mixed_requests(comm, way, count):
 def test_window_that_is_younger_than_the_receive(comm):
     """What comes may lie in memory that ranks have mapped since the receive was posted."""
     dup, recv, odd = comm.Dup(), Output(LARGE, "i8"), comm.rank % 2
-    acquaint(dup)
+    map_peers(dup)
     received = dup.Irecv(recv.array, comm.rank - 1, 1) if odd else MPI.REQUEST_NULL
     window = dup.Alloc(LARGE, "i8")
-    window[...] = put(told(comm.rank, 1, 0, LARGE))
+    window[...] = put(data_of(comm.rank, 1, 0, LARGE))
     sent = dup.Isend(window, comm.rank + 1, 1) if not odd and comm.rank + 1 < comm.size else MPI.REQUEST_NULL
     Request.Waitall([received, sent])
     with comparing() as compare:
-        compare(recv, told(comm.rank - 1, 1, 0, LARGE) if odd else recv.read(), "out of the window")
+        compare(recv, data_of(comm.rank - 1, 1, 0, LARGE) if odd else recv.read(), "out of the window")
     dup.Free()
 
 
 @pytest.mark.ranks(2)
 def test_test_waits_for_nobody(comm):
     """Test is false while the receiver has not come, and blocks no stream."""
-    acquaint(comm)
+    map_peers(comm)
     dest = comm.size - 1
     recv = Output(LARGE, "i8")
     if comm.rank == 0:
-        send = put(told(0, 1, 0, LARGE))
+        send = put(data_of(0, 1, 0, LARGE))
         request = comm.Isend(send, dest, 1)
         assert not request.Test()
         assert not request.Get_status()
@@ -86,7 +86,7 @@ def test_test_waits_for_nobody(comm):
     if comm.rank == dest:
         comm.Recv(recv.array, 0, 1)
         with comparing() as compare:
-            compare(recv, told(0, 1, 0, LARGE), "recv")
+            compare(recv, data_of(0, 1, 0, LARGE), "recv")
         comm.synchronize()
     if comm.rank == 0:
         while not request.Test():
@@ -101,28 +101,28 @@ def test_what_requests_refuse(comm):
         request.Cancel()
     with pytest.raises(NotSupported, match="Free"):
         request.Free()
-    comm.Send(put(told(comm.rank, 9, 0, 4)), comm.rank, 9)
+    comm.Send(put(data_of(comm.rank, 9, 0, 4)), comm.rank, 9)
     request.wait()
-    assert get(array).tolist() == told(comm.rank, 9, 0, 4).tolist()
+    assert get(array).tolist() == data_of(comm.rank, 9, 0, 4).tolist()
 
 
 @pytest.mark.parametrize("count", [9, LARGE])
 @pytest.mark.parametrize("blocking", ["stream", "host"])
 def test_free_before_waiting(comm, count, blocking):
     """Messages outlive their communicator, and others made since are none of their business."""
-    acquaint(comm)
+    map_peers(comm)
     right, left = neighbours(comm)
     with comparing() as compare:
         for index in range(3):
             own, recv = comm.Dup(), Output(count, "i8")
             own.blocking = blocking
-            requests = [own.Irecv(recv.array, left, 1), own.Isend(put(told(comm.rank, 1, index, count)), right, 1)]
+            requests = [own.Irecv(recv.array, left, 1), own.Isend(put(data_of(comm.rank, 1, index, count)), right, 1)]
             own.Free()
             other = comm.Dup()
-            other.Sendrecv(put(told(comm.rank, 2, index, 1)), right, 2, xp.zeros(1, "i8"), left, 2)
+            other.Sendrecv(put(data_of(comm.rank, 2, index, 1)), right, 2, xp.zeros(1, "i8"), left, 2)
             Request.Waitall(requests)
             other.Free()
-            compare(recv, told(left, 1, index, count), f"message {index}")
+            compare(recv, data_of(left, 1, index, count), f"message {index}")
 
 
 @gpu_only
@@ -140,18 +140,18 @@ def test_streams(comm):
                     send = xp.zeros(count, "i8")
                     for _ in range(50):  # slow, on a stream of its own
                         send += 1
-                    send += put(told(comm.rank, index, 0, count)) - 50
+                    send += put(data_of(comm.rank, index, 0, count)) - 50
                     requests += [comm.Irecv(recvs[index], left, index), comm.Isend(send, right, index)]
             with streams[0]:
                 Request.Waitall(requests)
                 copies = [recv.copy() for recv in recvs]
             for index, copy in enumerate(copies):
-                compare(copy, told(left, index, 0, count), f"stream {index}, {count} elements")
+                compare(copy, data_of(left, index, 0, count), f"stream {index}, {count} elements")
 
 
 @gpu_only
 def test_capture_is_refused(comm):
-    acquaint(comm)
+    map_peers(comm)
     stream, array = xp.cuda.Stream(non_blocking=True), xp.zeros(4)
     with stream:
         stream.begin_capture()

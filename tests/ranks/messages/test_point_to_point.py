@@ -14,7 +14,7 @@ from pyncclx.messages import bounce, headers
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
-from support.labelled_messages import EAGER, LARGE, acquaint, introduce, neighbours, told
+from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if, neighbours
 from support.reference import comparing
 
 SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
@@ -27,15 +27,15 @@ def test_ring(comm, count):
     with comparing() as compare:
         for index, (here, there) in enumerate([(0, 0), (0, 0), (1, 0), (0, 3), (1, 1)]):
             recv, status = Output(count, "i8", there), MPI.Status()
-            comm.Sendrecv(put(told(comm.rank, 5, index, count), here), right, 5, recv.array, left, 5, status)
-            compare(recv, told(left, 5, index, count), f"call {index}")
+            comm.Sendrecv(put(data_of(comm.rank, 5, index, count), here), right, 5, recv.array, left, 5, status)
+            compare(recv, data_of(left, 5, index, count), f"call {index}")
             assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 5, count)
             assert status.Get_error() == MPI.SUCCESS
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3, 4, 8, 15])
 def test_bytes_of_any_alignment(comm, offset):
-    acquaint(comm)
+    map_peers(comm)
     right, left = neighbours(comm)
     with comparing() as compare:
         for count in (1, 15, 16, 17, 999, bounce.SLOT_NBYTES + offset):
@@ -49,11 +49,11 @@ def test_bytes_of_any_alignment(comm, offset):
 @pytest.mark.parametrize("count", [0, 10, EAGER, LARGE])
 def test_every_send(comm, name, count):
     """Rank 0 sends to each; afterwards it writes to the buffer, which is its own again."""
-    acquaint(comm)
+    map_peers(comm)
     if comm.rank == 0:
         for dest in range(1, comm.size):
             for index in range(3):
-                send = put(told(0, 7, index, count))
+                send = put(data_of(0, 7, index, count))
                 request = getattr(comm, name)(send, dest, 7)
                 if request is not None:
                     request.Wait()
@@ -62,18 +62,18 @@ def test_every_send(comm, name, count):
         for index in range(3 if comm.rank else 0):
             recv = Output(count, "i8")
             comm.Recv(recv.array, 0, 7)
-            compare(recv, told(0, 7, index, count), f"message {index}")
+            compare(recv, data_of(0, 7, index, count), f"message {index}")
 
 
 @pytest.mark.parametrize("count", SIZES)
 def test_self(comm, count):
     """A rank is its own peer."""
     recv = Output(count, "i8")
-    request = comm.Isend(put(told(comm.rank, 2, 0, count)), comm.rank, 2)
+    request = comm.Isend(put(data_of(comm.rank, 2, 0, count)), comm.rank, 2)
     comm.Recv(recv.array, comm.rank, 2)
     request.Wait()
     with comparing() as compare:
-        compare(recv, told(comm.rank, 2, 0, count), "to myself")
+        compare(recv, data_of(comm.rank, 2, 0, count), "to myself")
 
 
 def test_nobody(comm):
@@ -97,15 +97,16 @@ def test_ring_without_waiting(comm, count):
     """The same by requests, several at once; one buffer is overwritten by what arrives."""
     right, left = neighbours(comm)
     recvs, status = [Output(count, "i8", offset) for offset in (0, 1, 0)], [MPI.Status() for _ in range(3)]
-    recvs[2].fill(told(comm.rank, 2, 0, count))
+    recvs[2].fill(data_of(comm.rank, 2, 0, count))
     requests = [
-        comm.Isendrecv(put(told(comm.rank, tag, 0, count)), right, tag, recvs[tag].array, left, tag) for tag in (0, 1)
+        comm.Isendrecv(put(data_of(comm.rank, tag, 0, count)), right, tag, recvs[tag].array, left, tag)
+        for tag in (0, 1)
     ]
     requests.append(comm.Isendrecv_replace(recvs[2].array, right, 2, left, 2))
     Request.Waitall(requests, status)
     with comparing() as compare:
         for tag in range(3):
-            compare(recvs[tag], told(left, tag, 0, count), f"tag {tag}")
+            compare(recvs[tag], data_of(left, tag, 0, count), f"tag {tag}")
             assert (status[tag].source, status[tag].tag, status[tag].Get_count(MPI.INT64_T)) == (left, tag, count)
 
 
@@ -114,7 +115,7 @@ def test_ring_without_waiting(comm, count):
 def test_one_on_the_host(comm, name, here):
     """All send of the device and receive on the host, or the other way round."""
     right, left = neighbours(comm)
-    send, back, status = told(comm.rank, 6, 0, 90), Output(90, "i8"), MPI.Status()
+    send, back, status = data_of(comm.rank, 6, 0, 90), Output(90, "i8"), MPI.Status()
     there = bytearray(8 * 90 + 400)
     sends, recvs = (put(send), there) if here == "device" else (send.tobytes(), back.array)
     request = getattr(comm, name)(sends, right, 6, recvs, left, 6, *([status] if name == "Sendrecv" else []))
@@ -122,7 +123,7 @@ def test_one_on_the_host(comm, name, here):
         assert request.Wait(status)
     assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 6, 90)
     got = np.frombuffer(there[: 8 * 90], "i8") if here == "device" else get(back.array)
-    assert got.tolist() == told(left, 6, 0, 90).tolist()
+    assert got.tolist() == data_of(left, 6, 0, 90).tolist()
     assert here == "device" or not back.damage()
 
 
@@ -130,12 +131,12 @@ def test_one_on_the_host(comm, name, here):
 def test_replace(comm, count):
     """What is sent is what was there, though everybody's buffer is overwritten at the same time."""
     right, left = neighbours(comm)
-    buffer = Output(count, "i8").fill(told(comm.rank, 3, 0, count))
+    buffer = Output(count, "i8").fill(data_of(comm.rank, 3, 0, count))
     with comparing() as compare:
         for index in range(1, 4):
             status = MPI.Status()
             comm.Sendrecv_replace(buffer.array, right, 3, left, 3, status)
-            compare(buffer, told((comm.rank - index) % comm.size, 3, 0, count), f"after {index} steps")
+            compare(buffer, data_of((comm.rank - index) % comm.size, 3, 0, count), f"after {index} steps")
             assert (status.source, status.Get_count(MPI.INT64_T)) == (left, count)
 
 
@@ -143,14 +144,14 @@ def test_replace(comm, count):
 def test_parts_of_arrays(comm):
     """Counts, displacements and datatypes of buffer specs; Fortran order."""
     right, left = neighbours(comm)
-    values, recv = told(comm.rank, 4, 0, 100), Output(100, "i8")
+    values, recv = data_of(comm.rank, 4, 0, 100), Output(100, "i8")
     comm.Sendrecv([put(values), (20, 30), MPI.INT64_T], right, 0, [recv.array, 20, 50, MPI.INT64_T], left, 0)
-    matrix = np.asfortranarray(told(comm.rank, 4, 1, 12).reshape(3, 4))
+    matrix = np.asfortranarray(data_of(comm.rank, 4, 1, 12).reshape(3, 4))
     got = xp.zeros((3, 4), "i8", order="F")
     comm.Sendrecv(xp.asarray(matrix, order="F"), right, 0, got, left, 0)
-    assert get(recv.array)[50:70].tolist() == told(left, 4, 0, 100)[30:50].tolist()
+    assert get(recv.array)[50:70].tolist() == data_of(left, 4, 0, 100)[30:50].tolist()
     assert not recv.damage()
-    assert get(got).tolist() == told(left, 4, 1, 12).reshape(3, 4).tolist()
+    assert get(got).tolist() == data_of(left, 4, 1, 12).reshape(3, 4).tolist()
 
 
 def test_a_short_message_in_a_long_buffer(comm):
@@ -165,7 +166,7 @@ def test_a_short_message_in_a_long_buffer(comm):
 
 @gpu_only
 def test_a_message_of_more_than_2_gib(comm):
-    acquaint(comm)
+    map_peers(comm)
     right, left = neighbours(comm)
     send = xp.arange((1 << 28) + 3, dtype="i8") + (comm.rank << 40)
     recv, status = xp.empty_like(send), MPI.Status()
@@ -178,16 +179,16 @@ def test_a_message_of_more_than_2_gib(comm):
 @pytest.mark.ranks(2)
 def test_a_window_is_sent_from_where_it_is(comm):
     """Arrays from comm.Alloc, which peers have mapped already."""
-    acquaint(comm)
+    map_peers(comm)
     right, left = neighbours(comm)
     send, recv = comm.Alloc(LARGE, "i8"), Output(LARGE, "i8")
     with comparing() as compare:
         for index in range(3):
-            send[...] = put(told(comm.rank, 6, index, LARGE))
+            send[...] = put(data_of(comm.rank, 6, index, LARGE))
             request = comm.Isend(send[index:], right, 6)
             comm.Recv(recv.array[index:], left, 6)
             request.Wait()
-            compare(recv.array[index:], told(left, 6, index, LARGE)[index:], f"message {index}")
+            compare(recv.array[index:], data_of(left, 6, index, LARGE)[index:], f"message {index}")
             synchronize()
 
 
@@ -196,19 +197,19 @@ def test_a_window_is_sent_from_where_it_is(comm):
 def test_truncation(comm, count, known, monkeypatch):
     """A message that is too long raises at the receiver, is used up, and its sender goes on."""
     own = comm.Dup()
-    introduce(own, known, monkeypatch)
+    map_peers_if(own, known, monkeypatch)
     right, left = neighbours(own)
     recv = Output(count - 1, "i8")
-    request = own.Isend(put(told(own.rank, 1, 0, count)), right, 1)
+    request = own.Isend(put(data_of(own.rank, 1, 0, count)), right, 1)
     with raises_everywhere(own, MPI.Exception, match=f"rank {left} sent .* tag 1") as raised:
         own.Recv(recv.array, left, 1)
     assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     request.Wait()
     assert not recv.damage()
     after = Output(count, "i8")
-    own.Sendrecv(put(told(own.rank, 2, 0, count)), right, 2, after.array, left, 2)
+    own.Sendrecv(put(data_of(own.rank, 2, 0, count)), right, 2, after.array, left, 2)
     with comparing() as compare:
-        compare(after, told(left, 2, 0, count), "what comes after it")
+        compare(after, data_of(left, 2, 0, count), "what comes after it")
     own.Free()
 
 
@@ -229,7 +230,7 @@ def started(request):
 @pytest.mark.parametrize("name", HOST_RECEIVES)
 def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
     """A device array's message is longer, so MPI refuses it; what lies behind the host array stays as it is."""
-    introduce(comm, False, monkeypatch)
+    map_peers_if(comm, False, monkeypatch)
     right, left = neighbours(comm)
     spoilt = []
     for dest, source in ((right, left), (comm.rank, comm.rank)):
@@ -279,11 +280,11 @@ def test_nobody_receives(monkeypatch):
     """The stream of a long send gives up after the timeout; who waited for whom is said, and others do not notice."""
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator()
-    acquaint(comm)
+    map_peers(comm)
     dest = comm.size - 1
     if comm.rank == 0:
         began = time.monotonic()
-        comm.Send(put(told(0, 11, 0, LARGE)), dest, 11)
+        comm.Send(put(data_of(0, 11, 0, LARGE)), dest, 11)
         synchronize()
         assert 0.4 < time.monotonic() - began < 30
         for call in (comm.synchronize, lambda: comm.Send(xp.zeros(1, "i8"), dest), comm.synchronize):
@@ -292,9 +293,9 @@ def test_nobody_receives(monkeypatch):
     MPI.Comm.Barrier(comm)
     right, left = neighbours(other)
     recv = Output(LARGE, "i8")
-    other.Sendrecv(put(told(other.rank, 1, 0, LARGE)), right, 1, recv.array, left, 1)
+    other.Sendrecv(put(data_of(other.rank, 1, 0, LARGE)), right, 1, recv.array, left, 1)
     with comparing() as compare:
-        compare(recv, told(left, 1, 0, LARGE), "another communicator")
+        compare(recv, data_of(left, 1, 0, LARGE), "another communicator")
     other.synchronize()
     if comm.rank == dest:
         MPI.Comm.Recv(comm, bytearray(ENVELOPE_NBYTES), 0, 11)  # nothing is left behind
@@ -307,33 +308,33 @@ def test_nobody_receives(monkeypatch):
 def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     """A host array's receive takes a device array's message, and the other way round."""
     own = comm.Dup()
-    introduce(own, known, monkeypatch)
+    map_peers_if(own, known, monkeypatch)
     right, left = neighbours(own)
     nbytes = count * 8
     recv, received, status = Output(count, "i8"), bytearray(inline_nbytes(nbytes)), MPI.Status()
-    requests = [own.Isend(put(told(own.rank, 1, 0, count)), right, 1)]
+    requests = [own.Isend(put(data_of(own.rank, 1, 0, count)), right, 1)]
     own.Recv(received, left, 1, status)
-    requests.append(own.Isend(bytearray(told(own.rank, 2, 0, count).tobytes()), right, 2))
+    requests.append(own.Isend(bytearray(data_of(own.rank, 2, 0, count).tobytes()), right, 2))
     assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 1, nbytes)
     own.Recv(recv.array, left, 2, status)
     assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 2, count)
     Request.Waitall(requests)
-    assert bytes(received[:nbytes]) == told(left, 1, 0, count).tobytes()
+    assert bytes(received[:nbytes]) == data_of(left, 1, 0, count).tobytes()
     waits = lambda request: request.Wait(status), lambda request: Request.Waitall([request], [status])
     for wait, dtype in itertools.product(waits, ("u1", "c16")):  # in a view: on the host device arrays are the device's
         received = memoryview(np.zeros(inline_nbytes(nbytes) // np.dtype(dtype).itemsize, dtype))
         request = own.Irecv(received, left, 3)
-        sent = own.Isend(put(told(own.rank, 3, 0, count)), right, 3)
+        sent = own.Isend(put(data_of(own.rank, 3, 0, count)), right, 3)
         wait(request)
         sent.Wait()
         assert (status.source, status.Get_count(MPI.BYTE)) == (left, nbytes)
-        assert received.tobytes()[:nbytes] == told(left, 3, 0, count).tobytes()
-    own.Send(put(told(own.rank, 4, 0, 1)), right, 4)
+        assert received.tobytes()[:nbytes] == data_of(left, 3, 0, count).tobytes()
+    own.Send(put(data_of(own.rank, 4, 0, 1)), right, 4)
     with pytest.raises(MPI.Exception, match="device array") as raised:
         own.Recv(bytearray(16), left, 4)
     assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     with comparing() as compare:
-        compare(recv, told(left, 2, 0, count), "a host array's message")
+        compare(recv, data_of(left, 2, 0, count), "a host array's message")
     own.Free()
 
 
@@ -348,7 +349,7 @@ def test_all_receive_on_the_host(comm, first, count):
         received = memoryview(bytearray(inline_nbytes(nbytes)))
         recv, statuses = Output(count, "i8"), [MPI.Status() for _ in range(2)]
         requests = [comm.Irecv(received, left, 1), comm.Irecv(recv.array, left, 2)]
-        sends = [comm.Isend(put(told(comm.rank, tag, call, count)), right, tag) for tag in (1, 2)]
+        sends = [comm.Isend(put(data_of(comm.rank, tag, call, count)), right, tag) for tag in (1, 2)]
         if first == "receive":
             Request.Waitall(requests + sends, statuses)
         else:
@@ -358,9 +359,9 @@ def test_all_receive_on_the_host(comm, first, count):
         assert not any(requests + sends)
         known = [(status.source, status.tag, status.Get_count(MPI.BYTE)) for status in statuses[:2]]
         assert known == [(left, 1, nbytes), (left, 2, nbytes)]
-        assert received[:nbytes] == told(left, 1, call, count).tobytes(), f"rank {comm.rank}, call {call}"
+        assert received[:nbytes] == data_of(left, 1, call, count).tobytes(), f"rank {comm.rank}, call {call}"
         with comparing() as compare:
-            compare(recv, told(left, 2, call, count), f"beside a host array, call {call}")
+            compare(recv, data_of(left, 2, call, count), f"beside a host array, call {call}")
 
 
 @pytest.mark.ranks(2)
@@ -370,13 +371,13 @@ def test_one_of_all_is_too_short(comm):
     alone = comm.size == 1  # Open MPI cuts what a process sends to itself without an error
     recv = Output(LARGE, "i8")
     requests = [comm.Irecv(bytearray(7), left, 1), comm.Irecv(recv.array, left, 2)]
-    requests += [comm.Isend(bytearray(8), right, 1), comm.Isend(put(told(comm.rank, 2, 0, LARGE)), right, 2)]
+    requests += [comm.Isend(bytearray(8), right, 1), comm.Isend(put(data_of(comm.rank, 2, 0, LARGE)), right, 2)]
     with contextlib.suppress(MPI.Exception) if alone else pytest.raises(MPI.Exception) as raised:
         Request.Waitall(requests)
     assert alone or raised.value.Get_error_class() == MPI.ERR_TRUNCATE
     assert not any(requests)
     with comparing() as compare:
-        compare(recv, told(left, 2, 0, LARGE), "beside what was too short")
+        compare(recv, data_of(left, 2, 0, LARGE), "beside what was too short")
 
 
 def test_blocking_on_the_host(comm):
@@ -386,12 +387,12 @@ def test_blocking_on_the_host(comm):
     try:
         for count in (10, LARGE):
             recv = Output(count, "i8")
-            request = comm.Isend(put(told(comm.rank, 1, 0, count)), right, 1)
+            request = comm.Isend(put(data_of(comm.rank, 1, 0, count)), right, 1)
             comm.Recv(recv.array, left, 1)
             if not HOST:
                 assert xp.cuda.get_current_stream().done
             request.Wait()
-            assert recv.read().tobytes() == told(left, 1, 0, count).tobytes()
+            assert recv.read().tobytes() == data_of(left, 1, 0, count).tobytes()
     finally:
         comm.blocking = "stream"
 
@@ -407,9 +408,9 @@ def test_between_two_groups():
         for index, length in enumerate((3, LARGE) if inter.rank < count else ()):
             recv, status = Output(length, "i8"), MPI.Status()
             inter.Sendrecv(
-                put(told(world.rank, 1, index, length)), inter.rank, 1, recv.array, MPI.ANY_SOURCE, 1, status
+                put(data_of(world.rank, 1, index, length)), inter.rank, 1, recv.array, MPI.ANY_SOURCE, 1, status
             )
-            compare(recv, told(world.rank ^ 1, 1, index, length), f"message {index}")
+            compare(recv, data_of(world.rank ^ 1, 1, index, length), f"message {index}")
             assert status.source == inter.rank
     inter.Free()
     group.Free()
