@@ -2,8 +2,8 @@
 
     from pyncclx import MPI
 
-Communicators of this module never refuse a call that MPI allows. What no kernel does is done by MPI on a copy in host
-memory (`comm.staging`); `comm.explain` says which calls those are.
+Communicators of this module never refuse a call that MPI allows. Where there is no kernel, MPI works on a copy in host
+memory (`comm.staging`); `comm.explain` describes how a call would run.
 """
 
 # ruff: noqa: PLC0414

@@ -16,7 +16,7 @@ __all__ = [
 
 
 class NotSupported(RuntimeError):
-    """What was asked for is legal MPI but not possible here; the text says why and what to do instead."""
+    """A call that is legal in MPI but not possible here; the text has the reason and what to do instead."""
 
 
 class DerivedDatatype(NotSupported):
@@ -32,7 +32,7 @@ class CollectiveMismatch(RuntimeError):
 
 
 class MPIError(MPI.Exception):
-    """An `MPI.Exception` that says in a sentence what was wrong.
+    """An `MPI.Exception` whose text is a sentence about what was wrong.
 
     Caught by ``except MPI.Exception``; `Get_error_class` and comparison with a code work as usual.
 
@@ -41,7 +41,7 @@ class MPIError(MPI.Exception):
     code : int
         An MPI error class such as ``MPI.ERR_OP``.
     text : str
-        Operation, argument, what it got and what to do.
+        Operation, argument, its value and what to do.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -60,7 +60,7 @@ class MPIError(MPI.Exception):
 
 
 class PeerTimeout(RuntimeError):
-    """A peer did not arrive in time; the kernel stopped waiting and left what it saw.
+    """A peer did not arrive in time; the kernel stopped waiting and recorded what it had read.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class PeerTimeout(RuntimeError):
     epoch : int
         The operation's number on its communicator; 0 for a device function.
     rank, peer : int
-        Who waited, and for whom; -1: for any rank.
+        The rank that waited, and the one that it waited for; -1: any rank.
     expected, seen : int
         The value of the signal that `rank` waited for, and the last one it read.
     """

@@ -1,4 +1,4 @@
-"""Alltoallv of segments: sendbuf is divided, and lists of numbers on the device say which parts go to which ranks."""
+"""Alltoallv of segments: sendbuf is divided, and lists of numbers on the device assign its parts to ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Segments(NamedTuple):
 
 @lru_cache
 def choose(layout: Layout, name: str) -> Choice:
-    """All channels move the rows; one has told before which."""
+    """All channels move the rows, after a kernel on one block has listed which."""
     why = f"kernel list_{name} tells lengths and destinations, then rows go as chunks"
     return Choice(f"move_{name}", layout.channels, None, why)
 

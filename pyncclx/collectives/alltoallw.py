@@ -1,112 +1,33 @@
-"""Alltoallw: a datatype of its own for each block; and what it shares with the neighbourhood collectives."""
+"""Alltoallw: a datatype of its own for each block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from mpi4py import MPI
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import Buffer, on_host
-from ..derived.calls import Packed, reserve, with_copies
-from ..derived.packing import Part
-from ..derived.typed import Typed, aligned, resolve_each
+from ..arrays.buffers import on_host
+from ..derived.typed import Typed, resolve_each
 from ..launch.call import Call, is_in_place
-from ..launch.choice import Choice
-from ..memory.layout import Layout
-from .alltoallv_exchange import choose as choose_exchange
-from .alltoallv_exchange import fixed_arguments
-from .transports import rounded_up_nbytes
+from .typed_exchange import Side, arrange, choose, exchange
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-__all__ = ["alltoallw", "arrange", "choose", "exchange"]
-
-
-@lru_cache  # the same few sizes come again and again
-def choose(layout: Layout, nbytes: int) -> Choice:
-    """The exchange of Alltoallv."""
-    choice = choose_exchange(layout, nbytes)
-    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel, and unpacked by another")
+__all__ = ["alltoallw", "choose"]
 
 
 def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Alltoallw`."""
     if on_host(sendbuf, recvbuf):
         return None
-    device, ranks = backends.select(), range(comm.size)
-    recv = resolve_each(recvbuf, "Alltoallw: recvbuf", comm.size, writable=True, device=device)
-    received = arrange(recv, zip(ranks, recv.parts, strict=True), comm.size)
+    device, size = backends.select(), comm.size
+    recv = resolve_each(recvbuf, "Alltoallw: recvbuf", size, writable=True, device=device)
     if is_in_place(sendbuf):
-        return exchange(comm, "Alltoallw", None, received)
-    send = resolve_each(sendbuf, "Alltoallw: sendbuf", comm.size, writable=False, device=device)
-    return exchange(comm, "Alltoallw", arrange(send, zip(ranks, send.parts, strict=True), comm.size), received)
+        return exchange(comm, "Alltoallw", None, _by_rank(recv, size))
+    received = _by_rank(recv, size)
+    send = resolve_each(sendbuf, "Alltoallw: sendbuf", size, writable=False, device=device)
+    return exchange(comm, "Alltoallw", _by_rank(send, size), received)
 
 
-class Side(NamedTuple):
-    """What this rank sends to each rank, or receives from it."""
-
-    typed: Typed
-    is_packed: bool  # else each rank's bytes are as they are in the array
-    counts: list[int]  # bytes for each rank,
-    displs: list[int]  # and where they begin: in packed memory or in the array
-
-
-def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
-    """Sort the parts of an argument by rank; those of one rank follow each other in the given order.
-
-    `parts` has the rank of each, which may be MPI.PROC_NULL.
-    """
-    of_rank: list[list[Part]] = [[] for _ in range(size)]
-    for rank, part in parts:
-        if rank != MPI.PROC_NULL and part.nbytes:
-            of_rank[rank].append(part)
-    counts = [sum(part.nbytes for part in own) for own in of_rank]
-    absolute = not typed.buffer.nbytes  # there is no array that the exchange could be in
-    if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
-        return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
-    placed, displs, end = [], [], 0
-    for own in of_rank:
-        end = aligned(end)
-        displs.append(end)
-        for part in own:
-            placed.append(part._replace(start=end))
-            end += part.nbytes
-    return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
-
-
-def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> Call:
-    """The call in which every rank sends to every rank what its `send` says; in place if that is None."""
-    sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
-    packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
-    received = _buffer(recv, packed.get("recvbuf"))
-    sent = received if send is None else _buffer(send, packed.get("sendbuf"))
-    source = recv if send is None else send
-    buffers = sent, received
-    arguments = fixed_arguments(
-        sent,
-        received,
-        send_counts=source.counts,
-        send_displs=source.displs,
-        recv_counts=recv.counts,
-        recv_displs=recv.displs,
-    )
-    call = Call(
-        operation=operation,
-        choose=choose,
-        sized=(rounded_up_nbytes(buffers),),
-        arguments=arguments,
-        buffers=buffers,
-        signature=("blocks",),
-    )
-    read = packed.get("recvbuf" if send is None else "sendbuf")
-    written = packed.get("recvbuf")
-    return with_copies(call, [read] if read else [], [written] if written else [])
-
-
-def _buffer(side: Side, packed: Packed | None) -> Buffer:
-    return side.typed.at(packed.address, side.typed.nbytes) if packed else side.typed.buffer
+def _by_rank(typed: Typed, size: int) -> Side:
+    return arrange(typed, enumerate(typed.parts), size)

@@ -1,4 +1,4 @@
-"""Exscan: the kernels of Scan, told to leave this rank's own contribution out."""
+"""Exscan: the kernels of Scan, which leave this rank's own contribution out."""
 
 from __future__ import annotations
 

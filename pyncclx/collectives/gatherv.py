@@ -1,4 +1,4 @@
-"""Gatherv: blocks of any length, which root alone knows."""
+"""Gatherv: blocks of any length, of which root alone has all counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
-    """The buffers in use, and what the kernel is told."""
+    """The buffers in use, and the kernel's arguments."""
     if comm.rank != root:
         send = resolve_elsewhere(comm, sendbuf, "Gatherv", "sendbuf")
         return (send,), pack_blocks(None, send=send.address, recv=send.address, nbytes=send.nbytes, root=root)

@@ -1,4 +1,4 @@
-"""Reduce_scatter: blocks of any length, which all ranks know."""
+"""Reduce_scatter: blocks of any length, of which all ranks have the counts."""
 
 from __future__ import annotations
 

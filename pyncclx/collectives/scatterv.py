@@ -1,4 +1,4 @@
-"""Scatterv: blocks of any length, which root alone knows."""
+"""Scatterv: blocks of any length, of which root alone has all counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
-    """The buffers in use, and what the kernel is told."""
+    """The buffers in use, and the kernel's arguments."""
     if comm.rank != root:
         recv = resolve_elsewhere(comm, recvbuf, "Scatterv", "recvbuf")
         return (recv,), pack_blocks(None, send=recv.address, recv=recv.address, nbytes=recv.nbytes, root=root)

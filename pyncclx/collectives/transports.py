@@ -1,6 +1,6 @@
 """How data travels: on how many blocks of how many threads a kernel moves it as packets, lines or chunks.
 
-Every rank comes to the same grid from what all ranks know. The number of threads is each rank's own affair.
+The grid must be the same on all ranks, and depends only on what all ranks have. The number of threads may differ.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def as_spans(layout: Layout, kernel: str, nbytes: int, *, both_ways: bool = True
 def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     """Messages that bring their lengths: all channels, for no rank has the lengths of what it receives.
 
-    A rank whose buffers hold at most `nbytes`, which the others need not know, takes as many threads as have something
-    to do: each warp of a block takes its time for what all of them look up first.
+    `nbytes` is the most that this rank's buffers hold; other ranks may have another. It takes as many threads as have
+    something to do, for each warp of a block costs time at the beginning.
     """
     grid = layout.channels
     half = nbytes // 2  # `rounded_up_nbytes` has doubled it, at most

@@ -139,7 +139,7 @@ class BlockCollectives(IntraBase):
             In place the result stands at the beginning of recvbuf; what its other elements are then is undefined.
         recvbuf : array or buffer spec, shape (recvcounts[rank],), same datatype
         recvcounts : sequence of int, on all ranks the same
-            If left out, the ranks tell each other the lengths of their recvbufs, on the host; not in place.
+            If left out, the ranks exchange the lengths of their recvbufs, on the host; not in place.
         op : MPI.Op or pyncclx.AVG
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.

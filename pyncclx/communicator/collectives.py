@@ -166,8 +166,8 @@ class Collectives(IntraBase):
 
         MPI's form takes ``[array, counts]``, ``[array, (counts, displs)]`` and so on, in elements.
 
-        The dynamic form reads counts when the kernel runs, and tells the receivers what they got:
-        ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is meant when counts are device arrays, or
+        The dynamic form reads counts when the kernel runs, and stores the counts of what has come:
+        ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is used when counts are device arrays, or
         `layout` is given (on the host device, where NumPy arrays could be either, give it). Collective: a rank
         with nothing to send takes part all the same.
 
@@ -182,8 +182,8 @@ class Collectives(IntraBase):
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
             the rows of rank s begin at recvbuf[s]. "sender": the same shape, and in recvbuf[s] the rows have the
-            place that they had in the sendbuf of rank s. "placed": displs of recvbuf are an input, and say where
-            each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf,
+            place that they had in the sendbuf of rank s. "placed": displs of recvbuf are an input, the places
+            where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf,
             rows come back to where they were.
         capacity : int, optional
             Use only so many rows of recvbuf, or of each slot.
@@ -192,9 +192,8 @@ class Collectives(IntraBase):
         status : device array, shape (size,), int64, optional
             Output: how many rows of each rank were dropped.
         overflow : {"raise", "drop"}, optional
-            What becomes of rows that do not fit. "raise": the next call on this communicator raises
-            CapacityExceeded. "drop": nothing more. If left out, "drop" for whoever passes `status` and looks after
-            it, else "raise".
+            Rows that do not fit are dropped. "raise": the next call on this communicator raises CapacityExceeded.
+            "drop": no error. Default: "drop" if `status` is given, else "raise".
         segments : (lengths, ids) or (lengths, ids, all_lengths), optional
             sendbuf is divided into segments of `lengths` rows, as many on all ranks, and each goes to any number of
             ranks, or to none: counts[r] segments go to rank r, by their numbers in `ids`, those for rank 0 first. They

@@ -103,7 +103,7 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
         try:
             return native(self, *args, **kwargs)
         except NotSupported:
-            # An argument that only we have asks for a kernel, and no other way will do.
+            # MPI cannot do what an argument asks for that mpi4py does not have.
             if not self.staging or not known.issuperset(kwargs):
                 raise
         return getattr(super(family, self), name)(*args, **kwargs)

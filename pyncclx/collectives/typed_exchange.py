@@ -1,0 +1,96 @@
+"""The exchange of blocks that have datatypes: of Alltoallw, and of the neighbourhood collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpi4py import MPI
+
+from ..arrays.buffers import Buffer
+from ..derived.calls import Packed, reserve, with_copies
+from ..derived.packing import Part
+from ..derived.typed import Typed, aligned
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.layout import Layout
+from .alltoallv_exchange import choose as choose_exchange
+from .alltoallv_exchange import fixed_arguments
+from .transports import rounded_up_nbytes
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase as Intracomm
+
+
+@lru_cache  # the same few sizes come again and again
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """The exchange of Alltoallv."""
+    choice = choose_exchange(layout, nbytes)
+    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel, and unpacked by another")
+
+
+class Side(NamedTuple):
+    """What this rank sends to each rank, or receives from it."""
+
+    typed: Typed
+    is_packed: bool  # else the bytes of each rank follow each other in the array
+    counts: list[int]  # bytes for each rank,
+    displs: list[int]  # and where they begin: in packed memory or in the array
+
+
+def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
+    """Sort the parts of an argument by rank; those of one rank follow each other in the given order.
+
+    `parts` has the rank of each, which may be MPI.PROC_NULL.
+    """
+    of_rank: list[list[Part]] = [[] for _ in range(size)]
+    for rank, part in parts:
+        if rank != MPI.PROC_NULL and part.nbytes:
+            of_rank[rank].append(part)
+    counts = [sum(part.nbytes for part in own) for own in of_rank]
+    absolute = not typed.buffer.nbytes  # the exchange needs an array
+    if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
+        return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
+    placed, displs, end = [], [], 0
+    for own in of_rank:
+        end = aligned(end)
+        displs.append(end)
+        for part in own:
+            placed.append(part._replace(start=end))
+            end += part.nbytes
+    return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
+
+
+def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> Call:
+    """The call of an operation in which every rank sends blocks to every rank; in place if `send` is None."""
+    sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
+    packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
+    received = _buffer(recv, packed.get("recvbuf"))
+    sent = received if send is None else _buffer(send, packed.get("sendbuf"))
+    source = recv if send is None else send
+    buffers = sent, received
+    arguments = fixed_arguments(
+        sent,
+        received,
+        send_counts=source.counts,
+        send_displs=source.displs,
+        recv_counts=recv.counts,
+        recv_displs=recv.displs,
+    )
+    call = Call(
+        operation=operation,
+        choose=choose,
+        sized=(rounded_up_nbytes(buffers),),
+        arguments=arguments,
+        buffers=buffers,
+        signature=("blocks",),
+    )
+    read = packed.get("recvbuf" if send is None else "sendbuf")
+    written = packed.get("recvbuf")
+    return with_copies(call, [read] if read else [], [written] if written else [])
+
+
+def _buffer(side: Side, packed: Packed | None) -> Buffer:
+    return side.typed.at(packed.address, side.typed.nbytes) if packed else side.typed.buffer
