@@ -94,7 +94,7 @@ def _resolve(
             "[recvbuf, (counts, displs)] with int64 device arrays"
         )
     if displs is not None and options.segments is not None:
-        raise ValueError("Alltoallv: sendbuf has displs, and segments begin where their lengths put them; leave displs out")
+        raise ValueError("Alltoallv: sendbuf has displs, but segments follow each other; leave displs out")
     total = None if options.total is None else _integers(options.total, "Alltoallv: total", 1, device)
     status = None if options.status is None else _integers(options.status, "Alltoallv: status", size, device)
     return send, recv, Arrays(counts, displs, recv_counts, recv_displs, total, status)

@@ -183,8 +183,8 @@ class Collectives(IntraBase):
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
             the rows of rank s begin at recvbuf[s]. "sender": the same shape, and in recvbuf[s] the rows have the
             place that they had in the sendbuf of rank s. "placed": displs of recvbuf are an input, the places
-            where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf,
-            rows come back to where they were.
+            where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier
+            sendbuf, rows come back to where they were.
         capacity : int, optional
             Use only so many rows of recvbuf, or of each slot.
         total : device array, shape (1,), int64, optional
