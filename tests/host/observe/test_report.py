@@ -1,6 +1,10 @@
 """What `python -m pyncclx run --report` counts: each operation's calls, bytes, and what they were done by."""
 
+import ast
+import json
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,17 +42,24 @@ for _ in range(5):
     else:
         comm.Recv(y, peer)
 comm.Sendrecv_replace(y, peer, 0, peer, 0)
+comm.Isendrecv(x, peer, 0, y, peer, 0).Wait()
 comm.Sendrecv(host, peer, 0, bytearray(4000), peer, 0)
 if comm.rank:
-    comm.Send(x, peer)
+    for data in (x, x, host, host):
+        comm.Send(data, peer)
 else:
     comm.Mprobe(peer).Recv(y)
+    comm.Mprobe(peer).Irecv(y).Wait()
+    comm.Mprobe(peer).Recv(host)
+    comm.Mprobe(peer).Irecv(host).Wait()
 
 one, other = comm.Allreduce_init(x, y), comm.Bcast_init(x)
 one.Start()
 one.Wait()
 MPI.Prequest.Startall([one, other])
 MPI.Request.Waitall([one, other])
+type(one).Startall([one])
+one.Wait()
 sends = comm.Send_init(host, peer)
 receives = comm.Recv_init(bytearray(4000), peer)
 receives.Start()
@@ -90,12 +101,16 @@ ON_DEVICE: Rows = {
     ("Sendrecv", "staged"): (2, "0.016"),
     ("Sendrecv", "native"): (6, "0.048"),
     ("Sendrecv", "host"): (2, "0.008"),
-    ("Irecv", "native"): (2, "0.016"),
+    ("Irecv", "native"): (3, "0.024"),
+    ("Irecv", "host"): (1, "0.004"),
     ("Isend", "native"): (2, "0.016"),
-    ("Send", "native"): (6, "0.048"),
+    ("Isendrecv", "native"): (2, "0.016"),
+    ("Send", "native"): (7, "0.056"),
+    ("Send", "host"): (2, "0.008"),
     ("Recv", "native"): (6, "0.048"),
+    ("Recv", "host"): (1, "0.004"),
     ("Sendrecv_replace", "native"): (2, "0.016"),
-    ("Allreduce_init", "native"): (4, "0.032"),
+    ("Allreduce_init", "native"): (6, "0.048"),
     ("Bcast_init", "native"): (2, "0.016"),
     ("Send_init", "host"): (4, "0.016"),
     ("Recv_init", "host"): (4, "0.016"),
@@ -141,16 +156,33 @@ ON_COPIES: Rows = {
 }
 
 
-def report(folder: Path, program: str, package: Path = ROOT) -> Rows:
+# Placed before a program: notes each event and the lines of the calls that have led to it.
+NOTES = """
+import atexit, json, sys
+from pyncclx import events
+noted = []
+def noting(operation, how, nbytes, began, original=events.emit, **options):
+    frame, lines = sys._getframe(1), []
+    while frame and len(lines) < 3:
+        lines.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    noted.append((operation, how, nbytes, lines))
+    original(operation, how, nbytes, began, **options)
+events.emit = noting
+atexit.register(lambda: open(f"NOTED{MPI.COMM_WORLD.rank}", "w").write(json.dumps(noted)))
+"""
+EMITTERS = ("emit", "_emit", "emit_starts")
+
+
+def report(folder: Path, program: str) -> Rows:
     """Run a program with --report and read the table."""
     path = folder / "program.py"
     path.write_text(program)
     command = launch.mpiexec(RANKS, "-m", "pyncclx", "run", "--report", str(path))
-    variables = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": f"{package}:{ROOT / 'tests'}"}
+    variables = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    head, _, table = done.stdout.partition("operation")
-    assert head.strip() == ""
+    _, _, table = done.stdout.partition("operation")
     rows: Rows = {}
     for line in table.splitlines()[1:]:
         if ":" not in line:
@@ -161,6 +193,51 @@ def report(folder: Path, program: str, package: Path = ROOT) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize(("program", "expected"), [(DEVICE, ON_DEVICE), (STAGED, ON_COPIES)], ids=["device", "staged"])
+PROGRAMS = pytest.mark.parametrize(
+    ("program", "expected"), [(DEVICE, ON_DEVICE), (STAGED, ON_COPIES)], ids=["device", "staged"]
+)
+
+
+@PROGRAMS
 def test_rows(tmp_path: Path, program: str, expected: Rows) -> None:
     assert report(tmp_path, program) == expected
+
+
+def test_an_event_that_is_not_emitted_is_missed(tmp_path: Path) -> None:
+    planted = "from pyncclx.messages import calls\ncalls.emit = lambda *_: None\n"
+    assert report(tmp_path, planted + DEVICE) != ON_DEVICE
+
+
+def sites() -> Iterator[tuple[str, int]]:
+    """The lines that emit an event, but for those of functions that only help to."""
+    for path in (ROOT / "pyncclx").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        helpers = {node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in EMITTERS}
+        helping = {node for helper in helpers for node in ast.walk(helper)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and node not in helping:
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if name in EMITTERS:
+                    yield str(path), node.lineno
+
+
+def test_each_line_that_emits_makes_a_difference(tmp_path: Path) -> None:
+    """Without the events of any one line the table would not be what is expected."""
+    emitting, idle = set(sites()), set(sites())
+    for program, expected in ((DEVICE, ON_DEVICE), (STAGED, ON_COPIES)):
+        report(tmp_path, program.replace("comm =", NOTES.replace("NOTED", f"{tmp_path}/noted") + "comm =", 1))
+        noted = [event for rank in range(RANKS) for event in json.loads((tmp_path / f"noted{rank}").read_text())]
+        found = {site for *_, lines in noted for site in map(tuple, lines)} & emitting
+        assert rows_of(noted) == expected
+        for site in found:
+            assert rows_of([event for event in noted if list(site) not in event[-1]]) != expected
+        idle -= found
+    assert len(emitting) > 20
+    assert idle == set()
+
+
+def rows_of(noted: list[tuple[str, str, int, list[object]]]) -> Rows:
+    calls: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for operation, how, nbytes, _ in noted:
+        calls[operation, how].append(nbytes)
+    return {key: (len(each), f"{sum(each) / 1e6:.3f}") for key, each in calls.items()}
