@@ -19,7 +19,7 @@ from .requests.persistent import Prequest
 from .requests.request import Request
 from .system.paths import include_path
 from .team.registration import Registration
-from .tokens.memory import Handle, Rows
+from .tokens.rows import Handle, Rows
 from .tokens.shuffle import TokenShuffle
 from .windows.win import Win
 

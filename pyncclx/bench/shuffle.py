@@ -19,8 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..communicator.communicator import Communicator
-from ..tokens.layout import GROUP
-from ..tokens.row_types import FLOAT8, ITEMSIZE, array_type
+from ..tokens.row_types import FLOAT8, GROUP, ITEMSIZE, array_type
 from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 

@@ -29,8 +29,8 @@ class CStruct:
         """Return the bytes of the struct."""
         form = self._form
         values = form.values_of(self)
-        if form.lengths is not None:
-            values = _flattened(values, form.lengths)
+        if form.arrays:
+            values = _flattened(values, form.arrays)
         return form.pack(*values)
 
     @classmethod
@@ -47,7 +47,7 @@ class CStruct:
 class _Form(NamedTuple):
     pack: Callable[..., bytes]
     values_of: Callable[[Any], Sequence[Any]]
-    lengths: list[int] | None  # of the arrays, 0 for other fields; None without arrays
+    arrays: list[tuple[int, int]]  # number and length of each field that is one, the last first
     offsets: dict[str, int]
     nbytes: int
 
@@ -61,14 +61,15 @@ def _form_of(cls: type[CStruct]) -> _Form:
             offsets[name] = struct.calcsize(f"{codes}0{code[-1]}")
             codes += code
         codes += "0Q"
-    lengths = [int(code[:-1] or 0) for code in code_of.values()]
+    arrays = [(number, int(code[:-1])) for number, code in enumerate(code_of.values()) if len(code) > 1]
     whole = struct.Struct(codes)
     values_of = attrgetter(*code_of)
-    return _Form(whole.pack, values_of, lengths if any(lengths) else None, offsets, whole.size)
+    return _Form(whole.pack, values_of, arrays[::-1], offsets, whole.size)
 
 
-def _flattened(values: Sequence[Any], lengths: Sequence[int]) -> list[int]:
-    flat: list[int] = []
-    for value, length in zip(values, lengths, strict=True):
-        flat += [*value, *[0] * (length - len(value))] if length else [value]
+def _flattened(values: Sequence[Any], arrays: list[tuple[int, int]]) -> list[int]:
+    flat = list(values)
+    for number, length in arrays:
+        items = flat[number]
+        flat[number : number + 1] = [*items, *[0] * (length - len(items))]
     return flat

@@ -1,4 +1,4 @@
-"""The calls of a token shuffle: arguments are checked, and become what a kernel is told."""
+"""The calls of a token shuffle: their arguments are checked, and become those of a kernel."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.readers import in_c_order
 from ..operators import row_transform
-from .launch import Launching
-from .layout import COLLECT, COMBINE, DISPATCH
-from .memory import Handle
-from .move import Move
+from .launch import Launching, Move
+from .parameters import CollectArgs, CombineArgs, DispatchArgs
 from .row_types import CXX, array_type
+from .rows import Handle
 
 
 def dispatch_move(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> Move:
-    """A dispatch: of tokens by their choices, or by the handle of an earlier one.
+    """A dispatch: of tokens by their choices, or on the ways of an earlier one.
 
     Raises
     ------
@@ -30,27 +29,32 @@ def dispatch_move(
         raise TypeError("dispatch takes topk_ids (and topk_weights), or else the handle of an earlier dispatch")
     sent = _read(tokens, "dispatch: tokens", (None, shuffle.hidden), (shuffle.dtype,))
     count = sent.shape[0]
-    if count > shuffle.max_tokens:
-        raise ValueError(f"dispatch: {count} tokens, but max_tokens is {shuffle.max_tokens}; send them in parts")
-    if handle is not None:
-        _check_handle(shuffle, "dispatch", handle)
-        if handle.tokens != count:
-            raise ValueError(f"dispatch: {count} tokens, but the handle is of {handle.tokens}; pass its tokens")
+    _check_tokens(shuffle, count, handle)
     ids = weights = None
     if topk_ids is not None:
         ids = _read(topk_ids, "dispatch: topk_ids", (count, shuffle.k), ("int32", "int64"))
     if topk_weights is not None:
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
     applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
-    reuse, handle = handle is not None, handle or shuffle.held().new_handle(count)
-    arguments = DISPATCH.pack(
-        *(sent.address, ids.address if ids else 0, weights.address if weights else 0),
-        *handle.addresses,
-        *(count, ids.datatype.itemsize if ids else 0, reuse),
-        *applied.addresses,
+    written = handle or shuffle.memory().new_handle(count)
+    arguments = DispatchArgs(
+        tokens=sent.address,
+        experts=ids.address if ids else 0,
+        weights=weights.address if weights else 0,
+        **written.addresses,
+        token_count=count,
+        expert_nbytes=ids.datatype.itemsize if ids else 0,
+        reuse=handle is not None,
+        transform=applied.addresses,
     )
-    buffers = tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer)
-    return Move("Dispatch", applied.template, arguments, buffers, (handle.rows, handle), applied.name)
+    return Move(
+        operation="Dispatch",
+        template=applied.template,
+        arguments=arguments,
+        buffers=tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer),
+        result=(written.rows, written),
+        transform=applied.name,
+    )
 
 
 def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
@@ -61,19 +65,32 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
     TypeError, ValueError
     """
     _check_handle(shuffle, "combine", handle)
-    count = handle.tokens
+    shape, ways = (handle.tokens, shuffle.hidden), handle.addresses
     if out is None:
-        out = shuffle.held().xp.empty((count, shuffle.hidden), array_type(shuffle.dtype))
+        out = shuffle.memory().xp.empty(shape, array_type(shuffle.dtype))
     types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
     sent = _read(expert_out, "combine: expert_out", (shuffle.capacity, shuffle.hidden), (shuffle.dtype,))
-    summed = _read(out, "combine: out", (count, shuffle.hidden), types, writable=True)
-    routes, ways, token_counts, *_, weights = handle.addresses
+    summed = _read(out, "combine: out", shape, types, writable=True)
     applied = _applied(shuffle, transform, "combine", summed.datatype.name)
-    arguments = COMBINE.pack(
-        *(sent.address, ways, token_counts, weights, routes, summed.address, count, bool(weighted)),
-        *applied.addresses,
+    arguments = CombineArgs(
+        results=sent.address,
+        ways=ways["ways"],
+        token_counts=ways["token_counts"],
+        row_weights=ways["row_weights"],
+        routes=ways["routes"],
+        out=summed.address,
+        token_count=handle.tokens,
+        weighted=bool(weighted),
+        transform=applied.addresses,
     )
-    return Move("Combine", applied.template, arguments, (sent, *applied.buffers, summed), out, applied.name)
+    return Move(
+        operation="Combine",
+        template=applied.template,
+        arguments=arguments,
+        buffers=(sent, *applied.buffers, summed),
+        result=out,
+        transform=applied.name,
+    )
 
 
 def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> Move:
@@ -84,19 +101,34 @@ def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> M
     TypeError, ValueError
     """
     _check_handle(shuffle, "collect", handle)
-    count = handle.tokens
+    shape, ways = (handle.tokens, shuffle.k), handle.addresses
     if out is None:
-        out = shuffle.held().xp.empty((count, shuffle.k), "f4")
+        out = shuffle.memory().xp.empty(shape, "f4")
     sent = _read(values, "collect: values", (shuffle.capacity,), ("float32",))
-    collected = _read(out, "collect: out", (count, shuffle.k), ("float32",), writable=True)
-    routes, ways, token_counts, *_ = handle.addresses
-    arguments = COLLECT.pack(sent.address, ways, token_counts, routes, collected.address, count)
-    return Move("Collect", (), arguments, (sent, collected), out)
+    collected = _read(out, "collect: out", shape, ("float32",), writable=True)
+    arguments = CollectArgs(
+        row_values=sent.address,
+        ways=ways["ways"],
+        token_counts=ways["token_counts"],
+        routes=ways["routes"],
+        out=collected.address,
+        token_count=handle.tokens,
+    )
+    return Move(operation="Collect", arguments=arguments, buffers=(sent, collected), result=out)
+
+
+def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None:
+    if count > shuffle.max_tokens:
+        raise ValueError(f"dispatch: {count} tokens, but max_tokens is {shuffle.max_tokens}; send them in parts")
+    if handle is not None:
+        _check_handle(shuffle, "dispatch", handle)
+        if handle.tokens != count:
+            raise ValueError(f"dispatch: {count} tokens, but the handle is of {handle.tokens}; pass its tokens")
 
 
 def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
-    """Its places may be outside of the memory of a shuffle with other settings."""
-    if handle.routing != shuffle.held().routing:
+    """Refuse a handle of other settings: its rows may be outside of this shuffle's memory."""
+    if handle.routing != shuffle.memory().routing:
         raise ValueError(
             f"{operation}: the handle is of a shuffle with another capacity, k, max_tokens, layout or placement; pass "
             "one that a dispatch of this shuffle has returned"
@@ -104,7 +136,7 @@ def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
 
 
 def _applied(shuffle: Launching, transform: Any, operation: str, result: str) -> row_transform.Applied:
-    """A transform of elements of the shuffle's dtype, in a kernel that makes `result` of them; or none."""
+    """A transform of elements of the shuffle's dtype, in a kernel whose results have the type `result`; or none."""
     names = CXX[shuffle.dtype], CXX[result]
     if transform is None:
         return _untransformed(names)

@@ -1,33 +1,46 @@
-"""Launching a token shuffle's kernels, each at once or in two halves, on memory that comes with the first of them."""
+"""Launching a token shuffle's kernels, each at once or in two halves, on memory that is allocated for the first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mpi4py import MPI
 
 from .. import events
+from ..arrays.buffers import Buffer
 from ..launch import kernels
 from ..launch.run import compare
 from ..team.state import state_of
 from ..team.streams import stream_for
-from .layout import PHASES, RECEIVE, SEND
 from .memory import Memory
-from .move import Move
+from .parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
 from .settings import Settings
 
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
 _Self = TypeVar("_Self", bound="Launching")
 
 
+@dataclass(slots=True, kw_only=True)
+class Move:
+    """One dispatch, combine or collect, ready to be launched."""
+
+    operation: str
+    template: tuple[str, ...] = ()  # of the kernel
+    arguments: DispatchArgs | CombineArgs | CollectArgs
+    buffers: tuple[Buffer, ...]
+    result: Any  # what the caller gets
+    transform: str = ""  # its name
+
+
 class Launching(Settings):
-    """The part of a token shuffle that launches: it has the memory, and knows what has begun."""
+    """The part of a token shuffle that launches: with its memory, and the move that has begun."""
 
     _memory: Memory | None = None
     _begun: Move | None = None
     _closed = False
 
-    def held(self) -> Memory:
+    def memory(self) -> Memory:
         """The memory, allocated at the first use. Collective then."""
         if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
@@ -35,7 +48,7 @@ class Launching(Settings):
             self._memory = Memory(self)
         return self._memory
 
-    def _whole(self, move: Move) -> Any:
+    def _run(self, move: Move) -> Any:
         self._launch(move, SEND | RECEIVE)
         return move.result
 
@@ -51,17 +64,17 @@ class Launching(Settings):
 
     def _launch(self, move: Move, phases: int) -> None:
         began = events.now() if events.listeners else None
-        comm, operation = self.comm, move.operation
-        name, state = operation.lower(), state_of(comm)
+        comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
         if state.checking:
-            compare(comm, operation, (move.template[:2], move.transform, phases))
-        team, memory = comm.team, self.held()
+            compare(comm, move.operation, (move.template[:2], move.transform, phases))
+        team, memory = comm.team, self.memory()
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.template)
         stream = stream_for(team.device, move.buffers)
-        parameters = memory.packed[operation] + move.arguments + PHASES.pack(phases)
+        move.arguments.phases = phases
+        parameters = memory.packed[move.operation] + move.arguments.pack()
         team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
@@ -83,5 +96,5 @@ class Launching(Settings):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:  # it waits for all ranks; those of a rank that raises may never come here
+        if kind is None:  # Free waits for all ranks, and those of a rank that raises may never come here
             self.Free()

@@ -1,4 +1,4 @@
-"""The types that tokens have, there and on their way."""
+"""The types of tokens, and of the rows that they travel as."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 FLOAT8 = "float8_e4m3"
+GROUP = 128  # elements of a row of 8-bit floats with one scale: kGroup of cuda/elements/cast.cuh
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, FLOAT8: 1}
-# Types that tokens of a type can have on their way, and their C++ names.
+# By the type of tokens, the types that their rows can have.
 ROW_TYPES = {
     "float32": ("float32", "float16", "bfloat16", FLOAT8),
     "float16": ("float16", FLOAT8),
@@ -20,7 +21,7 @@ CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "F
 def array_type(name: str) -> Any:
     """NumPy's dtype for a type of tokens or rows; of unsigned integers where NumPy has none.
 
-    That is so of 8-bit floats, whatever ml_dtypes has registered: its float8_e4m3 is another type, with infinities.
+    8-bit floats are always uint8: the float8_e4m3 that ml_dtypes registers is another type, with infinities.
     """
     try:
         return np.dtype("u1" if name == FLOAT8 else name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,14 +11,18 @@ from mpi4py import MPI
 from ..arrays import datatypes
 from ..errors import CollectiveMismatch, NotSupported
 from ..team.base import IntraBase
-from .layout import MAX_ALL_CHOICES, MAX_CHOICES, MAX_EXPERTS, check_buckets, place_experts, whole
-from .row_types import FLOAT8, ROW_TYPES
+from .placement import MAX_EXPERTS, place_experts
+from .row_types import FLOAT8, GROUP, ITEMSIZE, ROW_TYPES
 
-LEAST_HIDDEN = 16  # rows are moved by 16 bytes, and an element has one at least
+HIDDEN_MULTIPLE = 16  # rows are moved by 16 bytes, and an element has one at least
+MAX_BUCKETS = 1024  # kMaxBuckets of cuda/tokens/shuffle.cuh
+MAX_CHOICES = 128  # of a token: kMaxChoices
+MAX_ALL_CHOICES = 2**31 - 1  # of all ranks: kernels count rows as int
+MAX_BLOCKS = 64
 
 
 class Settings:
-    """Checked, and agreed upon by all ranks; `pyncclx.TokenShuffle` says what each is."""
+    """The arguments of a token shuffle, checked, and compared among the ranks; see `pyncclx.TokenShuffle`."""
 
     def __init__(
         self,
@@ -36,24 +41,31 @@ class Settings:
         blocks: int | None = None,
     ) -> None:
         self.comm = comm
-        self.num_experts = whole(num_experts, "num_experts", 1, MAX_EXPERTS)
-        self.capacity = whole(capacity, "capacity", 1, 2**31 - 1)
-        self.hidden = whole(hidden, "hidden", LEAST_HIDDEN)
-        self.k = whole(k, "k", 1, MAX_CHOICES)
-        self.max_tokens = whole(max_tokens, "max_tokens", 0, MAX_ALL_CHOICES // (self.k * comm.size))
+        self.num_experts = _whole(num_experts, "num_experts", 1, MAX_EXPERTS)
+        self.capacity = _whole(capacity, "capacity", 1, 2**31 - 1)
+        self.hidden = _whole(hidden, "hidden", HIDDEN_MULTIPLE)
+        self.k = _whole(k, "k", 1, MAX_CHOICES)
+        self.max_tokens = _whole(max_tokens, "max_tokens", 0, MAX_ALL_CHOICES // (self.k * comm.size))
         self.dtype = _one_of(_type_name(dtype), "dtype", ROW_TYPES)
         self.rows_dtype = _one_of(_type_name(rows_dtype or self.dtype), "rows_dtype", ROW_TYPES[self.dtype])
         self.layout = _one_of(layout, "layout", ("expert", "source"))
         self.overflow = _one_of(overflow, "overflow", ("raise", "drop"))
         self.placement = place_experts(placement, self.num_experts, comm.size)
-        self.blocks = blocks if blocks is None else whole(blocks, "blocks", 1, 64)
-        if self.hidden % LEAST_HIDDEN:
-            raise NotSupported(
-                f"Create_token_shuffle: hidden is {self.hidden}; pad tokens to a multiple of {LEAST_HIDDEN} elements"
-            )
+        self.blocks = blocks if blocks is None else _whole(blocks, "blocks", 1, MAX_BLOCKS)
         self.first_buckets = self.placement.first_buckets(by_source=layout == "source")
-        check_buckets(self.first_buckets)
+        self._check_supported()
         self._agree()
+
+    def _check_supported(self) -> None:
+        if self.hidden % HIDDEN_MULTIPLE:
+            raise NotSupported(
+                f"Create_token_shuffle: hidden is {self.hidden}; pad tokens to a multiple of {HIDDEN_MULTIPLE} elements"
+            )
+        if self.buckets > MAX_BUCKETS:
+            raise NotSupported(
+                f"Create_token_shuffle: {self.buckets} experts, replicas counted: at most {MAX_BUCKETS} are possible "
+                "with layout='expert'; use layout='source'"
+            )
 
     def _agree(self) -> None:
         mine = {name: value for name, value in vars(self).items() if name != "comm" and not name.startswith("_")}
@@ -66,6 +78,39 @@ class Settings:
     def local_experts(self) -> list[int]:
         """The experts of this rank."""
         return self.placement.local_experts[self.comm.rank]
+
+    @property
+    def buckets(self) -> int:
+        """The groups of rows of all ranks: one for each expert of a rank, or one for each rank."""
+        return self.first_buckets[-1]
+
+    @property
+    def results_of_token(self) -> int:
+        """The ranks that results of a token can come from, at most."""
+        return min(self.k, self.comm.size)
+
+    @property
+    def scales_of_row(self) -> int:
+        """The scales of a row: one for each group of 8-bit floats."""
+        return -(-self.hidden // GROUP) if self.rows_dtype == FLOAT8 else 0
+
+    @property
+    def row_nbytes(self) -> int:
+        """The length of a token on its way to an expert, without its scales."""
+        return self.hidden * ITEMSIZE[self.rows_dtype]
+
+    @property
+    def result_nbytes(self) -> int:
+        """The length of a result on its way back."""
+        return self.hidden * ITEMSIZE[self.dtype]
+
+
+def _whole(value: Any, name: str, least: int, most: int | None = None) -> int:
+    number = operator.index(value)
+    if number < least or (most is not None and number > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"Create_token_shuffle: {name} is {number}; it must be {bounds}")
+    return number
 
 
 def _one_of(value: str, name: str, values: Iterable[str]) -> str:

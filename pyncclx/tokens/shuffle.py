@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import collect_move, combine_move, dispatch_move
 from .launch import Launching
-from .memory import Handle, Rows
+from .rows import Handle, Rows
 
 
 class TokenShuffle(Launching):
@@ -53,7 +53,7 @@ class TokenShuffle(Launching):
 
     def explain(self) -> str:
         """Say in a sentence how dispatch and combine run. Collective at the first use."""
-        memory = self.held()
+        memory = self.memory()
         return (
             f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
             "as lines, their choices as packets; of more, counts go as packets, then rows straight to where they "
@@ -94,7 +94,7 @@ class TokenShuffle(Launching):
             For `combine`, and for dispatches with the same routing.
         """
         move = dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
-        return self._whole(move)  # type: ignore[no-any-return]
+        return self._run(move)  # type: ignore[no-any-return]
 
     def dispatch_begin(
         self,
@@ -139,7 +139,7 @@ class TokenShuffle(Launching):
         array, shape (tokens, hidden)
             `out`. Zero for a token without rows.
         """
-        return self._whole(combine_move(self, expert_out, handle, out, weighted, transform))
+        return self._run(combine_move(self, expert_out, handle, out, weighted, transform))
 
     def combine_begin(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
@@ -166,4 +166,4 @@ class TokenShuffle(Launching):
         array, shape (tokens, k), float32
             `out`. Zero for a choice without a row.
         """
-        return self._whole(collect_move(self, values, handle, out))
+        return self._run(collect_move(self, values, handle, out))

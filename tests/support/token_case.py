@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.tokens import layout as token_layout
+from pyncclx.tokens import limits
 from support.arrays import get, put
 from support.routing import Routing, as_float8
 
@@ -17,10 +17,10 @@ def token_regime(request, monkeypatch, comm):
     """Tokens travel as lines if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
     and of many tokens the blocks of a rank count together."""
     if request.param == "many":
-        monkeypatch.setattr(token_layout, "FEW_NBYTES", 0)
+        monkeypatch.setattr(limits, "FEW_NBYTES", 0)
     if request.param == "both":
-        monkeypatch.setattr(token_layout, "MOST_FEW_CHOICES", 3 * comm.size * 3)
-        monkeypatch.setattr(token_layout, "ALONE_CHOICES", 0)
+        monkeypatch.setattr(limits, "MOST_FEW_CHOICES", 3 * comm.size * 3)
+        monkeypatch.setattr(limits, "ALONE_CHOICES", 0)
     return request.param
 
 

@@ -11,7 +11,7 @@ from pyncclx import tuning
 from pyncclx.bench import tune
 from pyncclx.collectives import MODULES
 from pyncclx.memory.layout import plan
-from pyncclx.tokens.memory import grid_of
+from pyncclx.tokens.limits import grid_of
 
 SHIPPED = sorted(Path(tuning.__file__).parent.glob("tuned-*.json"))
 

@@ -1,0 +1,99 @@
+"""What the kernels of a token shuffle are given (twin of cuda/tokens/shuffle.cuh, and of each kernel's arguments)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from ..backends.compilers.numba_functions import MOST_ARRAYS
+from ..memory.cstruct import I64, U64, CStruct
+from ..memory.layout import MAX_RANKS
+from ..memory.parameters import EachRankU64
+
+SEND, RECEIVE = 1, 2  # Phase, as bits
+
+_Transform = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of its arrays
+
+
+@dataclass(slots=True, kw_only=True)
+class ShuffleStruct(CStruct):
+    """`Shuffle` of cuda/tokens/shuffle.cuh after its Team: what stays the same from call to call."""
+
+    rows: EachRankU64
+    scales: EachRankU64
+    ways: EachRankU64
+    notes: EachRankU64
+    results: EachRankU64
+    values: EachRankU64
+    places: U64
+    histograms: U64
+    matrix: U64
+    own_slots: U64
+    own_rows: U64
+    experts: I64
+    replicas: I64
+    k: I64
+    hidden: I64
+    capacity: I64
+    max_tokens: I64
+    few_tokens: I64
+    alone_choices: I64
+    words_at: I64
+    results_of_token: I64
+    buckets: I64
+    by_source: I64
+    drops: I64
+    first: Annotated[Sequence[int], f"{MAX_RANKS + 1}q"]
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchArgs(CStruct):
+    """`DispatchArgs` of cuda/tokens/buckets.cuh after its Shuffle. Addresses are 0 where an array is left out."""
+
+    tokens: U64
+    experts: U64
+    weights: U64
+    routes: U64
+    ways: U64
+    token_counts: U64
+    counts: U64
+    offsets_: U64  # `offsets` in C++, which is a method here
+    total: U64
+    dropped: U64
+    row_experts: U64
+    row_weights: U64
+    token_count: I64
+    expert_nbytes: I64
+    reuse: I64
+    transform: _Transform
+    phases: I64 = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class CombineArgs(CStruct):
+    """`CombineArgs` of cuda/tokens/combine_few.cuh after its Shuffle."""
+
+    results: U64
+    ways: U64
+    token_counts: U64
+    row_weights: U64
+    routes: U64
+    out: U64
+    token_count: I64
+    weighted: I64
+    transform: _Transform
+    phases: I64 = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectArgs(CStruct):
+    """`CollectArgs` of cuda/tokens/collect.cu after its Shuffle."""
+
+    row_values: U64
+    ways: U64
+    token_counts: U64
+    routes: U64
+    out: U64
+    token_count: I64
+    phases: I64 = 0

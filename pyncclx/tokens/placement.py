@@ -1,0 +1,67 @@
+"""Which rank of a token shuffle has which expert."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_EXPERTS = 1 << 16  # expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which rank has which expert.
+
+    Attributes
+    ----------
+    ranks : list of lists of int
+        The ranks of each expert, all of one length: with fewer ranks than replicas they are repeated.
+    local_experts : list of lists of int
+        The experts of each rank, in ascending order.
+    """
+
+    ranks: list[list[int]]
+    local_experts: list[list[int]]
+
+    @property
+    def replicas(self) -> int:
+        return len(self.ranks[0])
+
+    def table(self) -> bytes:
+        """The table [experts][replicas] for kernels, of words like expert_place of cuda/tokens/shuffle.cuh makes."""
+        places = [r << 16 | self.local_experts[r].index(e) for e, ranks in enumerate(self.ranks) for r in ranks]
+        return struct.pack(f"={len(places)}I", *places)
+
+    def first_buckets(self, *, by_source: bool) -> list[int]:
+        """The first bucket of each rank, and the number of all."""
+        counts = [1 if by_source else len(experts) for experts in self.local_experts]
+        return [sum(counts[:rank]) for rank in range(len(counts) + 1)]
+
+
+def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
+    """Read a placement: None, one rank for each expert, or several (-1: no further one).
+
+    Raises
+    ------
+    ValueError
+        For another shape, an expert without a rank, or a number that is not a rank.
+    """
+    if placement is None:
+        placement = [expert * size // num_experts for expert in range(num_experts)]
+    table = np.array(placement, np.int64)
+    if table.ndim not in (1, 2) or len(table) != num_experts or table.size == 0:
+        raise ValueError(
+            f"placement has the shape {table.shape}; expecting ({num_experts},) or ({num_experts}, replicas), the "
+            "rank or ranks of every expert"
+        )
+    chosen = [[rank for rank in row if rank != -1] for row in table.reshape(num_experts, -1).tolist()]
+    for expert, ranks in enumerate(chosen):
+        if not ranks or min(ranks) < 0 or max(ranks) >= size:
+            raise ValueError(f"placement: expert {expert} is on ranks {ranks}; there are the ranks 0 to {size - 1}")
+    replicas = table.size // num_experts
+    repeated = [[ranks[i % len(ranks)] for i in range(replicas)] for ranks in chosen]
+    local = [[expert for expert, ranks in enumerate(chosen) if rank in ranks] for rank in range(size)]
+    return Placement(repeated, local)

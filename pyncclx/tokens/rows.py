@@ -1,0 +1,150 @@
+"""What a dispatch of a token shuffle writes: the rows that it brought, and the handle of their ways."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .settings import Settings
+
+
+class Part(NamedTuple):
+    """An array in the memory that one dispatch writes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.dtype.itemsize * math.prod(self.shape)
+
+    def of(self, memory: Any) -> Any:
+        """The array in one dispatch's memory."""
+        return memory[self.offset : self.end].view(self.dtype).reshape(self.shape)
+
+
+def output_parts(settings: Settings) -> dict[str, Part]:
+    """The arrays that a dispatch writes, by the names of their fields of `DispatchArgs`; the routes follow them."""
+    size, capacity = settings.comm.size, settings.capacity
+    groups = size if settings.layout == "source" else len(settings.local_experts)
+    shapes = {
+        "ways": ((size, settings.max_tokens, settings.k), np.uint32),
+        "token_counts": ((size,), np.int64),
+        "counts": ((groups,), np.int64),
+        "offsets_": ((groups + 1,), np.int64),
+        "total": ((1,), np.int64),
+        "dropped": ((size,), np.int64),
+        "row_experts": ((capacity,), np.int32),
+        "row_weights": ((capacity,), np.float32),
+    }
+    parts, end = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        parts[name] = Part(aligned(end), shape, np.dtype(dtype))
+        end = parts[name].end
+    return parts
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of 8 bytes."""
+    return offset + 7 & -8
+
+
+class Rows:
+    """What a dispatch brought to this rank: device arrays, most of them as long as the capacity.
+
+    Each but `data` and `scales` is made when it is first used, since an array costs the host as long as a launch.
+
+    Attributes
+    ----------
+    data : array, shape (capacity, hidden), of the shuffle's rows_dtype
+        The first `total` rows are tokens; what follows is undefined. 8-bit floats are uint8, and bfloat16 is uint16
+        where NumPy has none. It is the shuffle's own memory: the next dispatch overwrites it.
+    scales : array, shape (capacity, ceil(hidden / 128)), float32, or None
+        With ``rows_dtype="float8_e4m3"``: a value is its 8-bit float times its scale.
+
+    Examples
+    --------
+    >>> import numpy, pyncclx
+    >>> from mpi4py import MPI
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
+    >>> rows, handle = shuffle.dispatch(numpy.ones((3, 16), "f4"), numpy.array([[1], [0], [1]]))
+    >>> rows.counts.tolist(), rows.offsets.tolist(), rows.experts[:3].tolist()
+    ([1, 2], [0, 1, 3], [0, 1, 1])
+    >>> shuffle.Free()
+    """
+
+    def __init__(self, data: Any, scales: Any, memory: Any, parts: dict[str, Part]) -> None:
+        self.data, self.scales = data, scales
+        self._memory, self._parts = memory, parts
+
+    def _array(self, name: str) -> Any:
+        return self._parts[name].of(self._memory)
+
+    @cached_property
+    def counts(self) -> Any:
+        """Rows of each local expert, ``shuffle.local_experts``; with ``layout="source"`` of each rank; int64."""
+        return self._array("counts")
+
+    @cached_property
+    def offsets(self) -> Any:
+        """Where the rows of `counts` begin, and in the end `total`; int64."""
+        return self._array("offsets_")
+
+    @cached_property
+    def total(self) -> Any:
+        """How many rows there are; shape (1,), int64."""
+        return self._array("total")
+
+    @cached_property
+    def dropped(self) -> Any:
+        """Rows of each rank that had no room; shape (size,), int64."""
+        return self._array("dropped")
+
+    @cached_property
+    def experts(self) -> Any:
+        """The expert of each row as an index into ``shuffle.local_experts``, -1 past `total`; (capacity,), int32."""
+        return self._array("row_experts")
+
+    @cached_property
+    def weights(self) -> Any:
+        """The weight of each row, 0 past `total`; shape (capacity,), float32."""
+        return self._array("row_weights")
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """Where a dispatch's tokens went, in device memory: for `combine`, `collect`, and dispatches on the same ways.
+
+    Keep it as long as a graph that uses it.
+
+    Attributes
+    ----------
+    rows : Rows
+        Of the dispatch.
+    tokens : int
+        How many tokens this rank dispatched.
+
+    Examples
+    --------
+    >>> import numpy, pyncclx
+    >>> from mpi4py import MPI
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
+    >>> tokens = numpy.ones((3, 16), "f4")
+    >>> rows, handle = shuffle.dispatch(tokens, numpy.array([[1], [0], [1]]))
+    >>> handle.tokens
+    3
+    >>> again, handle = shuffle.dispatch(2 * tokens, handle=handle)
+    >>> shuffle.Free()
+    """
+
+    rows: Rows
+    tokens: int
+    addresses: dict[str, int]  # of what a dispatch writes, by fields of `DispatchArgs`
+    routing: tuple[Any, ...]  # the settings that rows and ways depend on, `Memory.routing`
