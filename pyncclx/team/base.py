@@ -66,7 +66,18 @@ class Base(_Comm):
     def blocking(self) -> str:
         """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
 
-        The environment variable PYNCCLX_BLOCKING sets what new communicators begin with.
+        A new communicator begins with the value of the one that it was made from, and the others with that of the
+        environment variable PYNCCLX_BLOCKING.
+
+        Raises
+        ------
+        ValueError
+            Any other value is set.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.blocking = "host"
         """
         return state_of(self).blocking
 
@@ -83,11 +94,16 @@ class Base(_Comm):
 
     @property
     def staging(self) -> bool:
-        """Whether MPI may do, on copies in host memory, what no kernel does with device arrays.
+        """Whether calls for which there is no kernel may go through MPI, on copies of device arrays in host memory.
 
         False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
         has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
-        MPI to work. What is made of a communicator begins with its setting. Set it alike on all ranks.
+        MPI to work. A communicator begins with the setting of the one that it was made from. Set it alike on all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.staging = True
         """
         chosen = state_of(self).staging
         return STAGES_BY_DEFAULT.get() if chosen is None else chosen
@@ -100,9 +116,16 @@ class Base(_Comm):
     def sm_free(self) -> bool:
         """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
 
-        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. What
-        is received must be in windows (`Alloc`) on all ranks, else kernels move the data as ever; the ranks tell each
-        other on the host, at each call. Set it alike on all ranks.
+        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. The
+        arrays that receive must be in windows (`Alloc`) on all ranks, else kernels move the data; the ranks exchange
+        where they are on the host, at each call. Set it alike on all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.sm_free = True
+        >>> x = comm.Alloc(1 << 20)
+        >>> comm.Bcast(x)
         """
         return state_of(self).sm_free
 
@@ -116,15 +139,37 @@ class Base(_Comm):
         return backends.select().name
 
     def select_device(self) -> int:
-        """Make the GPU with this rank's local rank current and return its number; call it before the first array.
+        """Make the GPU with this rank's local rank current; call it before the first array is made. Collective.
 
-        On the host device there is nothing to choose; it returns 0. Collective.
+        Returns
+        -------
+        int
+            The number of the GPU; 0 on the host device.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> comm.select_device()
+        0
         """
         place = mpi_bootstrap.topology(cast(MPI.Intracomm, self))
         return backends.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:
-        """Wait on the host until every operation on device arrays so far is over, and raise what went wrong in them."""
+        """Wait on the host until every operation on device arrays so far is over.
+
+        Raises
+        ------
+        PeerTimeout, Aborted, CapacityExceeded, MPI.Exception
+            A kernel has recorded that an operation failed.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x = comm.Alloc(4)
+        >>> comm.Allreduce(MPI.IN_PLACE, x)
+        >>> comm.synchronize()
+        """
         state = state_of(self)
         for attachment in state.attachments.values():
             attachment.drain()
@@ -134,8 +179,8 @@ class Base(_Comm):
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
 
-        What matters is where an operation writes, and for reductions where it reads, too; any part of the array will
-        do. Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+        This is so where an operation writes to the array, or any part of it, and for reductions also where it reads.
+        Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
 
         Parameters
         ----------
@@ -145,8 +190,20 @@ class Base(_Comm):
         Returns
         -------
         array
-            CuPy's, zeroed; NumPy's on the host device. Its memory is given back when the communicator has been freed
-            and the last view of it has gone; between the two it is an ordinary array.
+            CuPy's, zeroed; NumPy's on the host device. Its memory is released when the communicator has been freed
+            and the last view of the array is gone; between the two it is an ordinary array.
+
+        Raises
+        ------
+        NotSupported
+            On all ranks: their kernels cannot reach each other's memory.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x = comm.Alloc((2, 3), "i4")
+        >>> x.shape
+        (2, 3)
         """
         shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
@@ -156,15 +213,31 @@ class Base(_Comm):
     def Register(self, array: Any) -> Registration:
         """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
 
-        The whole allocation is mapped that the array is in: with a pool behind it, other arrays are there too.
-        Collective; each rank gives an array of its own, of any length. Not while a stream is being captured. The
-        array is held until the registration has been freed, or the communicator.
+        The whole allocation that the array is in is mapped; with a memory pool it holds other arrays too. Collective;
+        each rank passes an array of its own, of any length. Not while a stream is being captured.
+
+        Parameters
+        ----------
+        array : device array
+
+        Returns
+        -------
+        Registration
+            Holds the array until it is freed, or the communicator is.
 
         Raises
         ------
         NotSupported
             On all ranks: some rank's memory cannot be opened by other processes. On GPUs it must come from
             cudaMalloc, as CuPy's and PyTorch's arrays do by default.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x = comm.Alloc(1024)
+        >>> other = comm.Dup()
+        >>> with other.Register(x):
+        ...     other.Allreduce(MPI.IN_PLACE, x)
         """
         team = self.team
         buffer = resolve(array, "Register: array", writable=False, device=team.device)
