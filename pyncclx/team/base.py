@@ -233,11 +233,11 @@ class Base(_Comm):
 
         Examples
         --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> x = comm.Alloc(1024)
-        >>> other = comm.Dup()
-        >>> with other.Register(x):
-        ...     other.Allreduce(MPI.IN_PLACE, x)
+        NumPy's arrays on the host device cannot be registered, so this needs a GPU:
+
+        >>> x = cupy.zeros(1 << 20, "f4")  # doctest: +SKIP
+        >>> with comm.Register(x):  # doctest: +SKIP
+        ...     comm.Allreduce(MPI.IN_PLACE, x)
         """
         team = self.team
         buffer = resolve(array, "Register: array", writable=False, device=team.device)

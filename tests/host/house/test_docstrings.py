@@ -1,0 +1,30 @@
+"""The examples in docstrings run, on the host device with one rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FILES = [path for package in ("mpi_bootstrap", "pyncclx") for path in sorted((ROOT / package).rglob("*.py"))]
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in FILES
+    if "    >>> " in path.read_text()
+]
+PROGRAM = """
+import doctest, importlib, sys
+import numpy as np
+from mpi4py import MPI
+import mpi_bootstrap, pyncclx
+names = {"np": np, "MPI": MPI, "mpi_bootstrap": mpi_bootstrap, "pyncclx": pyncclx}
+modules = [importlib.import_module(name) for name in sys.argv[1:]]
+sys.exit(sum(doctest.testmod(module, extraglobs=names).failed for module in modules))
+"""
+
+
+def test_examples():
+    environment = os.environ | {"PYNCCLX_DEVICE": "host", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, *MODULES]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
