@@ -1,4 +1,4 @@
-// What links between GPUs carry when a kernel only moves memory, and nobody is told; links.py runs it.
+// What links between GPUs carry when a kernel only moves memory, without signals; links.py runs it.
 #include "protocol/signal.cuh"
 
 struct Moves {

@@ -3,10 +3,10 @@
     mpiexec -n 2 python -m mpi4py examples/benchmarks/links.py [--json results.json]
 
 A kernel moves memory and does nothing else (links.cu), on some numbers of blocks and threads, or a copy engine does:
-    one   rank 0's to the next rank, as Bcast does; by loads from it, as Reduce does. Nobody else moves anything
+    one   rank 0's to the next rank, as Bcast does; by loads from it, as Reduce does. No other rank moves anything
     ring  each rank's to the next one: both directions of a link at the same time
     all   each rank's to all others, one after the other, beginning with the next, as an all-to-all does
-PYNCCLX_DEVICE=host runs it on the CPU, but for copy engines, and says nothing of a link.
+PYNCCLX_DEVICE=host runs it on the CPU, but for copy engines, which measures no link.
 """
 
 import argparse

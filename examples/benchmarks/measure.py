@@ -2,7 +2,7 @@
 
     python examples/benchmarks/measure.py -n 4 [step ...] [--folder results] [--seconds 600]
 
-Every step is a command, which is printed and which anybody may give alone; it writes DEVICE-xRANKS-STEP.json into the
+Every step is a command, which is printed and can be given alone; it writes DEVICE-xRANKS-STEP.json into the
 folder, and pictures. They come in the order in which one wants them if the time is short: one that has no time left
 is ended, and what it had measured by then stays. Where there is no GPU, the host device shows that it works.
 

@@ -1,7 +1,7 @@
 // An all-to-all in four ways, to see what each costs; rings.py runs it.
 //
 //   kStraight  stores to the place in the receiver's array
-//   kStores    stores to a ring in the receiver's memory: nobody takes them, nothing is said. What the links carry
+//   kStores    stores to a ring in the receiver's memory, without flags, from which nothing is taken: what the links carry
 //   kFlags     a ring whose places are taken: a fence and a flag after each place that was filled, a flag for each that is free
 //   kLines     the same, but every 128 bytes bring their own flag in 8 of them, and no fence is needed
 //

@@ -2,9 +2,9 @@
 
     mpiexec -n 4 python -m mpi4py examples/benchmarks/rings.py [--json results.json]
 
-Everybody sends a block to everybody else, from warps that wait for no other, through rings in a memory of given size.
-The ways differ in how the receiver learns what has come (rings.cu): what the links carry when nobody asks is the bound
-of all, the rest is the price of telling. PYNCCLX_DEVICE=host runs it on the CPU, but for lines, which need a GPU's.
+Every rank sends a block to every other, from warps that wait for no other, through rings in a memory of given size.
+The ways differ in how the receiver finds what has arrived (rings.cu): what the links carry without that is the bound
+of all, the rest is the price of signals. PYNCCLX_DEVICE=host runs it on the CPU, but for lines, which need a GPU's.
 """
 
 import argparse
@@ -89,7 +89,7 @@ class World:
             return time.perf_counter() - begin
 
         calls(range(1))
-        self.meet()  # nobody waits for what comes straight
+        self.meet()  # no kernel waits for what comes straight
         wrong = 0 if way == "stores" else self.wrong(block)
         seconds = max(MPI.COMM_WORLD.allgather(calls(range(1, iterations + 1)))) / iterations
         return {

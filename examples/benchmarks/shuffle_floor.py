@@ -3,7 +3,7 @@
     mpiexec -n 4 python -m mpi4py examples/benchmarks/shuffle_floor.py [--json results.json]
 
 launch       a kernel that does nothing
-trip         an Alltoall of 16 bytes to each rank: a kernel, and one packet to everybody and from everybody
+trip         an Alltoall of 16 bytes to each rank: a kernel, and one packet to each rank and from each rank
 copy         a plain copy, on this GPU, of as many bytes as the tokens' rows have
 alone        the dispatch and combine of a communicator with this rank only, which has all experts: what a kernel reads,
              counts and copies, and packets that go nowhere

@@ -13,7 +13,7 @@ from pyncclx.bench import environment
 class Times(NamedTuple):
     """Microseconds of work alone and of communication alone, of one after the other, and of both at once.
 
-    `link` is what the bytes would take at the nominal speed of the links, see `link_us`.
+    `link` is the time of the bytes at the nominal speed of the links, see `link_us`.
     """
 
     work: float
@@ -52,7 +52,7 @@ class Times(NamedTuple):
 
 
 def link_us(comm: Any, nbytes: float) -> float:
-    """Microseconds of bytes on a link of nominal speed; 0 if that is not known. Collective."""
+    """Microseconds of bytes on a link of nominal speed; 0 if that is unknown. Collective."""
     speed = environment.wire(environment.of(comm))
     return nbytes / speed / 1e3 if speed else 0.0
 
@@ -95,13 +95,13 @@ def write_json(path: Path | None, comm: Any, rows: list[dict[str, Any]]) -> None
         environment.write_json(path, about, {"results": rows})
 
 
-def say_if_emulated(comm: Any) -> None:
-    """Say what the times are worth where there are no GPUs."""
+def warn_if_emulated(comm: Any) -> None:
+    """Print a warning that the times mean nothing where there are no GPUs."""
     if comm.rank == 0 and comm.device == "host":
         print("The CPU emulated the kernels: these times mean nothing.")
 
 
 def add_outputs(parser: Any, picture: str) -> None:
-    """The flags that say where the figures go."""
+    """Add the flags for the files that are written."""
     parser.add_argument("--output", type=Path, default=Path(picture), metavar="FILE", help="picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with device and versions")

@@ -35,7 +35,7 @@ def array_module(comm: Any, dtype: str) -> Any:
     xp = np if comm.device == "host" else importlib.import_module("cupy")
     try:
         if dtype == "bfloat16":
-            importlib.import_module("ml_dtypes")  # which tells NumPy, and CuPy from 14, of bfloat16
+            importlib.import_module("ml_dtypes")  # registers bfloat16 with NumPy, and with CuPy from 14
         xp.zeros(1, dtype)
     except (ImportError, TypeError, ValueError) as error:
         stop(comm, f"--dtype {dtype} is not possible with this {xp.__name__}: {error}")
@@ -43,7 +43,7 @@ def array_module(comm: Any, dtype: str) -> Any:
 
 
 def stop(comm: Any, text: str) -> NoReturn:
-    """End the program on all ranks; rank 0 says why."""
+    """End the program on all ranks; rank 0 prints why."""
     raise SystemExit(f"{Path(sys.argv[0]).stem}: {text}" if comm.rank == 0 else 1)
 
 

@@ -2,10 +2,11 @@
 
     mpiexec -n 4 python examples/data/hash_table.py [FILE]
 
-Every rank counts the words of its part of the text. A word's hash says which rank has its entry, and where in that
-rank's table to look first. Nobody answers there: the counting rank takes an empty entry by `Compare_and_swap`, or finds
-the word's, or goes on to the next one (open addressing with linear probing), and adds to the count by `Fetch_and_op`.
-Counts are compared with those of one process. With PYNCCLX_DEVICE=host it runs without a GPU.
+Every rank counts the words of its part of the text. A word's hash gives the rank that has its entry, and the place in
+that rank's table to look at first. That rank takes no part: the counting rank takes an empty entry by
+`Compare_and_swap`, or finds the word's, or goes on to the next one (open addressing with linear probing), and adds to
+the count by `Fetch_and_op`. Counts are compared with those of one process. With PYNCCLX_DEVICE=host it runs without a
+GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 from common.program import array_module, read_options, to_host
 
-KEY, COUNT = 0, 1  # the two numbers of an entry; a key of 0 says that it is empty
+KEY, COUNT = 0, 1  # the two numbers of an entry; a key of 0 means that it is empty
 ENTRY_NBYTES = 16
 
 

@@ -1,4 +1,4 @@
-"""Sample sort: rows of a key and a number are sorted over all ranks; how many go where, only the GPUs know.
+"""Sample sort: rows of a key and a number are sorted over all ranks; only the GPUs compute how many go where.
 
     mpiexec -n 4 python examples/data/sample_sort.py
     mpiexec -n 4 python examples/data/sample_sort.py --file README.md --output sorted.txt
@@ -6,7 +6,7 @@
 1. Every rank sorts its own part, and takes a regular sample of it;
 2. all ranks sort all samples (`Allgather`) and find the same splitters, one less than there are ranks;
 3. each finds where the splitters cut its part, and so how many rows every rank gets: on the device;
-4. the rows travel by `Alltoallv` with these counts, which the host never sees;
+4. the rows travel by `Alltoallv` with these counts, which the host never reads;
 5. every rank sorts what has arrived. Rank 0 then has the smallest rows, the last rank the largest.
 
 Rows with equal keys are ordered by where they were, rank first. So no two rows are alike, and however often a key
@@ -168,7 +168,7 @@ def is_right(comm: Any, keys: Array, rows: Array, part: Array) -> bool:
 
 
 def checksum(rows: Array) -> list[int]:
-    """How many rows there are, and sums that say whether they are the same ones, in whatever order."""
+    """How many rows there are, and checksums that do not depend on their order."""
     mixed = (rows[:, 0] * np.uint64(0x9E3779B97F4A7C15)) ^ rows[:, 1]
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return [len(rows), int((mixed >> np.uint64(20)).sum()), int((rows[:, 1] >> np.uint64(1)).sum())]

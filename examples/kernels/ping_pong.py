@@ -3,7 +3,7 @@
     mpiexec -n 2 python -m mpi4py examples/kernels/ping_pong.py [--cxx] [--blocks N] [--nbytes N] [--rounds N]
 
 A kernel on each rank stores a message in the other's memory, and waits for it to come back. No host takes part. A short
-message goes as packets, which say by themselves that they are there: one thread sends it. Of a long one each block
+message goes as packets, which carry their own flags: one thread sends it. Of a long one each block
 moves a part and signals, and none goes on before the parts of all have come, so the links carry one way at a time. On a
 GPU, and with Numba installed, the kernels are the Python functions below; otherwise, or with --cxx, the text in C++,
 which does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
@@ -139,7 +139,7 @@ class PingPong:
         self.data = importlib.import_module("cupy").asarray(values) if self.on_gpu else values
 
     def seconds(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
-        """The time of one way, after a round that nobody measures. Checks what has arrived."""
+        """The time of one way, after a round that is not measured. Checks what has arrived."""
         self.inbox[...] = 0xA5
         self.run(nbytes, blocks, threads, 1)
         took = self.run(nbytes, blocks, threads, rounds)

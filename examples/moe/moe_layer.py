@@ -9,7 +9,7 @@ Every rank has a part of the tokens and a part of the experts, which are small t
     backward   the same ways again, with the handle of the forward step: `dispatch` brings the gradients of the sums to
                the experts, `combine` those of the tokens back, and `collect` those of the weights
 
-and everybody takes a step down the gradient. The outputs and all gradients of the first step are compared with the
+and every rank takes a step down the gradient. The outputs and all gradients of the first step are compared with the
 same layer in one process, by NumPy in double precision. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the
 same program runs without a GPU, on NumPy arrays.
 """
@@ -54,7 +54,7 @@ def main() -> int:
         loads.append(np.concatenate(comm.allgather(to_host(layer.rows.counts))))
     passed = error < TOLERANCE and losses[-1] < 0.5 * losses[0]
     if comm.rank == 0:
-        say(comm, options, error, losses, passed)
+        print_results(comm, options, error, losses, passed)
         draw(options, comm.size, losses, np.array(loads))
     return 0 if passed else 1
 
@@ -129,7 +129,7 @@ class Layer:
         return Gradients(d_x + d_scores @ self.router.T, d_router, d_up, d_down)
 
     def parts(self) -> list[tuple[int, slice]]:
-        """Each local expert's rows. CuPy has no grouped product, so the host must know: the one wait in a step."""
+        """Each local expert's rows. CuPy has no grouped product, so the host reads them: the one wait in a step."""
         offsets = to_host(self.rows.offsets)
         return [(expert, slice(*offsets[expert : expert + 2])) for expert in range(len(self.experts))]
 
@@ -154,7 +154,7 @@ def compare(comm: Any, layer: Layer, gradients: Gradients, own: slice, expected:
     return float(comm.allreduce(float(np.nan_to_num(max(errors), nan=np.inf)), MPI.MAX))
 
 
-def say(comm: Any, options: argparse.Namespace, error: float, losses: list[float], passed: bool) -> None:
+def print_results(comm: Any, options: argparse.Namespace, error: float, losses: list[float], passed: bool) -> None:
     """Print what ran and how it ended."""
     print(f"Mixture-of-experts layer: {as_shown(options, comm.size)} on {comm.device}")
     print(f"  first step  results and gradients within {error:.1e} of one process ({TOLERANCE:.0e} allowed)")

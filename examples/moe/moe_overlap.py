@@ -33,7 +33,7 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
-from common.overlap_report import add_outputs, say_if_emulated, write_json
+from common.overlap_report import add_outputs, warn_if_emulated, write_json
 from common.program import read_options
 from moe_overlap_batch import Batch, Inputs
 from moe_overlap_device import device_of
@@ -62,7 +62,7 @@ def main() -> int:
         if world.rank == 0:
             print(f"hidden {hidden}, inner {inner}, {tokens:5} tokens: {found.line()}", flush=True)
     write_json(options.json, world, rows)
-    say_if_emulated(world)
+    warn_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
         draw(options.output, points)
@@ -147,7 +147,7 @@ class Layers:
             device.order(stream, device.main)
 
     def bring(self, batch: Batch, layer: int, stream: Any) -> Any:
-        """Dispatch a batch on a stream; what is returned tells when it is there."""
+        """Dispatch a batch on a stream; returns a mark behind it."""
         with self.device.on(stream):
             batch.dispatch(layer)
             return self.device.mark(stream)

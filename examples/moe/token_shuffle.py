@@ -6,8 +6,8 @@ This is the communication of a mixture-of-experts model, small enough to read. E
 text, one row of numbers a word, and a part of the experts. At each step
 
 1. a router chooses the k best experts for every row;
-2. the rows go to the ranks of their experts: how many go where is computed, sent and used on the GPU, while the
-   host does not know it;
+2. the rows go to the ranks of their experts: how many go where is computed, sent and used on the GPU, and never
+   read by the host;
 3. the experts transform the rows that have arrived;
 4. the results go back the same ways, and each row adds up its k results, weighted.
 
@@ -123,7 +123,7 @@ class Shuffle:
         return experts, weights / weights.sum(axis=1, keepdims=True)
 
     def apply_experts(self) -> Array:
-        """Results of all the room, since only the device knows how much of it is in use."""
+        """Results of all the room, since the host has not read how much of it is in use."""
         experts = self.local_experts[self.arrived.experts]
         scale, shift = self.model.scale[experts], self.model.shift[experts]
         return self.xp.tanh(self.arrived.data.astype("f4") * scale + shift).astype(self.rows.dtype)

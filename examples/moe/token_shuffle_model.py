@@ -16,7 +16,7 @@ Array = Any  # of NumPy or CuPy
 
 @dataclass
 class Model:
-    """The part that all ranks know: routers, experts, and which rank has which expert."""
+    """The part that all ranks have: routers, experts, and which rank has which expert."""
 
     routers: Array  # (LAYERS, hidden, experts)
     popularity: Array  # (experts,): what --skew adds to the routers' scores

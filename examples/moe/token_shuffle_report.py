@@ -1,4 +1,4 @@
-"""What token_shuffle.py says: where it runs, a table of ranks, times, the verdict; and the picture it draws."""
+"""What token_shuffle.py prints: where it runs, a table of ranks, times, the verdict; and the picture it draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_header(comm: Any, options: argparse.Namespace, tokens: Array) -> None:
     if comm.rank != 0:
         return
     if comm.device == "host":
-        where = "the host device, NumPy arrays\n  kernels are emulated on the CPU: the times say nothing about a GPU"
+        where = "the host device, NumPy arrays\n  kernels are emulated on the CPU: the times mean nothing for a GPU"
     else:
         names = sorted({device.rpartition(" ")[0] for device in devices})
         where = f"{plural(len(devices), 'GPU')} ({', '.join(names)}), CuPy arrays"

@@ -3,9 +3,9 @@
     mpiexec -n 4 python -m mpi4py examples/operators/operators.py [name ...] [--nbytes N] [--windows] [--json FILE]
 
 They are the functions of operators_gallery.py. Numba compiles each, and it is linked into the kernel that reduces, so
-that nothing is left of the call: on GPUs the last column says how the bandwidth of its Allreduce compares with that of
-MPI.SUM on as many bytes, timed in turns with it. Elements are numbers, or records of a NumPy dtype. Two are not
-commutative, and are right all the same: reductions go in the order of the ranks.
+that nothing is left of the call: on GPUs the last column is the bandwidth of its Allreduce, relative to that of MPI.SUM
+on as many bytes, timed in turns with it. Elements are numbers, or records of a NumPy dtype. Two are not commutative,
+and are right all the same: reductions go in the order of the ranks.
 """
 
 from __future__ import annotations

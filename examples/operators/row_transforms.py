@@ -126,7 +126,7 @@ def main() -> int:
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "float32")
-    importlib.import_module("ml_dtypes")  # which tells NumPy of bfloat16
+    importlib.import_module("ml_dtypes")  # registers bfloat16 with NumPy
     wrong = 0
     for case in CASES:
         example = Example(comm, xp, case, options.rows // comm.size * comm.size, options.columns)

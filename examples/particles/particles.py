@@ -66,7 +66,7 @@ def main() -> int:
             advance(np, galaxies, centre)
         same = is_same(galaxies, frames[-1])
         passed = int(same and kept)
-        say(comm, options, seconds, [moved, busiest, kept, same])
+        print_results(comm, options, seconds, [moved, busiest, kept, same])
         draw(options, domain.grid, frames, centres)
     return 0 if comm.bcast(passed) else 1
 
@@ -104,7 +104,7 @@ class Domain:
         return (column * rows + row).astype("i8")
 
     def exchange(self) -> None:
-        """Give every particle to the rank whose domain it is in. Nothing of it is known to the host."""
+        """Give every particle to the rank whose domain it is in. The host does not take part in it."""
         xp, size = self.xp, self.comm.size
         rank = xp.where(self.alive(), self.rank_of(xp, self.particles), size)  # those that do not count come last
         order = xp.argsort(rank, kind="stable")
@@ -144,7 +144,7 @@ def is_same(expected: Array, frame: Frame) -> bool:
     return np.array_equal(found[np.argsort(found[:, 4])], expected)
 
 
-def say(comm: Any, options: argparse.Namespace, seconds: float, found: list[Any]) -> None:
+def print_results(comm: Any, options: argparse.Namespace, seconds: float, found: list[Any]) -> None:
     """Print what ran and how it ended."""
     moved, busiest, kept, same = found
     rate = options.particles * options.steps / seconds / 1e6

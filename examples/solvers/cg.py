@@ -22,7 +22,7 @@ from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, repeat, say, usable
+from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 TOLERANCE = 1e-8  # of the largest number
@@ -52,7 +52,7 @@ def main() -> int:
             ("error", f"{error:.1e} ({TOLERANCE:.0e} allowed)"),
         ]
         draw(options, right, found)
-        code = say(options, f"Conjugate gradients, {options.steps} steps", lines, error < TOLERANCE)
+        code = print_results(options, f"Conjugate gradients, {options.steps} steps", lines, error < TOLERANCE)
     line.Free()
     return int(COMM_WORLD.bcast(code))
 

@@ -22,7 +22,7 @@ from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, repeat, say, usable
+from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 TOLERANCE = 1e-12  # of the largest number
@@ -56,7 +56,7 @@ def main() -> int:
             ("errors", " and ".join(f"{error:.1e}" for error in errors) + f" ({TOLERANCE:.0e} allowed)"),
         ]
         draw(options, field, found)
-        code = say(options, "Fourier transform, forward and back", lines, max(errors) < TOLERANCE)
+        code = print_results(options, "Fourier transform, forward and back", lines, max(errors) < TOLERANCE)
     transform.free()
     return int(COMM_WORLD.bcast(code))
 

@@ -21,7 +21,7 @@ from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, repeat, say, usable
+from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 
@@ -50,7 +50,7 @@ def main() -> int:
             ("error", f"{error:.1e}"),
         ]
         draw(options, whole)
-        code = say(options, f"Jacobi's method, {options.steps // 2 * 2} steps", lines, error < 1e-12)
+        code = print_results(options, f"Jacobi's method, {options.steps // 2 * 2} steps", lines, error < 1e-12)
     plate.free()
     cart.Free()
     return int(COMM_WORLD.bcast(code))
@@ -73,7 +73,7 @@ class Plate:
         rows, columns = (length for _, length in shares)
         self.now = xp.zeros((rows + 2, columns + 2))
         if cart.coords[0] == 0:
-            self.now[0] = 1  # the hot edge: nobody's halo, so it stays
+            self.now[0] = 1  # the hot edge: no rank's halo, so it stays
         self.next = self.now.copy()
         # Below and above in the first dimension, then in the second: edges to send, halos to receive.
         edges = [((1, columns), (1, 1)), ((1, columns), (rows, 1)), ((rows, 1), (1, 1)), ((rows, 1), (1, columns))]

@@ -3,10 +3,11 @@
     mpiexec -n 4 python examples/solvers/jacobi_persistent.py [--size 256 1024 4096] [--steps 400]
 
 The plate and its parts are those of jacobi.py, where a step is an exchange and four operations on arrays. Here a kernel
-is launched once. Whoever computes an element at an edge also stores it in the neighbour's halo, through the link, while
-other threads are still inside the plate. The last block that is done with a step signals so to the neighbours, waits
-for the same from them, and then lets all blocks of its rank go on: nobody waits for ranks far away, no host takes part.
-Two arrays take turns; a neighbour is at most one step ahead, so it stores into the one that nobody reads.
+is launched once. The thread that computes an element at an edge also stores it in the neighbour's halo, through the
+link, while other threads are still inside the plate. The last block that is done with a step signals so to the
+neighbours, waits for the same from them, and then lets all blocks of its rank go on: none waits for ranks far away, no
+host takes part. Two arrays take turns; a neighbour is at most one step ahead, so it stores into the one that is not
+read.
 
 Both programs begin with the same random numbers, and are compared with NumPy, bit by bit. On GPUs the steps of both are
 timed and drawn, beside the same kernel without neighbours. With PYNCCLX_DEVICE=host it runs without a GPU.
@@ -26,7 +27,7 @@ from mpi4py import MPI
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 import pyncclx.device as d
-from common.overlap_report import add_outputs, say_if_emulated, write_json
+from common.overlap_report import add_outputs, warn_if_emulated, write_json
 from common.program import figure, read_options, share, to_host
 from jacobi import Plate
 from solvers import array_module, repeat, synchronize
@@ -103,7 +104,7 @@ def main() -> int:
             print("{:5} squared: {:.1f} µs a step, {:.1f} in the kernel, {:.1f} without neighbours".format(*points[-1]))
     names = "size", "array_operations_us", "kernel_us", "kernel_alone_us"
     write_json(options.json, cart, [dict(zip(names, point, strict=True)) for point in points])
-    say_if_emulated(world)
+    warn_if_emulated(world)
     if cart.rank == 0:
         print(f"check: {'PASSED' if passed else 'FAILED'}", flush=True)
         draw(options.output, points)
@@ -130,7 +131,7 @@ class PersistentPlate:
         most = [share(size, parts, 0)[1] + 2 for parts in cart.dims]
         self.plates = cart.Alloc((2, *most), "f8")
         self.sides = xp.asarray(self._sides(size, most[1]))
-        self.nobody = xp.full_like(self.sides, -1)
+        self.no_sides = xp.full_like(self.sides, -1)
         self.kernel = d.kernel(SOURCE, "jacobi")
         threads = min(1024, -(-self.columns // 32) * 32)
         most = self.kernel.most_blocks(threads, cart)  # ranks may share a GPU
@@ -154,7 +155,7 @@ class PersistentPlate:
     def run(self, steps: int, neighbours: bool = True) -> None:
         """Launch the kernel for some steps."""
         sizes = np.int32(self.rows), np.int32(self.columns), self.plates.shape[2], self.plates[0].size
-        sides = self.sides if neighbours else self.nobody
+        sides = self.sides if neighbours else self.no_sides
         arguments = [self.team, self.plates, sides, *sizes, self.done, steps]
         self.kernel(*self.grid, arguments)
         self.done += steps

@@ -133,7 +133,7 @@ def parse(parser: argparse.ArgumentParser, *numbers: str) -> argparse.Namespace:
     return options
 
 
-def say(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]], passed: bool) -> int:
+def print_results(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]], passed: bool) -> int:
     """Print what ran and how it ended; the exit code."""
     print(f"{title}, by {'mpi4py through the host' if options.mpi4py else 'pyncclx'}")
     for name, text in (*lines, ("picture", str(options.output)), ("check", "PASSED" if passed else "FAILED")):

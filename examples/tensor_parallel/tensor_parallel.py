@@ -34,7 +34,7 @@ from mpi4py import MPI
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 from common.overlap import Matrix, device_of, rounded
-from common.overlap_report import Times, add_outputs, draw, link_us, say_if_emulated, write_json
+from common.overlap_report import Times, add_outputs, draw, link_us, warn_if_emulated, write_json
 from common.program import read_options
 from tensor_parallel_step import Step
 
@@ -66,7 +66,7 @@ def main() -> int:
             if world.rank == 0:
                 print(f"{name}, hidden {hidden}, {tokens:5} tokens: {times.line()}", flush=True)
     write_json(options.json, world, rows)
-    say_if_emulated(world)
+    warn_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
         draw(options.output, points)
@@ -77,7 +77,7 @@ class Putting(Step):
     """A step whose ranks put pieces into each other's windows."""
 
     def begin(self) -> None:
-        """Let the copies wait until all ranks are here: nobody needs any more what was put before."""
+        """Let the copies wait until all ranks are here: what was put before is not needed any more."""
         self.device.order(self.device.main, self.device.copies)
         with self.device.on(self.device.copies):
             self.comm.Barrier(device=True)
@@ -88,7 +88,7 @@ class Putting(Step):
         self.device.order(self.device.signals, self.device.main)
 
     def send(self, part: Matrix, peer: int, first: int) -> None:
-        """Put a piece into this rank's place in another rank's window and tell it, beside what the main stream does."""
+        """Put a piece into this rank's place in another rank's window and signal, beside the main stream."""
         device = self.device
         device.order(device.main, device.copies)
         with device.on(device.copies):

@@ -49,7 +49,7 @@ class Shard:
         self.begins, self.count = [0, *map(int, ends[:-1])], int(ends[-1])
 
     def positions(self) -> Array:
-        """For each number one that tells where in the model it belongs."""
+        """For each number another one, computed from its place in the model."""
         numbers, first = np.empty(self.count, "u4"), 0
         for matrix, box, begin in zip(self.matrices, self.boxes, self.begins, strict=True):
             rows = first + matrix.columns * np.arange(box.row, box.row + box.rows, dtype="u4")[:, None]

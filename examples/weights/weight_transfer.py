@@ -7,9 +7,9 @@ every matrix each. The generators have rows of some matrices, columns of others,
 go where is planned once, as a list of contiguous runs. Then one kernel on each trainer sends a version: its warps put
 the runs into the generators' memory, and the last block signals the version's number. Generators have places for two
 versions. A kernel on their stream waits until all trainers have signalled a version; when it has been used, another one
-tells the trainers that its place is free. No host waits for another.
+signals to the trainers that its place is free. No host waits for another.
 
-Every number of a version says which version it is of, and where it belongs in the model. The generators compare all of
+Every number of a version depends on the version and on its place in the model. The generators compare all of
 them on the device, so none may be late, early or elsewhere. On GPUs the time is drawn beside that of an `Allgatherv` of
 all weights, of which each generator keeps its part, and of a plain copy of as many bytes. And the generators are given
 matrix products that take as long as a transfer: with one place they wait while a version comes, with two the next one
@@ -30,7 +30,7 @@ from mpi4py import MPI
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 import pyncclx.device as d
-from common.overlap_report import add_outputs, say_if_emulated, write_json
+from common.overlap_report import add_outputs, warn_if_emulated, write_json
 from common.program import array_module, read_options, to_host
 from weight_plan import ITEM, generator, model, plan, trainer
 from weight_ways import Point, draw, measure
@@ -91,7 +91,7 @@ def main() -> int:
         if world.rank == 0:
             print(points[-1].line(), flush=True)
     write_json(options.json, world, [point.row() for point in points])
-    say_if_emulated(world)
+    warn_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
         draw(options.output, points)

@@ -140,7 +140,7 @@ def test_jacobi_persistent(comm):
     plate = jacobi.Plate(MPI, cart, xp, argparse.Namespace(size=size, mpi4py=False))
     ours = jacobi_persistent.PersistentPlate(cart, xp, size)
     assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start))
-    ours.sides = ours.nobody
+    ours.sides = ours.no_sides
     assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start) == (comm.size == 1))
     plate.free()
     cart.Free()
