@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.buffers import Buffer
+from ..errors import NotSupported
 from ..launch.call import Call
 from ..memory.parameters import AlltoallvArgs
 from .choices import choose_allreduce, choose_alltoallv, choose_barrier, choose_move
-from .compiled import check_aligned, function_of, pack, template
+from .compiled import COMBINE, ELEMENTS, function_of
 from .workspace import workspace_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def barrier(comm: Intracomm) -> Call:
         operation="Barrier",
         choose=choose_barrier,
         sized=(NAME,),
-        arguments=pack(workspace_of(comm, "Barrier")),
+        arguments=workspace_of(comm, "Barrier").pack(),
         buffers=(),
         signature=(NAME,),
         load=function_of,
@@ -37,16 +38,16 @@ def barrier(comm: Intracomm) -> Call:
 
 def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Call:
     """See `Intracomm.Allreduce`."""
-    kind = template("Allreduce", reduction, recv)
-    check_aligned("Allreduce", send)
-    check_aligned("Allreduce", recv)
+    kind = _template("Allreduce", reduction, recv)
+    _check_aligned("Allreduce", send)
+    _check_aligned("Allreduce", recv)
     nbytes = recv.nbytes
     return Call(
         operation="Allreduce",
         choose=choose_allreduce,
         sized=(nbytes,),
         template=kind,
-        arguments=pack(workspace_of(comm, "Allreduce"), send.address, recv.address, nbytes),
+        arguments=workspace_of(comm, "Allreduce").pack(send.address, recv.address, nbytes),
         buffers=(send, recv),
         signature=(recv.count, *kind, NAME),
         empty=nbytes == 0,
@@ -60,7 +61,7 @@ def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tu
         operation=operation,
         choose=choose_move,
         sized=(operation.lower(), nbytes),
-        arguments=pack(workspace_of(comm, operation), address, buffers[1].address, nbytes),
+        arguments=workspace_of(comm, operation).pack(address, buffers[1].address, nbytes),
         buffers=buffers,
         signature=(nbytes, NAME),
         empty=nbytes == 0,
@@ -76,8 +77,28 @@ def alltoallv(
         operation="Alltoallv",
         choose=choose_alltoallv,
         sized=(0, NAME),
-        arguments=pack(workspace_of(comm, "Alltoallv"), *arguments.numbers()),
+        arguments=workspace_of(comm, "Alltoallv").pack(*arguments.numbers()),
         buffers=buffers,
         signature=(*signature, NAME),
         load=function_of,
     )
+
+
+def _template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:
+    """Element and operator of a kernel that reduces."""
+    name, op = buffer.datatype.name, getattr(reduction, "name", None)
+    if name not in ELEMENTS or op not in COMBINE:
+        raise NotSupported(
+            f"{operation}: algorithm='numba' folds {', '.join(ELEMENTS)} by {', '.join(COMBINE)}, not {name} by {op}; "
+            "leave algorithm out"
+        )
+    return name, op
+
+
+def _check_aligned(operation: str, buffer: Buffer) -> None:
+    """Raise NotSupported unless a buffer's elements lie at multiples of their size: they are loaded whole."""
+    if buffer.address % buffer.datatype.itemsize:
+        raise NotSupported(
+            f"{operation}: algorithm='numba' takes elements at multiples of their {buffer.datatype.itemsize} bytes, "
+            f"the array begins at {buffer.address:#x}; leave algorithm out"
+        )

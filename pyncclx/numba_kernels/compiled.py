@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays.buffers import Buffer
 from ..backends import Function
 from ..backends.compilers import cache, numba_cuda
-from ..errors import NotSupported
 from ..launch import kernels
-from ..memory.cstruct import U64, CStruct
 from ..system.paths import sources_digest
 from ..team.team import Team
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
-WORDS = 16  # arguments of a kernel
 
 #: The file of this room, and its function, that make each kernel.
 MAKERS = {
@@ -48,46 +42,6 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
 
-@dataclass(slots=True, kw_only=True)
-class NumbaArgs(CStruct):
-    """`NumbaArgs` of cuda/numba_kernels/numba_collective.cu after its Team."""
-
-    device_team: U64
-    workspace: U64
-    words: Annotated[Sequence[int], f"{WORDS}q"]  # the arguments of the Python function
-
-
-def pack(workspace: Workspace, *words: int) -> bytes:
-    """The bytes of a kernel's arguments after its Team."""
-    return NumbaArgs(device_team=workspace.pointer, workspace=workspace.address, words=words).pack()
-
-
-def template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:
-    """Element and operator of a kernel that reduces.
-
-    Raises
-    ------
-    NotSupported
-        Of these no kernel is written, or the array is not aligned to its elements.
-    """
-    name, op = buffer.datatype.name, getattr(reduction, "name", None)
-    if name not in ELEMENTS or op not in COMBINE:
-        raise NotSupported(
-            f"{operation}: algorithm='numba' folds {', '.join(ELEMENTS)} by {', '.join(COMBINE)}, not {name} by {op}; "
-            "leave algorithm out"
-        )
-    return name, op
-
-
-def check_aligned(operation: str, buffer: Buffer) -> None:
-    """Raise NotSupported unless a buffer's elements lie at multiples of their size: they are loaded whole."""
-    if buffer.address % buffer.datatype.itemsize:
-        raise NotSupported(
-            f"{operation}: algorithm='numba' takes elements at multiples of their {buffer.datatype.itemsize} bytes, "
-            f"the array begins at {buffer.address:#x}; leave algorithm out"
-        )
-
-
 def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, ...]) -> Function:
     """A kernel, ready to launch. Collective at the first use on this communicator.
 
@@ -99,8 +53,12 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
     key = (kernel, *template)
     if key not in team.functions:
         name = kernels.instantiation(kernel, *template, str(team.size))
-        load: Callable[[bytes], dict[str, Function]] = lambda image: {name: team.device.load(image)[KERNEL]}  # noqa: E731
-        made = kernels.share(comm, [name], lambda: compile_kernel(kernel, template, team), load)
+        made = kernels.share(
+            comm,
+            [name],
+            lambda: compile_kernel(kernel, template, team),
+            lambda image: {name: team.device.load(image)[KERNEL]},
+        )
         team.functions[key] = made[name]
     return team.functions[key]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
 
 from mpi4py import MPI
 
 from ..device.team import DeviceTeam
 from ..errors import NotSupported
+from ..memory.cstruct import U64, CStruct
 from ..memory.mapped import allocate_window
 from ..team.team import Team
 
@@ -32,6 +35,15 @@ def chunk_nbytes(size: int) -> int:
     return CHUNKS_NBYTES // size // 16 * 16
 
 
+@dataclass(slots=True, kw_only=True)
+class NumbaArgs(CStruct):
+    """`NumbaArgs` of cuda/numba_kernels/numba_collective.cu after its Team."""
+
+    device_team: U64
+    workspace: U64
+    words: Annotated[Sequence[int], "16q"]  # the arguments of the Python function
+
+
 class Workspace(DeviceTeam):
     """A communicator's workspace, and the team that its kernels use: with a signal for each block and source.
 
@@ -45,6 +57,10 @@ class Workspace(DeviceTeam):
         window = allocate_window(comm, team.device, 0, NBYTES)
         super().__init__(comm, team, BLOCKS * comm.size, BLOCKS, 0, own=(window,))
         self.address = window.memory.address
+
+    def pack(self, *words: int) -> bytes:
+        """The bytes of a kernel's arguments after its Team."""
+        return NumbaArgs(device_team=self.pointer, workspace=self.address, words=words).pack()
 
 
 def workspace_of(comm: Intracomm, operation: str) -> Workspace:

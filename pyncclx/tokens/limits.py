@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..launch.choice import EARLY_THREADS, MOST_EARLY
 
 # Few tokens travel as lines, beside all choices, and are not counted before. How many are few follows from room:
@@ -26,16 +24,9 @@ SOME_OF_ALL = 32
 FEWEST_OF_ALL = 8
 
 
-class Grid(NamedTuple):
-    """Blocks of a shuffle's kernels, and threads of each: None for as many as the device offers."""
-
-    blocks: int
-    threads: int | None
-
-
-def grid_of(max_tokens: int, size: int, most: int, wanted: int | None) -> Grid:
-    """The grid for tokens of `size` ranks: `wanted` blocks if that is given, else at most `most`."""
+def grid_of(max_tokens: int, size: int, most: int, wanted: int | None) -> tuple[int, int | None]:
+    """Blocks, `wanted` if that is given, else at most `most`; and threads of each, None for all the device offers."""
     fewest = max_tokens * size <= FEWEST_OF_ALL
     some = max_tokens <= SOME_TOKENS or max_tokens * size <= SOME_OF_ALL
     blocks = wanted or (max(1, most // 2) if fewest else most)
-    return Grid(blocks, EARLY_THREADS if fewest or (some and blocks > MOST_EARLY) else None)
+    return blocks, (EARLY_THREADS if fewest or (some and blocks > MOST_EARLY) else None)

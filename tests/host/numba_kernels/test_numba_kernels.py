@@ -14,7 +14,8 @@ nvjitlink = pytest.importorskip("cuda.bindings.nvjitlink", reason="needs nvidia-
 
 from pyncclx.backends.compilers import nvrtc  # noqa: E402
 from pyncclx.memory.layout import Layout  # noqa: E402
-from pyncclx.numba_kernels import choices, compiled, workspace  # noqa: E402
+from pyncclx.memory.parameters import AlltoallvArgs  # noqa: E402
+from pyncclx.numba_kernels import choices, compiled, rows, workspace  # noqa: E402
 
 PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"
 GPU_SCOPE = {"ATOMG.E.CAS.STRONG.GPU"}  # claims a record of failures among the blocks of this GPU
@@ -88,3 +89,9 @@ def test_slots(size: int) -> None:
     assert 4096 <= size * chunk <= workspace.CHUNKS_NBYTES
     assert workspace.PACKETS_BEGIN >= 8 * workspace.BLOCKS
     assert workspace.PACKETS_BEGIN % 128 == workspace.CHUNKS_BEGIN % 128 == 0
+
+
+def test_arguments_of_alltoallv() -> None:
+    """The kernel in Python finds each where AlltoallvArgs has it."""
+    fields = [name.upper() for name in AlltoallvArgs.offsets() if not name.startswith("fixed_")]
+    assert [getattr(rows, field) for field in fields] == list(range(len(fields)))

@@ -1,0 +1,30 @@
+"""Compare structs and constants of Python with those of CUDA sources: a C++ compiler checks one assertion for each."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from pyncclx.system import paths
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def check(folder, sources, structs, constants=None):
+    """Compile what `structs` and `constants` say of the sources.
+
+    `structs`: by the name in C++, a CStruct, and the offset at which its fields begin. A field's name ends in "_" where
+    C++ has the name without it. `constants`: values by C++ expressions.
+    """
+    equal = dict(constants or {})
+    for name, (struct, begin) in structs.items():
+        fields = struct.offsets().items()
+        equal |= {f"offsetof({name}, {field.rstrip('_')})": begin + offset for field, offset in fields}
+        equal[f"sizeof({name})"] = begin + struct.sizeof()
+    lines = [f'#include "{source}"' for source in ("stddef.h", *sources)]
+    lines += [f'static_assert({what} == {value}, "of Python");' for what, value in equal.items()]
+    program = folder / "layout.cpp"
+    program.write_text("\n".join([*lines, ""]))
+    flags = ["-std=c++17", "-w", "-DPYNCCLX_HOST", "-fsyntax-only", f"-I{paths.CUDA_DIR}"]
+    compiled = subprocess.run(["g++", *flags, str(program)], capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
