@@ -1,17 +1,16 @@
-"""What is done to the memory of a rank in a window of device memory: copies, and atomic changes."""
+"""How a call of a one-sided operation goes: to device memory that this rank reaches, or to MPI."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
 from .. import events
 from ..arrays import readers
-from ..arrays.buffers import Buffer
-from ..arrays.vectors import integer
+from ..arrays.buffers import Buffer, resolve
 from ..errors import MPIError, NotSupported
 from ..requests.request import request_of
 from ..requests.status import fill_empty
@@ -20,193 +19,34 @@ from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT
 from ..team.streams import stream_for
-from ..team.team import Team
-from . import rma
+from .atomics import OF_ONE_ELEMENT
 from .exposed import Exposed
+from .reach import Reach
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _on_device(method: _Method) -> _Method:
-    """Make a method that of device memory at the target; to host memory goes mpi4py's, from copies of device arrays."""
-    name = method.__name__
-    original = getattr(MPI.Win, name)
-    buffers, position = ACCESSES[name]
-    rank_argument = Argument("target_rank", position, False)
-    alone = name in ("Fetch_and_op", "Compare_and_swap")
-    target_argument = Argument("target_disp" if alone else "target", position + 1, False)
+class Accesses(MPI.Win):
+    """Base of the families of methods of `pyncclx.Win`: what they reach, and what they have begun."""
 
-    @functools.wraps(method)
-    def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
-        began = events.now() if events.listeners else None
-        rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
-        if self._exposed is not None and self._exposed.holds(rank, target):
-            result, how = method(self, *args, **kwargs), events.NATIVE
-        else:
-            on_host = readers.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
-            found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
-            if found and self._may_stage(name, found):
-                self._origins = self._origins or Origins()
-                return self._origins.stage(name, functools.partial(original, self), found, args, kwargs)
-            result, how = original(self, *args, **kwargs), events.HOST
-        if began is not None:
-            events.emit(name, how, events.longest_nbytes([*args, *kwargs.values()]), began, peer=rank)
-        return result
+    _reach: Reach | None = None  # None: the window is MPI's in everything
+    _origins: Origins | None = None  # host copies of device arrays, once there are some
+    _staging: bool | None = None  # the communicator's setting, if the window was made from one of ours
 
-    return either  # type: ignore[return-value]
-
-
-class Accesses:
-    """The methods of `pyncclx.Win` that reach into a rank's memory."""
-
-    _exposed: rma.Reach | None = None
-    _origins: Origins | None = None  # once there are some
-    _staging: bool | None = None  # of the communicator that it was made from, if that is ours
-
-    @_on_device
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy to a rank's memory."""
-        self._move("Put", origin, target_rank, target)
-
-    @_on_device
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy from a rank's memory."""
-        self._move("Get", origin, target_rank, target)
-
-    @_on_device
-    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """The same with a request, which is over when `origin` may be used again."""
-        return request_of(self._move("Put", origin, target_rank, target))
-
-    @_on_device
-    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """The same with a request, which is over when the data is there."""
-        return request_of(self._move("Get", origin, target_rank, target))
-
-    @_on_device
-    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
-        """Fold into a rank's memory, each element atomically."""
-        self._change("Accumulate", op, target_rank, target, origin)
-
-    @_on_device
-    def Get_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
-    ) -> None:
-        """The same, and take the elements as they were."""
-        self._change("Get_accumulate", op, target_rank, target, origin, result)
-
-    @_on_device
-    def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """`Accumulate` with a request."""
-        return request_of(self._change("Raccumulate", op, target_rank, target, origin))
-
-    @_on_device
-    def Rget_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
-    ) -> MPI.Request:
-        """`Get_accumulate` with a request."""
-        return request_of(self._change("Rget_accumulate", op, target_rank, target, origin, result))
-
-    @_on_device
-    def Fetch_and_op(
-        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
-    ) -> None:
-        """`Get_accumulate` of one element."""
-        self._change("Fetch_and_op", op, target_rank, target_disp, origin, result)
-
-    @_on_device
-    def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
-        """Replace an element that is equal to `compare`, and take it as it was; atomic."""
-        self._change("Compare_and_swap", rma.COMPARE_AND_SWAP, target_rank, target_disp, origin, result, compare)
-
-    def Put_signal(self, origin: Any, target_rank: int, target: Any = None, signal: int = 0) -> None:
-        """Copy to a rank's memory, then count a signal up there, on the current stream: no host takes part.
-
-        Not MPI's. The rank's `Wait_signal` makes its stream wait for that; no epoch is needed. Can be captured in a
-        CUDA graph. From 16 MiB on a copy engine moves the data.
-
-        Parameters
-        ----------
-        origin, target_rank, target
-            As in `Put`.
-        signal : int
-            From 0 to 63.
-
-        Raises
-        ------
-        ValueError
-            There is no such signal.
-        NotSupported
-            The window is of host memory, or nothing is atomic in a peer's.
-        MPI.Exception
-            As for `Put`.
-        """
-        began = events.now() if events.listeners else None
-        exposed = self._device_only("Put_signal")
-        exposed.team.require_links("Put_signal")
-        buffer, target_rank = exposed.origin(origin, "Put_signal: origin", writable=False), integer(target_rank)
-        if target_rank != MPI.PROC_NULL:
-            found = exposed.target("Put_signal", target_rank, target, buffer)
-            exposed.signals.put(buffer, found.address, target_rank, signal)
-        if began is not None:
-            events.emit("Put_signal", events.NATIVE, buffer.nbytes, began, peer=target_rank)
-
-    def Wait_signal(self, signal: int = 0, count: int = 1) -> None:
-        """Make the current stream wait until `count` more have come of a signal than were waited for before.
-
-        What runs behind it on the stream sees what was put with them. Not MPI's; the host does not wait. It waits no
-        longer than `PYNCCLX_TIMEOUT`: the next operation of the communicator, or of the window, raises `PeerTimeout`.
-
-        Raises
-        ------
-        ValueError
-            There is no such signal, or `count` is negative.
-        NotSupported
-            The window is of host memory.
-        """
-        self._device_only("Wait_signal").signals.wait(signal, count)
-
-    def _move(self, operation: Literal["Put", "Get"], origin: Any, rank: int, spec: Any) -> _Enqueued:
-        exposed = self._of()
-        buffer = exposed.origin(origin, f"{operation}: origin", writable=operation == "Get")
-        if rank == MPI.PROC_NULL:
-            return _Enqueued(exposed.team, stream_for(exposed.device, (buffer,)), (buffer,))
-        target = exposed.target(operation, rank, spec, buffer)
-        stream = (exposed.put if operation == "Put" else exposed.get)(buffer, target)
-        return _Enqueued(exposed.team, stream, (buffer,))
-
-    def _change(
-        self, operation: str, op: Any, rank: int, spec: Any, origin: Any, result: Any = None, compare: Any = None
-    ) -> _Enqueued:
-        exposed = self._of()
-        if op == MPI.NO_OP and result is not None and origin is not None:
-            origin = result  # nobody looks at what was given
-        named = {"origin": origin, "result": result, "compare": compare}
-        buffers: dict[str, Buffer] = {
-            name: exposed.origin(each, f"{operation}: {name}", writable=name == "result")
-            for name, each in named.items()
-            if each is not None or name == "origin"
-        }
-        if rank == MPI.PROC_NULL:
-            stream = stream_for(exposed.device, tuple(buffers.values()))
-            return _Enqueued(exposed.team, stream, tuple(buffers.values()))
-        target = exposed.target(operation, rank, spec, buffers["origin"])
-        others = buffers.get("result"), buffers.get("compare")
-        stream = exposed.change(operation, op, target, buffers["origin"], *others)
-        return _Enqueued(exposed.team, stream, tuple(buffers.values()))
-
-    def _of(self) -> rma.Reach:
-        exposed = cast(rma.Reach, self._exposed)
-        if not exposed.team.windows:
+    def _reach_now(self) -> Reach:
+        """The device memory, if it is still there; raises the errors of kernels that ran before."""
+        reach = cast(Reach, self._reach)
+        if not reach.team.windows:
             raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
-        exposed.team.errors.check()
-        return exposed
+        reach.team.errors.check()
+        return reach
 
-    def _device_only(self, operation: str) -> Exposed:
-        if not isinstance(self._exposed, Exposed):
+    def _exposed(self, operation: str) -> Exposed:
+        """The memory of a window that was made of device arrays."""
+        if not isinstance(self._reach, Exposed):
             raise NotSupported(f"{operation}: the window was not made of device memory; use arrays from comm.Alloc")
-        self._of()
-        return self._exposed
+        self._reach_now()
+        return self._reach
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
         """Whether host copies replace the device arrays of a call; if not, MPI itself takes device arrays."""
@@ -224,12 +64,60 @@ class Accesses:
             self._origins.copy_back(rank)
 
 
-class _Enqueued:
-    """What the request of an operation stands for: the end of its copy or kernel."""
+def on_device(method: _Method) -> _Method:
+    """Make a method that of device memory at the target; mpi4py's is called for host memory, with host copies."""
+    name = method.__name__
+    original = getattr(MPI.Win, name)
+    buffers, position = ACCESSES[name]
+    rank_argument = Argument("target_rank", position, False)
+    target_argument = Argument("target_disp" if name in OF_ONE_ELEMENT else "target", position + 1, False)
 
-    def __init__(self, team: Team, stream: Any, buffers: tuple[Buffer, ...]) -> None:
-        self._event, self._buffers = team.device.event(), buffers
-        self._event.record(stream)
+    @functools.wraps(method)
+    def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
+        began = events.now() if events.listeners else None
+        rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
+        if self._reach is not None and self._reach.holds(rank, target):
+            result, how = method(self, *args, **kwargs), events.NATIVE
+        else:
+            on_host = readers.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
+            found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
+            if found and self._may_stage(name, found):
+                self._origins = self._origins or Origins()
+                return self._origins.stage(name, functools.partial(original, self), found, args, kwargs)
+            result, how = original(self, *args, **kwargs), events.HOST
+        if began is not None:
+            events.emit(name, how, events.longest_nbytes([*args, *kwargs.values()]), began, peer=rank)
+        return result
+
+    return either  # type: ignore[return-value]
+
+
+def resolve_buffers(reach: Reach, operation: str, rank: int, given: dict[str, Any], written: str) -> dict[str, Buffer]:
+    """The buffers of an operation, by name, of which it writes one; in those with MPI.PROC_NULL they may be None."""
+    return {
+        name: resolve(each, f"{operation}: {name}", writable=name == written, device=reach.device)
+        for name, each in given.items()
+        if each is not None or rank != MPI.PROC_NULL
+    }
+
+
+class Enqueued:
+    """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
+
+    def __init__(self, reach: Reach, buffers: dict[str, Buffer], stream: Any = None) -> None:
+        self._device, self._buffers = reach.device, tuple(buffers.values())
+        self._stream = stream
+
+    @classmethod
+    def nothing(cls, reach: Reach, buffers: dict[str, Buffer]) -> Enqueued:
+        """An operation with MPI.PROC_NULL."""
+        return cls(reach, buffers, stream_for(reach.device, tuple(buffers.values())))
+
+    def request(self) -> MPI.Request:
+        """A request that is over when the stream has come to here."""
+        self._event = self._device.event()
+        self._event.record(self._stream)
+        return request_of(self)
 
     def finish(self) -> None:
         """Wait on the host."""
@@ -241,5 +129,5 @@ class _Enqueued:
         return self._event.is_over()
 
     def fill(self, status: MPI.Status) -> None:
-        """There is no message."""
+        """Make the status empty: there is no message."""
         fill_empty(status)

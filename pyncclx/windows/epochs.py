@@ -1,75 +1,112 @@
-"""Epochs of windows over device memory: MPI's own; before one ends, the host waits for the GPU."""
+"""Epochs of windows of device memory: MPI's own; before one ends, the host waits for the device."""
 
 from __future__ import annotations
-
-import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .accesses import Accesses
-from .exposed import Attached
+from .attached import Attached
 
-WORD = 8  # bytes of what MPI's window has of each rank
+WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
 
 
-class Epochs(Accesses, MPI.Win):
-    """The methods of `pyncclx.Win` that begin, end and complete."""
+class Epochs(Accesses):
+    """The methods of `pyncclx.Win` that begin and end epochs, or complete operations in them.
+
+    Each that completes operations waits on the host until the device has done what this rank has enqueued, and then
+    takes the results of operations on host copies to the device.
+    """
 
     _comm: MPI.Intracomm
     _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
-    def _settle(self) -> None:
-        """Wait for the GPU: what this rank has enqueued is done."""
-        if self._exposed is not None and self._exposed.in_use:
-            self._exposed.device.synchronize()
-
     def Fence(self, assertion: int = 0) -> None:
-        """End an epoch and begin the next. Collective."""
-        self._settle()
+        """End an epoch of all ranks, and begin the next. Collective. As mpi4py's Fence.
+
+        Parameters
+        ----------
+        assertion : int
+            MPI.MODE_NOPRECEDE and the like.
+        """
+        self._wait_for_device()
         super().Fence(assertion)
         self._copy_back()
-        if self._exposed is not None:  # MPI itself need not wait, as nobody has used its window
+        if self._reach is not None:  # MPI itself need not wait, as no call has used its window
             MPI.Comm.Barrier(self._comm)
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Begin an epoch with a rank; the lock is had when it returns."""
+        """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock."""
         super().Lock(rank, lock_type, assertion)
-        self._insist(rank)
+        self._acquire(rank)
 
     def Lock_all(self, assertion: int = 0) -> None:
-        """Begin an epoch with all ranks, shared."""
+        """Begin an epoch with all ranks; this rank has their shared locks when it returns. As mpi4py's Lock_all."""
         super().Lock_all(assertion)
-        if self._exposed is not None:
+        if self._reach is not None:
             for rank in range(self._comm.size):
-                self._insist(rank)
+                self._acquire(rank)
 
-    def _insist(self, rank: int) -> None:
-        """MPI may put a lock off until the first access: make one, of the word beneath the device's memory."""
-        if self._exposed is not None and self._exposed.in_use and rank != MPI.PROC_NULL:
-            place = self._words[rank] if isinstance(self._exposed, Attached) else 0
-            word = np.empty(WORD, "u1")  # MPI may write to it until the Flush
-            MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD, MPI.BYTE])
+    def Unlock(self, rank: int) -> None:
+        """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
+        self._wait_for_device()
+        super().Unlock(rank)
+        self._copy_back(rank)
+
+    def Unlock_all(self) -> None:
+        """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
+        self._wait_for_device()
+        super().Unlock_all()
+        self._copy_back()
+
+    def Flush(self, rank: int) -> None:
+        """Complete the operations with a rank, here and there. As mpi4py's Flush."""
+        self._wait_for_device()
+        super().Flush(rank)
+        self._copy_back(rank)
+
+    def Flush_all(self) -> None:
+        """Complete all operations, here and at the targets. As mpi4py's Flush_all."""
+        self._wait_for_device()
+        super().Flush_all()
+        self._copy_back()
+
+    def Flush_local(self, rank: int) -> None:
+        """Complete the operations with a rank here: their arrays may be used again. As mpi4py's Flush_local."""
+        self._wait_for_device()
+        super().Flush_local(rank)
+        self._copy_back(rank)
+
+    def Flush_local_all(self) -> None:
+        """Complete all operations here: their arrays may be used again. As mpi4py's Flush_local_all."""
+        self._wait_for_device()
+        super().Flush_local_all()
+        self._copy_back()
+
+    def Post(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
+        self._wait_for_device()
+        super().Post(group, assertion)
+
+    def Complete(self) -> None:
+        """End the epoch that `Start` has begun: its operations are complete. As mpi4py's Complete."""
+        self._wait_for_device()
+        super().Complete()
+        self._copy_back()
+
+    def Sync(self) -> None:
+        """Make what this rank has stored visible to the others, and theirs to it. As mpi4py's Sync."""
+        self._wait_for_device()
+        super().Sync()
+
+    def _wait_for_device(self) -> None:
+        if self._reach is not None and self._reach.in_use:
+            self._reach.device.synchronize()
+
+    def _acquire(self, rank: int) -> None:
+        """Get the lock now: MPI may put it off until the first access, which is made to a word of its own window."""
+        if self._reach is not None and self._reach.in_use and rank != MPI.PROC_NULL:
+            place = self._words[rank] if isinstance(self._reach, Attached) else 0
+            word = np.empty(WORD_NBYTES, "u1")  # MPI may write to it until the Flush
+            MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD_NBYTES, MPI.BYTE])
             MPI.Win.Flush(self, rank)
-
-
-def _settling(name: str, *, completes: bool) -> Callable[..., Any]:
-    original = getattr(MPI.Win, name)
-
-    @functools.wraps(original)
-    def method(self: Epochs, *args: Any, **kwargs: Any) -> Any:
-        self._settle()
-        result = original(self, *args, **kwargs)
-        if completes:  # operations with the rank that is its argument, or with all
-            self._copy_back(*args, **kwargs)
-        return result
-
-    return method
-
-
-for _name in ("Complete", "Unlock", "Unlock_all", "Flush", "Flush_all", "Flush_local", "Flush_local_all"):
-    setattr(Epochs, _name, _settling(_name, completes=True))
-for _name in ("Post", "Sync"):
-    setattr(Epochs, _name, _settling(_name, completes=False))

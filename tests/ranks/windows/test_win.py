@@ -187,7 +187,7 @@ def test_refusals(comm, memory):
         (MPI.Exception, "are not in the", lambda: win.Put(five, 0, memory.count)),
         (MPI.Exception, "are not in the", lambda: win.Get(five, 0, -1)),
         (MPI.Exception, "origin has 40 bytes, target 24", lambda: win.Put(five, 0, (0, 3))),
-        (TypeError, "expecting None, disp", lambda: win.Get(five, 0, "x")),
+        (ValueError, "expecting None, disp", lambda: win.Get(five, 0, "x")),
         (ValueError, "differ in datatype or count", lambda: win.Get_accumulate(five, five[:2], 0)),
         (NotSupported, "at most 8 atomically", lambda: win.Accumulate(put(np.zeros(1, "c16")), 0)),
     )

@@ -1,0 +1,139 @@
+"""Atomic changes of elements in a rank's memory (cuda/windows/rma.cu): Accumulate and its relatives."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.datatypes import Datatype
+from ..backends import Device
+from ..errors import MPIError, NotSupported
+from ..launch import kernels
+from ..operators import ops
+from ..operators.user_op import no_arithmetic
+from ..team.streams import stream_for
+from ..team.team import Team
+from .targets import Target
+
+COMPARE_AND_SWAP = "CompareAndSwap"  # in the place of an operator
+OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
+_FILE, _KERNEL = "windows/rma.cu", "accumulate"
+_ARGUMENTS = struct.Struct("=QQQQQ")  # RmaArgs
+_MOST_THREADS = 256
+_BLOCKS_PER_CHANNEL = 4  # not measured
+_BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
+_WITHOUT_RESULT = ("Accumulate", "Raccumulate")
+
+_Functor = ops.Op | str  # an operator that computes, or the name of one that compares and replaces bits
+
+
+def functor_of(operation: str, op: Any) -> _Functor:
+    """What a kernel does to each element for an operator: `op` is MPI's, or COMPARE_AND_SWAP.
+
+    Raises
+    ------
+    TypeError
+        It is no operator.
+    MPI.Exception
+        Of class ERR_OP: it is not one of MPI's own, or NO_OP in an operation that returns no elements.
+    """
+    if op == COMPARE_AND_SWAP:
+        return COMPARE_AND_SWAP
+    found: Any = ops.of(op, operation) if not isinstance(op, MPI.Op) else _BITWISE.get(op.handle, ops.predefined(op))
+    if found == "NoOp" and operation in _WITHOUT_RESULT:
+        raise MPIError(MPI.ERR_OP, f"{operation}: op is MPI.NO_OP, which takes a result; call Get_accumulate")
+    if isinstance(found, str) or (isinstance(found, ops.Op) and found.mpi is not None):
+        return found
+    raise MPIError(MPI.ERR_OP, f"{operation}: op is {op!r}; it must be one of MPI's own")
+
+
+def is_ignored(operation: str, op: Any, origin: Any) -> bool:
+    """Whether an operation ignores its origin; mpi4py checks that of one element, if it is an array."""
+    if op != MPI.NO_OP or origin is None:
+        return False
+    array = origin[0] if isinstance(origin, (list, tuple)) and origin else origin
+    return operation not in OF_ONE_ELEMENT or array is MPI.BOTTOM
+
+
+def check_count(operation: str, buffers: dict[str, Buffer]) -> None:
+    """Raise ValueError, as mpi4py does, unless buffers of an operation on one element have one each."""
+    if operation in OF_ONE_ELEMENT:
+        for name, buffer in buffers.items():
+            if buffer.count != 1:
+                raise ValueError(f"{operation}: {name} has {buffer.count} elements, expecting a single one")
+
+
+def change(
+    team: Team,
+    operation: str,
+    functor: _Functor,
+    target: Target,
+    *,
+    origin: Buffer,
+    result: Buffer | None = None,
+    compare: Buffer | None = None,
+) -> Any:
+    """Enqueue an atomic change of each element in a rank's memory; returns the stream.
+
+    Raises
+    ------
+    TypeError
+        Elements without arithmetic: text, dates, records.
+    ValueError
+        The buffers differ in datatype or count.
+    MPI.Exception
+        The target's datatype is another one than origin's (ERR_ARG), or none of the operator's (ERR_OP).
+    NotSupported
+        Elements that do not change atomically: of more than 8 bytes, not aligned, or in memory without links.
+    """
+    buffers = tuple(buffer for buffer in (origin, result, compare) if buffer is not None)
+    for buffer in buffers[1:]:
+        if buffer.datatype is not origin.datatype or buffer.count != origin.count:
+            raise ValueError(f"{operation}: origin, result and compare differ in datatype or count; make them equal")
+    if target.datatype is not origin.datatype:
+        text = f"origin has elements of {origin.datatype.name}, target of {target.datatype.name}; make them equal"
+        raise MPIError(MPI.ERR_ARG, f"{operation}: {text}")
+    template = _template(operation, functor, origin)
+    team.require_links(operation)
+    if target.address % target.datatype.itemsize:
+        raise NotSupported(f"{operation}: the target's address is no multiple of the element's length; move it")
+    stream = stream_for(team.device, buffers)
+    if target.count:
+        compared, fetched = (compare or origin).address, result.address if result else 0
+        parameters = _ARGUMENTS.pack(origin.address, compared, fetched, target.address, target.count)
+        _launch(team.device, template, parameters, target.count, stream)
+    return stream
+
+
+def _launch(device: Device, template: tuple[str, str], parameters: bytes, count: int, stream: Any) -> None:
+    threads = min(device.threads, _MOST_THREADS)
+    grid = min(-(-count // threads), _BLOCKS_PER_CHANNEL * device.max_channels)
+    device.launch(kernels.load_template(device, _FILE, _KERNEL, *template), grid, threads, parameters, stream)
+
+
+def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, str]:
+    """The elements' type and the functor, as the kernel is instantiated with them."""
+    _check_atomic(operation, origin.datatype)
+    if isinstance(functor, str):
+        return kernels.BITWISE[origin.datatype.itemsize], functor
+    return ops.template(operation, functor, origin)
+
+
+def _check_atomic(operation: str, datatype: Datatype) -> None:
+    if datatype is datatypes.MOVED_ONLY["bytes"]:
+        raise no_arithmetic(operation)
+    if datatype.itemsize > kernels.MOST_ATOMIC_NBYTES:
+        raise NotSupported(
+            f"{operation}: {datatype.name} has {datatype.itemsize} bytes, and GPUs change at most 8 atomically; Get, "
+            "and Put under an exclusive lock"
+        )
+
+
+def prepare(device: Device) -> None:
+    """Compile the kernels, where all of a file are compiled together, so that later calls find them."""
+    if device.compiles_whole_files:
+        kernels.load_template(device, _FILE, _KERNEL, *kernels.legal_templates(_FILE)[0])

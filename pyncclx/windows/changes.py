@@ -1,0 +1,132 @@
+"""One-sided operations that change a rank's memory element by element, atomically: Accumulate and its relatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arrays.vectors import integer
+from . import atomics
+from .accesses import Accesses, Enqueued, on_device, resolve_buffers
+from .targets import TargetSpec, parse
+
+
+class Changes(Accesses):
+    """The methods of `pyncclx.Win` that change elements atomically."""
+
+    @on_device
+    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce an array into a rank's memory, each element atomically. As mpi4py's Accumulate.
+
+        Parameters
+        ----------
+        origin, target_rank, target
+            As for `Put`; the target's elements are of origin's datatype, and of 1, 2, 4 or 8 bytes.
+        op : MPI.Op
+            One of MPI's own; MPI.REPLACE too.
+
+        Raises
+        ------
+        TypeError
+            `op` is no operator, or the elements are text, dates or records.
+        MPI.Exception
+            Of class ERR_OP: `op` is not defined on the elements, made by the program, or MPI.NO_OP, which takes a
+            result; ERR_ARG: origin and target differ in datatype. Others as for `Put`.
+        NotSupported
+            Elements that do not change atomically: longer ones, ones that are not aligned, or memory of GPUs that
+            NVLink does not connect. Others as for `Put`.
+
+        Examples
+        --------
+        >>> import numpy as np, pyncclx
+        >>> from mpi4py import MPI
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> memory = comm.Alloc(4, "i8")
+        >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
+        >>> win.Fence()
+        >>> for _ in range(3):
+        ...     win.Accumulate(np.arange(2), 0, 1, MPI.SUM)
+        >>> win.Fence()
+        >>> memory.tolist()
+        [0, 0, 3, 0]
+        """
+        self._change("Accumulate", op, {"origin": origin}, target_rank, target)
+
+    @on_device
+    def Get_accumulate(
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """`Accumulate`, and copy the elements as they were before into `result`. As mpi4py's Get_accumulate.
+
+        Parameters are those of `Accumulate`, and an array `result` of origin's datatype and length. With MPI.NO_OP
+        nothing is changed, and `origin` is ignored. ValueError: origin and result differ.
+        """
+        self._change("Get_accumulate", op, {"origin": origin, "result": result}, target_rank, target)
+
+    @on_device
+    def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """`Accumulate`, with a request that is over when `origin` may be used again. As mpi4py's Raccumulate."""
+        return self._change("Raccumulate", op, {"origin": origin}, target_rank, target).request()
+
+    @on_device
+    def Rget_accumulate(
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
+    ) -> MPI.Request:
+        """`Get_accumulate`, with a request that is over when `result` is complete. As mpi4py's Rget_accumulate."""
+        return self._change("Rget_accumulate", op, {"origin": origin, "result": result}, target_rank, target).request()
+
+    @on_device
+    def Fetch_and_op(
+        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
+    ) -> None:
+        """`Get_accumulate` of one element. As mpi4py's Fetch_and_op.
+
+        Parameters
+        ----------
+        origin, result : array or buffer specification
+            One element each, of the same datatype; ValueError otherwise.
+        target_rank : int
+        target_disp : int
+            In units of the window's disp_unit.
+        op : MPI.Op
+
+        Raises
+        ------
+        TypeError, ValueError, MPI.Exception, NotSupported
+            As `Get_accumulate`.
+        """
+        target = TargetSpec(integer(target_disp))
+        self._change("Fetch_and_op", op, {"origin": origin, "result": result}, target_rank, target)
+
+    @on_device
+    def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
+        """Replace an element that equals `compare` bit by bit, and copy it as it was. As mpi4py's Compare_and_swap.
+
+        Parameters
+        ----------
+        origin, compare, result : array or buffer specification
+            One element each, of the same datatype; ValueError otherwise.
+        target_rank : int
+        target_disp : int
+            In units of the window's disp_unit.
+
+        Raises
+        ------
+        TypeError, ValueError, MPI.Exception, NotSupported
+            As `Get_accumulate`.
+        """
+        given = {"origin": origin, "compare": compare, "result": result}
+        self._change("Compare_and_swap", atomics.COMPARE_AND_SWAP, given, target_rank, TargetSpec(integer(target_disp)))
+
+    def _change(self, operation: str, op: Any, given: dict[str, Any], rank: int, target: Any) -> Enqueued:
+        reach, functor = self._reach_now(), atomics.functor_of(operation, op)
+        spec = target if isinstance(target, TargetSpec) else parse(operation, target)
+        if atomics.is_ignored(operation, op, given["origin"]):
+            given["origin"] = given["result"]
+        buffers = resolve_buffers(reach, operation, rank, given, written="result")
+        if rank == MPI.PROC_NULL:
+            return Enqueued.nothing(reach, buffers)
+        atomics.check_count(operation, buffers)
+        found = reach.find(operation, rank, spec, buffers["origin"])
+        return Enqueued(reach, buffers, atomics.change(reach.team, operation, functor, found, **buffers))

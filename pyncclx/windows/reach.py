@@ -1,0 +1,75 @@
+"""Memory of all ranks that this rank's copies and kernels reach, and where in it an operation's target lies."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.vectors import integer
+from ..backends import Device
+from ..errors import MPIError
+from ..team.team import Team
+from .targets import Target, TargetSpec
+
+
+class Reach:
+    """Memory of all ranks, as mapped in this process. Subclasses find where it lies.
+
+    Attributes
+    ----------
+    team : Team
+    """
+
+    team: Team
+
+    @property
+    def device(self) -> Device:
+        """The device that the memory is on."""
+        return self.team.device
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is any memory."""
+        return True
+
+    def holds(self, rank: int, target: object) -> bool:
+        """Whether a target argument names such memory, not what MPI alone has mapped."""
+        raise NotImplementedError
+
+    def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
+        """The address, as mapped here, of some bytes of a rank's memory."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what was allocated for it."""
+        raise NotImplementedError
+
+    def check_rank(self, operation: str, rank: int) -> int:
+        """Return a rank as an integer; raise MPI.Exception of class ERR_RANK unless it is one."""
+        rank = integer(rank)
+        if not 0 <= rank < self.team.size:
+            raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}")
+        return rank
+
+    def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Target:
+        """Find the elements that a target argument names; what it leaves out is as in `origin`.
+
+        Raises
+        ------
+        MPI.Exception
+            There is no such rank (ERR_RANK), count is negative (ERR_COUNT), the elements are not as long as origin's
+            (ERR_TRUNCATE), or not all in the rank's memory (ERR_DISP, ERR_RMA_RANGE).
+        NotSupported
+            A derived datatype.
+        """
+        datatype = origin.datatype if target.datatype is None else datatypes.of(target.datatype)
+        count = origin.nbytes // datatype.itemsize if target.count is None else target.count
+        rank = self.check_rank(operation, rank)
+        if count < 0:
+            raise MPIError(MPI.ERR_COUNT, f"{operation}: target has count {count}; it cannot be negative")
+        nbytes = count * datatype.itemsize
+        if nbytes != origin.nbytes:
+            text = f"origin has {origin.nbytes} bytes, target {nbytes}; make them equal"
+            raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
+        return Target(self.place(operation, rank, target.disp, nbytes), count, datatype)

@@ -1,0 +1,91 @@
+"""Copies with a signal behind them that the target's stream waits for: no host takes part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import events
+from ..arrays.buffers import resolve
+from ..arrays.vectors import integer
+from .accesses import Accesses
+from .targets import parse
+
+
+class Signalling(Accesses):
+    """The methods of `pyncclx.Win` that send and await signals; MPI has none."""
+
+    def Put_signal(self, origin: Any, target_rank: int, target: Any = None, signal: int = 0) -> None:
+        """Copy an array into a rank's memory, then count one of its signals up, on the current stream.
+
+        `Wait_signal` of the target rank makes its stream wait for that; no epoch is needed. Can be captured in a CUDA
+        graph. From 16 MiB on a copy engine moves the data.
+
+        Parameters
+        ----------
+        origin : device array or buffer specification
+        target_rank : int
+            MPI.PROC_NULL: nothing is done.
+        target : int or list, optional
+            As for `Put`.
+        signal : int
+            From 0 to 63; each rank has signals of its own.
+
+        Raises
+        ------
+        ValueError
+            There is no such signal.
+        TypeError, BufferError, MPI.Exception
+            As for `Put`.
+        NotSupported
+            The window was not made of device memory, or nothing is atomic in a peer's.
+
+        Examples
+        --------
+        >>> import numpy as np, pyncclx
+        >>> from mpi4py import MPI
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> memory = comm.Alloc(4, "i8")
+        >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
+        >>> win.Put_signal(np.arange(4), 0, signal=5)
+        >>> win.Wait_signal(5)
+        >>> memory.tolist()
+        [0, 1, 2, 3]
+        """
+        began = events.now() if events.listeners else None
+        exposed = self._exposed("Put_signal")
+        exposed.team.require_links("Put_signal")
+        buffer = resolve(origin, "Put_signal: origin", writable=False, device=exposed.device)
+        target_rank = integer(target_rank)
+        if target_rank != MPI.PROC_NULL:
+            found = exposed.find("Put_signal", target_rank, parse("Put_signal", target), buffer)
+            exposed.signals.put(buffer, found.address, target_rank, signal)
+        if began is not None:
+            events.emit("Put_signal", events.NATIVE, buffer.nbytes, began, peer=target_rank)
+
+    def Wait_signal(self, signal: int = 0, count: int = 1) -> None:
+        """Make the current stream wait until a signal has come `count` more times than were waited for before.
+
+        What follows on the stream sees what was put with them. The host does not wait. The stream waits no longer than
+        `PYNCCLX_TIMEOUT`: then the next operation of the communicator, or of the window, raises `PeerTimeout`.
+
+        Parameters
+        ----------
+        signal : int
+            From 0 to 63.
+        count : int
+            0: nothing is waited for.
+
+        Raises
+        ------
+        ValueError
+            There is no such signal, or `count` is negative.
+        NotSupported
+            The window was not made of device memory.
+
+        Examples
+        --------
+        See `Put_signal`.
+        """
+        self._exposed("Wait_signal").signals.wait(signal, count)

@@ -1,0 +1,128 @@
+"""The memory of a window's ranks: as arrays, and what is attached to a dynamic window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arrays.buffers import where
+from ..arrays.readers import host_arrays
+from ..errors import NotSupported
+from .attached import Attached
+from .epochs import Epochs
+from .exposed import Exposed
+
+
+class Views(Epochs):
+    """The methods of `pyncclx.Win` that attach memory, and give it."""
+
+    _array: Any = None  # keeps this rank's memory alive
+
+    def Attach(self, memory: Any) -> None:
+        """Expose memory of this rank through a dynamic window, too. As mpi4py's Attach; not collective.
+
+        Parameters
+        ----------
+        memory : array
+            In host memory, or a device array from `comm.Alloc`.
+
+        Raises
+        ------
+        NotSupported
+            A device array from elsewhere, which peers have not mapped.
+        """
+        if isinstance(self._reach, Attached) and self._reach.attach(memory):
+            return
+        if where(memory) == "device" and not host_arrays():
+            raise NotSupported("Attach: the device array must be from comm.Alloc of the window's communicator")
+        super().Attach(memory)
+
+    def Detach(self, memory: Any) -> None:
+        """Expose memory no longer, once what this rank has enqueued is done. As mpi4py's Detach."""
+        self._wait_for_device()
+        if not (isinstance(self._reach, Attached) and self._reach.detach(memory)):
+            super().Detach(memory)
+
+    def Shared_query(self, rank: int) -> tuple[Any, int]:
+        """A rank's memory, and its unit of displacements. As mpi4py's Shared_query.
+
+        Parameters
+        ----------
+        rank : int
+            MPI.PROC_NULL: the first rank that has memory.
+
+        Returns
+        -------
+        memory : array of bytes
+            On the device as `remote` gives it.
+        disp_unit : int
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_RANK: there is no such rank.
+        """
+        if not isinstance(self._reach, Exposed):
+            return super().Shared_query(rank)
+        places = self._reach.places
+        if rank == MPI.PROC_NULL:
+            rank = next((number for number, place in enumerate(places) if place.nbytes), 0)
+        rank = self._reach.check_rank("Shared_query", rank)
+        return self._reach.array(rank), places[rank].disp_unit
+
+    def remote(self, rank: int) -> Any:
+        """A rank's memory as a device array of bytes: kernels load from it and store to it, through the link.
+
+        The window's epochs order such accesses, or the program does.
+
+        Parameters
+        ----------
+        rank : int
+
+        Returns
+        -------
+        device array, uint8
+            It lasts until the communicator is freed.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_RANK: there is no such rank.
+        NotSupported
+            The window was not made of device memory, or it is dynamic.
+
+        Examples
+        --------
+        >>> import pyncclx
+        >>> from mpi4py import MPI
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> memory = comm.Alloc(2, "i8")
+        >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
+        >>> win.remote(0).view("i8")[1] = 7
+        >>> memory.tolist()
+        [0, 7]
+        """
+        if not isinstance(self._reach, Exposed):
+            raise NotSupported("remote: the window was not made of device memory; for host memory see Shared_query")
+        return self._reach.array(self._reach.check_rank("remote", rank))
+
+    def tomemory(self) -> Any:
+        """This rank's memory; on the device an array of bytes. As mpi4py's tomemory."""
+        return self.remote(self._comm.rank) if isinstance(self._reach, Exposed) else super().tomemory()
+
+    def Get_attr(self, keyval: int) -> Any:
+        """An attribute; base, size and unit are those of the device memory, if any. As mpi4py's Get_attr."""
+        if isinstance(self._reach, Exposed):
+            place = self._reach.places[self._comm.rank]
+            known = {MPI.WIN_BASE: self._reach.bases[self._comm.rank], MPI.WIN_SIZE: place.nbytes}
+            known |= {MPI.WIN_DISP_UNIT: place.disp_unit, MPI.WIN_CREATE_FLAVOR: MPI.WIN_FLAVOR_CREATE}
+            if keyval in known:
+                return known[keyval]
+        return super().Get_attr(keyval)
+
+    @property
+    def attrs(self) -> tuple[int, int, int]:  # type: ignore[override]
+        """Base address, bytes, and unit of displacements."""
+        base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
+        return base, size, unit
