@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ..arrays.buffers import on_host
 from ..messages import calls, exchange, host_receive
 from ..messages.base import MessageBase
-from ..messages.sides import Side
+from ..messages.side import Side
 from .methods import or_staged
 from .probes import probed
 

@@ -4,7 +4,8 @@ The way of `comm.Recv(array, source, tag)`:
 
 1. `communicator/point_to_point.py`: `Recv` leaves host arrays to mpi4py (`host_receive.py` checks what arrives), and
    messages that a probe has found to `matched.py`.
-2. `calls.py`: `receive` lets `sides.py` check source and tag (`endpoint.py`) and resolve the array (`typed.py`).
+2. `calls.py`: `receive` makes a `Side` of the arguments (`side.py`) and lets `begin.py` check source and tag
+   (`endpoint.py`) and resolve the array (`typed.py`).
 3. `receive.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for it, in MPI if no other receive is open, else by `progress.py`, which launches receives in

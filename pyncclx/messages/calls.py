@@ -9,11 +9,12 @@ from mpi4py import MPI
 from .. import events
 from ..requests.request import Request
 from ..requests.status import copy_status
+from .begin import begin_receive, begin_send, resolve, resolve_send
 from .pending import drain_if_blocking, emit, receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
 from .send import Outgoing
-from .sides import Side, begin_receive, begin_send, resolve, resolve_send
+from .side import Side
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -99,7 +100,7 @@ def _begin_matched(
 ) -> Incoming:
     """Begin to receive a message that a probe has matched."""
     endpoint = comm.endpoint
-    buffer, stream = resolve(endpoint, f"{operation}: buf", buf, writable=True)
+    buffer, stream = resolve(endpoint, operation, Side(buf, MPI.ANY_SOURCE, MPI.ANY_TAG), writable=True)
     incoming = Incoming(endpoint, operation, buffer, stream, probed)
     incoming.start(lambda memory: MPI.Message.Irecv(message, [memory, MPI.BYTE]))
     return incoming

@@ -17,10 +17,10 @@ WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiv
 INLINE = 4  # behind the envelope, in the same message of MPI
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
-_MESSAGE = struct.Struct("=16s9Q64s")  # ENVELOPE_MAGIC, and the fields of `Envelope` after its sender
+_ENVELOPE = struct.Struct(f"=16s9Q64s{_SENDER.size}s")  # ENVELOPE_MAGIC, the fields of `Envelope`
 # A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
 # program where a message to the same process has a part of one.
-ENVELOPE_NBYTES = _MESSAGE.size + _SENDER.size
+ENVELOPE_NBYTES = _ENVELOPE.size
 _STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
 
 
@@ -95,7 +95,7 @@ class Envelope:
 
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
-        message = _MESSAGE.pack(
+        return _ENVELOPE.pack(
             ENVELOPE_MAGIC,
             self.transport,
             self.clock,
@@ -107,18 +107,16 @@ class Envelope:
             self.identity,
             self.allocation_nbytes,
             self.handle,
+            self.sender.packed,
         )
-        return message + self.sender.packed
 
 
-def unpack(message: Any) -> Envelope | None:
-    """Read the envelope at the beginning of some bytes in memory; None if there is none."""
-    if len(message) < ENVELOPE_NBYTES:
+def unpack(message: Any, nbytes: int) -> Envelope | None:
+    """Read the envelope at the beginning of a message of `nbytes`; None if there is none."""
+    if nbytes < ENVELOPE_NBYTES:
         return None
-    magic, *fields = _MESSAGE.unpack_from(message)
-    if magic != ENVELOPE_MAGIC:
-        return None
-    return Envelope(_unpack_sender(bytes(message[_MESSAGE.size : ENVELOPE_NBYTES])), *fields)
+    magic, *fields, sender = _ENVELOPE.unpack_from(message)
+    return Envelope(_unpack_sender(sender), *fields) if magic == ENVELOPE_MAGIC else None
 
 
 @functools.lru_cache  # the same few processes send again and again

@@ -10,10 +10,11 @@ from .. import events
 from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
+from .begin import begin_receive, begin_send, resolve, resolve_send
 from .pending import drain_if_blocking, emit, receive_request, send_request
 from .receive import Incoming
 from .send import Outgoing
-from .sides import Side, begin_receive, begin_send, resolve, resolve_send
+from .side import Side
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _begin(
 def _copied(comm: MessageBase, operation: str, side: Side) -> Side:
     """The side with a copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
     endpoint = comm.endpoint
-    buffer, stream = resolve(endpoint, f"{operation}: {side.name}", side.buf, writable=True)
+    buffer, stream = resolve(endpoint, operation, side, writable=True)
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
         address, copy = buffer.address, buffer.memory

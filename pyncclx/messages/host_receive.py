@@ -66,7 +66,7 @@ def _unwrap(comm: MessageBase, memory: Any, received_nbytes: int, status: MPI.St
     The program's stream may wait for a peer that waits for this, so nothing here is on that stream.
     """
     device, message = comm.endpoint.device, np.frombuffer(memory[:received_nbytes], np.uint8).copy()
-    envelope, stream = unpack(message), comm.endpoint.postbox.host_array_stream
+    envelope, stream = unpack(message, received_nbytes), comm.endpoint.postbox.host_array_stream
     nbytes = min(envelope.nbytes if envelope else 0, len(memory))
     copy = device.allocate_temporary(max(nbytes, 1), stream)
     buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)

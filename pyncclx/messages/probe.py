@@ -109,7 +109,7 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
     nbytes = received_nbytes + GAP_NBYTES
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
-    envelope = unpack(data)
+    envelope = unpack(data, received_nbytes)
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
     _sent.append((_itself.Isend([data, 1, datatype], 0), data))
     datatype.Free()

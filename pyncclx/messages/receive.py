@@ -40,21 +40,22 @@ class Incoming:
         Whether its kernel must be on its own stream: no call will wait for it.
     """
 
+    clock = 0
+    has_arrived = launched = is_awaited = stays_on_stream = False
+    _envelope: Envelope | None = None  # None: the message is a host array's
+    _nbytes = 0  # of the message
+    _error: Exception | None = None
+    _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
+    _end_event: Event | None = None  # of the kernel, then
+
     def __init__(
         self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.buffer, self.stream = buffer, stream
+        self.buffer, self.stream, self._kernel_stream = buffer, stream, stream
         self._probed = probed  # the message that a probe has found: MPI has another source and tag for it
         self._capacity_nbytes = buffer.nbytes
-        self.status, self.clock = MPI.Status(), 0
-        self.has_arrived = self.launched = self.is_awaited = self.stays_on_stream = False
-        self._envelope: Envelope | None = None  # None: the message is a host array's
-        self._nbytes = 0  # of the message
-        self._error: Exception | None = None
-        self._kernel_stream = stream
-        self._start_event: Event | None = None  # that its kernel comes after, once it has left its stream
-        self._end_event: Event | None = None  # of the kernel, then
+        self.status = MPI.Status()
 
     # The message
 
@@ -108,7 +109,7 @@ class Incoming:
         received_nbytes = self.status.Get_elements(MPI.BYTE)
         if self._probed is not None:
             self._probed.set_origin(self.status)
-        envelope = self._envelope = unpack(self._message[:received_nbytes])
+        envelope = self._envelope = unpack(self._message, received_nbytes)
         self._nbytes = received_nbytes  # of a host array, if there is no envelope
         if envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock

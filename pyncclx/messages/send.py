@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays.buffers import Buffer
 from ..backends import Exported
 from .arguments import Offer, Put
 from .bounce import SLOT_NBYTES, slot_offset, words_of
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
+from .side import ResolvedSide
 
 SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
 _THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once
-
-
-class ResolvedSide(NamedTuple):
-    """Where a message goes to, after all checks."""
-
-    buffer: Buffer
-    stream: Any
-    rank: int
-    tag: int
 
 
 class Outgoing:
@@ -50,7 +41,8 @@ class Outgoing:
         self, endpoint: Endpoint, operation: str, side: ResolvedSide, start: Callable[[Any], MPI.Request]
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.buffer, self.stream, self.dest, self.tag = side  # the buffer keeps the memory
+        self.stream, self.dest, self.tag = side.stream, side.rank, side.tag
+        self.buffer = side.buffer  # keeps the memory
         self._nbytes = self.buffer.nbytes
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
@@ -127,8 +119,8 @@ class Outgoing:
         return envelope, exported
 
     def _inline(self, answer: int = 0) -> Any:
-        self.is_inline = True
         """MPI transfers the data; `answer` asks whether other ways are open."""
+        self.is_inline = True
         envelope = self._envelope(INLINE)
         envelope.answer = answer
         message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)

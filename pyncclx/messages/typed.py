@@ -12,6 +12,7 @@ from ..derived.typed import Typed, resolve_typed
 from ..errors import DerivedDatatype
 from ..launch.keys import NoKey, key_of
 from .endpoint import Endpoint
+from .side import Side
 
 _MAX_KNOWN = 1024  # buffers that a communicator remembers
 
@@ -51,17 +52,18 @@ class TypedBuffer(Buffer):
             endpoint.enqueue(*launch, stream)
 
 
-def buffer_of(endpoint: Endpoint, spec: Any, name: str, *, writable: bool) -> Buffer:
-    """Resolve a message's buffer; look it up if its argument came before."""
+def buffer_of(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Buffer:
+    """Resolve a side's buffer; look it up if its argument came before."""
+    device, spec = endpoint.device, side.buf
     try:
         key = key_of(spec), writable
     except NoKey:
-        return resolve_message(spec, name, writable=writable, device=endpoint.device)
+        return _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
     known = endpoint.known.get(key)
     if known is not None:
         address, count, datatype, shape, readonly = known
         return Buffer(address, count, datatype, shape, readonly, None, spec)
-    buffer = resolve_message(spec, name, writable=writable, device=endpoint.device)
+    buffer = _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
     if type(buffer) is Buffer and buffer.stream is None:
         if len(endpoint.known) >= _MAX_KNOWN:
             endpoint.known.clear()
@@ -69,7 +71,7 @@ def buffer_of(endpoint: Endpoint, spec: Any, name: str, *, writable: bool) -> Bu
     return buffer
 
 
-def resolve_message(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer:
+def _resolve(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer:
     """Resolve a message's buffer, of any datatype; a `TypedBuffer` if it is not contiguous."""
     try:
         return resolve(spec, name, writable=writable, device=device)

@@ -1,8 +1,7 @@
-"""The sides of a call, to send and to receive: check the arguments, resolve the buffer, start the message."""
+"""Beginning one side of a call: check the arguments, resolve the buffer, start MPI's part."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from ..errors import NotSupported
 from ..team.streams import stream_for
 from .mpi_transfer import start_receive, start_send
 from .receive import Incoming
-from .send import SYNCHRONOUS, Outgoing, ResolvedSide
+from .send import SYNCHRONOUS, Outgoing
+from .side import ResolvedSide, Side
 from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -21,32 +21,12 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 
-@dataclass(slots=True)
-class Side:
-    """One side of a call, as the program gave it.
-
-    Attributes
-    ----------
-    buf : array, buffer spec or Buffer
-    rank : int
-        Destination or source.
-    tag : int
-    name : str
-        Of the argument, for errors.
-    """
-
-    buf: Any
-    rank: int
-    tag: int
-    name: str = "buf"
-
-
 def resolve_send(endpoint: Endpoint, operation: str, side: Side) -> ResolvedSide | None:
     """Check a side that sends; None to MPI.PROC_NULL."""
     dest, tag = endpoint.check_send(operation, side.rank, side.tag)
     if dest == MPI.PROC_NULL:
         return None
-    buffer, stream = resolve(endpoint, f"{operation}: {side.name}", side.buf, writable=False)
+    buffer, stream = resolve(endpoint, operation, side, writable=False)
     return ResolvedSide(buffer, stream, dest, tag)
 
 
@@ -67,21 +47,22 @@ def begin_receive(
     source, tag = endpoint.check_receive(operation, side.rank, side.tag)
     if source == MPI.PROC_NULL:
         return None
-    name = f"{operation}: {side.name}"
-    buffer, stream = resolve(endpoint, name, side.buf, writable=True, not_captured=not_captured)
+    buffer, stream = resolve(endpoint, operation, side, writable=True, not_captured=not_captured)
     incoming = Incoming(endpoint, operation, buffer, stream)
     incoming.start(partial(start_receive, comm, source, tag))
     return incoming
 
 
-def resolve(endpoint: Endpoint, name: str, buf: Any, *, writable: bool, not_captured: Any = None) -> tuple[Buffer, Any]:
+def resolve(
+    endpoint: Endpoint, operation: str, side: Side, *, writable: bool, not_captured: Any = None
+) -> tuple[Buffer, Any]:
     """Return the buffer, and the stream to work on."""
-    device = endpoint.device
-    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, buf, name, writable=writable)
+    device, buf = endpoint.device, side.buf
+    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, operation, side, writable=writable)
     stream = device.current_stream() if buffer.stream is None else stream_for(device, (buffer,))
     if stream is not not_captured and device.is_capturing(stream):
         raise NotSupported(
-            f"{name.partition(':')[0]}: messages are matched on the host, so a graph cannot hold them; send outside "
-            "of the capture, or exchange by a collective such as Alltoallv"
+            f"{operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "
+            "capture, or exchange by a collective such as Alltoallv"
         )
     return buffer, stream
