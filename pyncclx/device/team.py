@@ -51,8 +51,6 @@ class DeviceTeam:
 
     Examples
     --------
-    >>> import pyncclx
-    >>> from mpi4py import MPI
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> team = comm.device_team(signals=4)
     >>> team.signal_words.tolist()

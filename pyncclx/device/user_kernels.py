@@ -140,27 +140,25 @@ def kernel(source: str | Path, name: str) -> Kernel:
 
     Examples
     --------
-    >>> import numpy, pyncclx.device as d
+    >>> import pyncclx.device as d
     >>> double = d.kernel('''
     ... #include "pyncclx.cuh"
     ... extern "C" __global__ void twice(float* x, long long n) {
     ...     for (long long i = threadIdx.x; i < n; i += blockDim.x) x[i] *= 2;
     ... }''', "twice")
-    >>> x = numpy.ones(5, "f4")
+    >>> x = np.ones(5, "f4")
     >>> double(1, 128, [x, x.size])
     """
     return kernels(source, name)[name]
 
 
 def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
-    """Compile several kernels of one source at once.
+    """Compile several kernels of one source at once; see `kernel`.
 
     Parameters
     ----------
     source : str or Path
-        As for `kernel`.
     *names : str
-        The kernels, each as for `kernel`.
 
     Returns
     -------

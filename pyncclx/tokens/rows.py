@@ -69,11 +69,9 @@ class Rows:
 
     Examples
     --------
-    >>> import numpy, pyncclx
-    >>> from mpi4py import MPI
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
-    >>> rows, handle = shuffle.dispatch(numpy.ones((3, 16), "f4"), numpy.array([[1], [0], [1]]))
+    >>> rows, handle = shuffle.dispatch(np.ones((3, 16), "f4"), np.array([[1], [0], [1]]))
     >>> rows.counts.tolist(), rows.offsets.tolist(), rows.experts[:3].tolist()
     ([1, 2], [0, 1, 3], [0, 1, 1])
     >>> shuffle.Free()
@@ -132,12 +130,10 @@ class Handle:
 
     Examples
     --------
-    >>> import numpy, pyncclx
-    >>> from mpi4py import MPI
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
-    >>> tokens = numpy.ones((3, 16), "f4")
-    >>> rows, handle = shuffle.dispatch(tokens, numpy.array([[1], [0], [1]]))
+    >>> tokens = np.ones((3, 16), "f4")
+    >>> rows, handle = shuffle.dispatch(tokens, np.array([[1], [0], [1]]))
     >>> handle.tokens
     3
     >>> again, handle = shuffle.dispatch(2 * tokens, handle=handle)

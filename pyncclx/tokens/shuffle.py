@@ -43,24 +43,50 @@ class TokenShuffle(Launching):
     blocks : int from 1 to 64, optional
         Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them.
 
-    All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end
-    of a ``with``, or with the communicator.
+    Attributes
+    ----------
+    local_experts : list of int
+        The experts of this rank, in ascending order.
+
+    Notes
+    -----
+    All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end of a
+    ``with``, or with the communicator. One dispatch, combine or collect runs at a time, in the order of the calls.
 
     Raises
     ------
-    TypeError, ValueError, NotSupported, CollectiveMismatch
+    TypeError, ValueError
+        An argument is none of these.
+    NotSupported
+        `hidden` is no multiple of 16, or there are more than 1024 experts, replicas counted, in groups by expert.
+    CollectiveMismatch
+        The ranks gave different values.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> tokens, choices = np.ones((3, 16), "f4"), np.array([[0, 1], [1, -1], [3, 2]])
+    >>> with comm.Create_token_shuffle(4, 16, 16, "float32", k=2, max_tokens=8) as shuffle:
+    ...     rows, handle = shuffle.dispatch(tokens, choices)
+    ...     results = shuffle.combine(10 * rows.data, handle)
+    >>> results[:, 0].tolist()
+    [20.0, 10.0, 20.0]
     """
 
     def explain(self) -> str:
-        """Say in a sentence how dispatch and combine run. Collective at the first use."""
+        """Describe in a sentence how dispatch and combine run. Collective at the first use.
+
+        Returns
+        -------
+        str
+            With the blocks of the kernels, the limit of few tokens, and the bytes of memory.
+        """
         memory = self.memory()
         return (
             f"kernels dispatch and combine on {memory.blocks} blocks; up to {memory.parts.few_tokens} tokens a rank go "
             "as lines, their choices as packets; of more, counts go as packets, then rows straight to where they "
             f"belong, in {memory.nbytes} bytes of memory that all ranks have mapped"
         )
-
-    # Operations
 
     def dispatch(
         self,
@@ -92,9 +118,25 @@ class TokenShuffle(Launching):
         rows : Rows
         handle : Handle
             For `combine`, and for dispatches with the same routing.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An array has another type or shape, there are too many tokens, or the handle is of another shuffle; the
+            shuffle or its communicator has been freed.
+        RuntimeError
+            A dispatch or combine has begun and not ended.
+        CapacityExceeded
+            An earlier dispatch had more rows for this rank than its capacity.
+
+        Examples
+        --------
+        See `TokenShuffle`; on the same ways once more: ``rows, handle = shuffle.dispatch(others, handle=handle)``.
         """
-        move = dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
-        return self._run(move)  # type: ignore[no-any-return]
+        result: tuple[Rows, Handle] = self._run(
+            dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
+        )
+        return result
 
     def dispatch_begin(
         self,
@@ -105,12 +147,40 @@ class TokenShuffle(Launching):
         handle: Handle | None = None,
         transform: Any = None,
     ) -> None:
-        """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`."""
+        """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`.
+
+        Parameters
+        ----------
+        tokens, topk_ids, topk_weights, handle, transform
+            As of `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
+        """
         self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform))
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
-        """End a dispatch: what `dispatch` gives."""
-        return self._end("Dispatch")  # type: ignore[no-any-return]
+        """End the dispatch that has begun.
+
+        Returns
+        -------
+        rows : Rows
+        handle : Handle
+            As of `dispatch`.
+
+        Raises
+        ------
+        RuntimeError
+            No dispatch has begun.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> with comm.Create_token_shuffle(4, 16, 16, "float32", k=2, max_tokens=8) as shuffle:
+        ...     shuffle.dispatch_begin(np.ones((2, 16), "f4"), np.array([[0, 1], [3, 2]]))
+        ...     rows, handle = shuffle.dispatch_end()
+        >>> rows.counts.tolist()
+        [1, 1, 1, 1]
+        """
+        result: tuple[Rows, Handle] = self._end("Dispatch")
+        return result
 
     def combine(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
@@ -138,17 +208,46 @@ class TokenShuffle(Launching):
         -------
         array, shape (tokens, hidden)
             `out`. Zero for a token without rows.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An array has another type or shape, or the handle is of another shuffle; the shuffle or its communicator
+            has been freed.
+        RuntimeError
+            A dispatch or combine has begun and not ended.
+
+        Examples
+        --------
+        See `TokenShuffle`.
         """
         return self._run(combine_move(self, expert_out, handle, out, weighted, transform))
 
     def combine_begin(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
     ) -> None:
-        """Begin a combine: the results leave, while the stream does what comes before `combine_end`."""
+        """Begin a combine: the results leave, while the stream does what comes before `combine_end`.
+
+        Parameters
+        ----------
+        expert_out, handle, out, weighted, transform
+            As of `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
+        """
         self._begin(combine_move(self, expert_out, handle, out, weighted, transform))
 
     def combine_end(self) -> Any:
-        """End a combine: what `combine` gives."""
+        """End the combine that has begun.
+
+        Returns
+        -------
+        array, shape (tokens, hidden)
+            As of `combine`.
+
+        Raises
+        ------
+        RuntimeError
+            No combine has begun.
+        """
         return self._end("Combine")
 
     def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
@@ -160,10 +259,25 @@ class TokenShuffle(Launching):
         handle : Handle
             Of the dispatch.
         out : device array, shape (tokens, k), float32, optional
+            A new array if left out.
 
         Returns
         -------
         array, shape (tokens, k), float32
             `out`. Zero for a choice without a row.
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            As of `combine`.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> with comm.Create_token_shuffle(2, 4, 16, "float32", k=2, max_tokens=2) as shuffle:
+        ...     rows, handle = shuffle.dispatch(np.ones((2, 16), "f4"), np.array([[0, 1], [1, -1]]))
+        ...     numbers = shuffle.collect(np.arange(4, dtype="f4"), handle)
+        >>> numbers.tolist()
+        [[0.0, 1.0], [2.0, 0.0]]
         """
         return self._run(collect_move(self, values, handle, out))
