@@ -11,7 +11,7 @@ from ..messages import calls, exchange, host_receive
 from ..messages.base import MessageBase
 from ..messages.side import Side
 from .methods import or_staged
-from .probes import probed
+from .probes import take_probed
 
 
 class PointToPoint(MessageBase):
@@ -81,7 +81,7 @@ class PointToPoint(MessageBase):
         MPI.Exception
             Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
         """
-        found = probed(self, source, tag)
+        found = take_probed(self, source, tag)
         if found is not None:
             return found.Recv(buf, status)
         if on_host(buf):
@@ -92,7 +92,7 @@ class PointToPoint(MessageBase):
     @or_staged
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`, but neither waits before the request is waited for; then the current stream waits for the data."""
-        found = probed(self, source, tag)
+        found = take_probed(self, source, tag)
         if found is not None:
             return found.Irecv(buf)
         if on_host(buf):
@@ -162,7 +162,7 @@ class PointToPoint(MessageBase):
         status: MPI.Status | None = None,
     ) -> None:
         """As `Sendrecv`, with one buffer: a copy of it is sent."""
-        found = probed(self, source, recvtag)
+        found = take_probed(self, source, recvtag)
         if found is not None:
             self.Send(buf, dest, sendtag)
             return found.Recv(buf, status)
@@ -178,7 +178,7 @@ class PointToPoint(MessageBase):
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
     ) -> MPI.Request:
         """As `Isendrecv`, with one buffer: a copy of it is sent."""
-        found = probed(self, source, recvtag)
+        found = take_probed(self, source, recvtag)
         if found is not None:
             self.Send(buf, dest, sendtag)
             return found.Irecv(buf)

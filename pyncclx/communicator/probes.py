@@ -15,10 +15,10 @@ from ..messages.probe import ProbedMessage
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def probed(comm: MessageBase, source: int, tag: int) -> Message | None:
+def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """The message that an earlier probe has taken from MPI, if the receive matches it."""
-    held = comm.probed.take(source, tag)
-    return None if held is None else Message(held.message, comm, held)
+    found = comm.probed.take(source, tag)
+    return None if found is None else Message(found.message, comm, found)
 
 
 def _of_any(method: _Method) -> _Method:
@@ -46,59 +46,55 @@ class Probes(MessageBase):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """Wait for a message; the status has its source, tag and length. As mpi4py's `Probe`."""
-        held = self.probed.find_and_read(source, tag)
-        if held is None:
-            status = MPI.Status() if status is None else status
-            super().Probe(source, tag, status)
-            held = self.probed.hold(self, status)
-        if held is not None:
-            held.fill(status)
+        self._look(super().Probe, source, tag, status)
         return True
 
     @_of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
-        held = self.probed.find_and_read(source, tag)
-        if held is None:
-            status = MPI.Status() if status is None else status
-            if not super().Iprobe(source, tag, status):
-                return False
-            held = self.probed.hold(self, status)
-        if held is not None:
-            held.fill(status)
-        return True
+        return self._look(super().Iprobe, source, tag, status)
 
     @_of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As `Probe`; only the returned message can receive it, into a host or device array."""
-        held = self.probed.take(source, tag)
-        if held is None:
-            known = MPI.Status() if status is None else status
-            return self._matched(super().Mprobe(source, tag, known), known)
-        return self._taken(held, status)
+        return cast(Message, self._match(super().Mprobe, source, tag, status))
 
     @_of_any
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
         """As `Iprobe`; only the returned message can receive it, into a host or device array. None if none has come."""
-        held = self.probed.take(source, tag)
-        if held is None:
-            known = MPI.Status() if status is None else status
-            message = super().Improbe(source, tag, known)
-            return None if message is None else self._matched(message, known)
-        return self._taken(held, status)
+        return self._match(super().Improbe, source, tag, status)
 
-    def _matched(self, message: MPI.Message, known: MPI.Status) -> Message:
-        """A message that MPI has matched just now."""
-        held = ProbedMessage.of(message, known).read()
-        return self._taken(held, known) if held.is_read else Message(message, self)
+    def _look(self, probe: Callable[..., bool], source: int, tag: int, status: MPI.Status | None) -> bool:
+        """Look for a message among those that earlier probes have taken, then by mpi4py's method."""
+        found = self.probed.find_and_read(source, tag)
+        if found is None:
+            status = MPI.Status() if status is None else status
+            if not probe(source, tag, status):
+                return False
+            found = self.probed.hold(self, status)
+        if found is not None:
+            found.fill(status)
+        return True
 
-    def _taken(self, held: ProbedMessage, status: MPI.Status | None) -> Message:
-        """One that a probe has taken."""
-        held = held.read()
-        held.fill(status)
-        return Message(held.message, self, held)
+    def _match(
+        self, probe: Callable[..., MPI.Message | None], source: int, tag: int, status: MPI.Status | None
+    ) -> Message | None:
+        """The same, and take the message."""
+        found = self.probed.take(source, tag)
+        if found is not None:
+            found = found.read()
+        else:
+            status = MPI.Status() if status is None else status
+            message = probe(source, tag, status)
+            if message is None:
+                return None
+            found = ProbedMessage.of(message, status).read()
+            if not found.is_read:  # of a host array
+                return Message(message, self)
+        found.fill(status)
+        return Message(found.message, self, found)
 
     # Of Python objects: mpi4py's own, but for messages that a probe above has found
 
@@ -141,13 +137,13 @@ class Probes(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's `recv`."""
-        found = probed(self, source, tag)
+        found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
     @_of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As mpi4py's `irecv`."""
-        found = probed(self, source, tag)
+        found = take_probed(self, source, tag)
         return super().irecv(buf, source, tag) if found is None else found.irecv()
 
     @_of_any
@@ -162,7 +158,7 @@ class Probes(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's `sendrecv`."""
-        found = probed(self, source, recvtag)
+        found = take_probed(self, source, recvtag)
         if found is None:
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         sending = self.isend(sendobj, dest, sendtag)
