@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyncclx.backends.host import Device
 from pyncclx.launch import kernels
+from pyncclx.launch.sources import FILES, REDUCTIONS
 from pyncclx.operators import user_op
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
@@ -36,13 +37,13 @@ def compile_operator(name: str) -> str:
     op = operators_gallery.CASES[name].op
     made = user_op._operator(op.fn, op.dtype)
     kernels.compile_image(Device(), "collectives/allreduce.cu", made.template)
-    return f"allreduce.cu of {made.cxx}"
+    return f"allreduce.cu of {made.template[0]}"
 
 
 def compile_transform(template: tuple[str, str, str]) -> str:
     """Compile the kernels of a file with a row transform between two types; the file's name."""
     file, *types = template
-    Device().compile(file, [f"{kernel}<{', '.join(types)}, RowTransform>" for kernel in kernels.FILES[file]])
+    Device().compile(file, [f"{kernel}<{', '.join(types)}, RowTransform>" for kernel in FILES[file].kernels])
     return f"{file} of {' and '.join(types)}"
 
 
@@ -53,7 +54,7 @@ def compile_test(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    files = sorted(kernels.FILES, key=lambda file: file not in kernels.REDUCTIONS)  # the long ones first
+    files = sorted(FILES, key=lambda file: file not in REDUCTIONS)  # the long ones first
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         tests = sorted((Path(__file__).parent / "ranks").rglob("*.cu"))
         done = (

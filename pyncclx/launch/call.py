@@ -35,7 +35,7 @@ class Call:
     empty: bool = False  # on all ranks: nothing has to be launched
     ready: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
     settle: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
-    load: Load | None = None  # gets the kernel if its source is not in a file of `kernels.FILES`
+    load: Load | None = None  # gets the kernel if its source is not in a file of `sources.FILES`
 
 
 def is_in_place(spec: Any) -> bool:

@@ -18,6 +18,7 @@ from . import kernels
 from .call import Call
 from .choice import MOST_EARLY
 from .keys import NoKey, key_of
+from .sources import check_records, file_of
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -120,7 +121,8 @@ def prepare(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Choose how a call runs and get its kernel. Collective at the first use of a kernel."""
     choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
     if call.load is None:
-        function = kernels.get(comm, team, kernels.file_of(choice.kernel), choice.kernel, *call.template)
+        check_records(call.operation, choice.kernel, call.template)
+        function = kernels.get(comm, team, file_of(choice.kernel), choice.kernel, *call.template)
     else:
         function = call.load(comm, team, choice.kernel, call.template)
     threads = min(choice.threads or team.threads, team.threads)

@@ -13,6 +13,7 @@ import numpy as np
 from ..backends import Function
 from ..backends.compilers import cache, numba_cuda
 from ..launch import kernels
+from ..launch.sources import instantiation
 from ..system.paths import sources_digest
 from ..team.team import Team
 
@@ -52,7 +53,7 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
     """
     key = (kernel, *template)
     if key not in team.functions:
-        name = kernels.instantiation(kernel, *template, str(team.size))
+        name = instantiation(kernel, *template, str(team.size))
         made = kernels.share(
             comm,
             [name],

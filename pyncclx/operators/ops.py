@@ -102,7 +102,7 @@ def predefined(op: MPI.Op) -> Op | None:
     return _by_handle.get(op.handle)
 
 
-def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, str]:
+def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, ...]:
     """The elements' type and the functor, as kernels are instantiated with them; refuses what has no meaning.
 
     Parameters

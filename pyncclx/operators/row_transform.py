@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +10,13 @@ import numpy as np
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
-from ..backends import Device, Function
 from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
+from ..system.process import PerProcess
+from . import linked
+from .linked import LinkedFunction
 
-__all__ = ["Applied", "Transform", "apply", "named"]
+__all__ = ["Applied", "Transform", "apply"]
 
 FIRST = ("x", "row", "column")  # the arguments that every transform has
 HALF = ("float16", "bfloat16")
@@ -86,37 +87,6 @@ class Applied(NamedTuple):
     buffers: tuple[Buffer, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Linked:
-    """A transform for certain types: what kernels are linked with."""
-
-    fn: Callable[..., Any]
-    types: RowTypes
-    template: tuple[str, ...]
-
-    def compile(self, device: Device, file: str, kernels: tuple[str, ...]) -> bytes:
-        """Compile a file's kernels with this transform; called by one rank."""
-        return device.compile_linked(file, list(self._names(kernels).values()), self.fn, self.types)
-
-    def load(self, device: Device, image: bytes, file: str, kernels: tuple[str, ...]) -> Mapping[str, Function]:
-        """Load what `compile` gave; by the kernels' names."""
-        loaded = device.load_linked(image, self.fn, self.types)
-        return {kernel: loaded[name] for kernel, name in self._names(kernels).items()}
-
-    def _names(self, kernels: tuple[str, ...]) -> dict[str, str]:
-        types = ", ".join(self.template[:-1])
-        return {kernel: f"{kernel}<{types}, RowTransform>" for kernel in kernels}
-
-
-_linked: dict[tuple[Any, ...], Linked] = {}
-_by_name: dict[str, Linked] = {}
-
-
-def named(template: tuple[str, ...]) -> Linked | None:
-    """The transform that a kernel's template arguments name; None if there is none."""
-    return _by_name.get(template[-1]) if template else None
-
-
 def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
     """What a call needs to know of its `transform` argument.
 
@@ -144,21 +114,25 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
     buffers = tuple(_read(each, operation, bound.transform) for each in bound.arrays)
     row_types = RowTypes(_computed(element), _computed(result), tuple(_computed(each.datatype) for each in buffers))
     addresses = [*(buffer.address for buffer in buffers), *[0] * (MOST_ARRAYS - len(buffers))]
-    linked = _linked_for(bound.transform.fn, row_types, types)
-    return Applied(bound.transform.name, linked.template, tuple(addresses), buffers)
+    function = _linked_for(bound.transform.fn, row_types, types)
+    return Applied(bound.transform.name, function.template, tuple(addresses), buffers)
 
 
 #: What a call without one has.
 NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
-def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -> Linked:
-    key = fn, types, cxx
-    if key not in _linked:
-        # Kernels are remembered by their template arguments: the number tells this transform's from others'.
-        name = f"RowTransform#{len(_linked)}"
-        _linked[key] = _by_name[name] = Linked(fn, types, (*cxx, name))
-    return _linked[key]
+#: By a transform's function and the types it is compiled for.
+_FUNCTIONS: PerProcess[dict[Any, LinkedFunction]] = PerProcess(dict)
+
+
+def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -> LinkedFunction:
+    functions, key = _FUNCTIONS.get(), (fn, types, cxx)
+    if key not in functions:
+        functions[key] = linked.add(
+            "RowTransform", lambda name: LinkedFunction(fn=fn, types=types, template=(*cxx, name))
+        )
+    return functions[key]
 
 
 def _read(array: Any, operation: str, transform: Transform) -> Buffer:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,16 @@ import numpy as np
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
-from ..backends import Device, Function
 from ..errors import NotSupported
 from ..memory.layout import HEADER_PACKETS, PACK_NBYTES, Layout
+from . import linked
+from .linked import LinkedFunction
 
 __all__ = ["Op", "Operator", "fitting", "named"]
 
 LONGEST_GROUP = 1024  # bytes that one thread folds at once: some hundred registers would not hold more anyway
 _WORDS = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 _OF_BYTES = (datatypes.TABLE["uint8"], datatypes.MOVED_ONLY["bytes"])  # arrays that can hold records of any dtype
-# Whose kernels records.cu has too.
-_RECORD_FILES = ("collectives/allreduce.cu", "collectives/reduce.cu", "collectives/reduce_scatter_block.cu")
 
 
 class Op:
@@ -116,85 +113,44 @@ class Op:
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operator:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Operator(LinkedFunction):
     """An `Op` for one type of elements.
 
     Attributes
     ----------
-    fn : callable
-    dtype : numpy.dtype
-        What Numba is told that `fn` takes.
-    cxx : str
-        The elements' type in kernels.
     group_nbytes : int
         Of the shortest run of packs that holds whole elements. 16: the kernels of MPI's operators fold them too.
-    template : tuple of str
-        Elements and operator, as `kernels.get` takes them.
     """
 
-    fn: Callable[..., Any]
-    dtype: np.dtype[Any]
-    cxx: str
     group_nbytes: int
-    template: tuple[str, str]
 
-    def compile(self, device: Device, file: str, kernels: tuple[str, ...]) -> bytes:
-        """Compile a file's kernels with this operator; called by one rank."""
-        source, names = self._sources(file, kernels)
-        return device.compile_linked(source, sorted(set(names.values())), self.fn, self.dtype)
-
-    def load(self, device: Device, image: bytes, file: str, kernels: tuple[str, ...]) -> Mapping[str, Function]:
-        """Load what `compile` gave; by the kernels' names."""
-        _, names = self._sources(file, kernels)
-        loaded = device.load_linked(image, self.fn, self.dtype)
-        return {kernel: loaded[name] for kernel, name in names.items()}
-
-    def _sources(self, file: str, kernels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-        """The file that has the kernels for such elements, and their C++ names there."""
-        if self.group_nbytes == PACK_NBYTES:
-            return file, {kernel: f"{kernel}<{self.cxx}, UserOp>" for kernel in kernels}
-        if file not in _RECORD_FILES:
-            operation = Path(file).stem.capitalize()
-            raise NotSupported(
-                f"{operation}: elements of {self.dtype.itemsize} bytes; pad the record to 1, 2, 4, 8 or 16 bytes, or "
-                "use Allreduce, Reduce or Reduce_scatter_block"
-            )
-        stem = Path(file).stem
-        # The pipeline takes messages of any length, those of medium length too.
-        others = re.compile("_(one|two)_shot_lines|_two_shot_to_root")
-        pipelines = {kernel: others.sub("_two_shot", kernel) for kernel in kernels}
-        names = {kernel: name.replace(stem, f"{stem}_records") for kernel, name in pipelines.items()}
-        return "collectives/records.cu", {kernel: f"{name}<{self.cxx}, UserOp>" for kernel, name in names.items()}
-
-
-_operators: list[Operator] = []
+    @property
+    def of_records(self) -> bool:
+        """Whether kernels fold groups of packs, as those of cuda/collectives/records.cu do."""
+        return self.group_nbytes != PACK_NBYTES
 
 
 def named(template: tuple[str, ...]) -> Operator | None:
-    """The operator that a kernel's template arguments name; None if it is one of ours.
+    """Return the operator that a kernel's template arguments name; None if it is one of ours.
 
     Raises
     ------
     NotSupported
-        The elements are not those of the operator: the operation has no kernels for users' operators.
+        As `linked.named`.
     """
-    if not template or not template[-1].startswith("UserOp#"):
-        return None
-    found = _operators[int(template[-1].removeprefix("UserOp#"))]
-    if found.template != template:
-        raise NotSupported(f"this operation cannot reduce {found.dtype} with an operator of the user")
-    return found
+    found = linked.named(template)
+    return found if isinstance(found, Operator) else None
 
 
 def fitting(layout: Layout, template: tuple[str, ...]) -> Layout:
     """The layout as a kernel uses it: slots and chunks hold whole groups of elements."""
     operator = named(template)
-    if operator is None or operator.group_nbytes == PACK_NBYTES:
+    if operator is None or not operator.of_records:
         return layout
     group, chunk = operator.group_nbytes, layout.chunk_nbytes // operator.group_nbytes * operator.group_nbytes
     if chunk == 0:
-        raise NotSupported(f"elements of {operator.dtype.itemsize} bytes need longer chunks; set PYNCCLX_HEAP higher")
+        raise NotSupported(f"elements of {operator.types.itemsize} bytes need longer chunks; set PYNCCLX_HEAP higher")
     packets = layout.slot_nbytes // group * group * 2 // PACK_NBYTES
     return dataclasses.replace(layout, slot_packets=HEADER_PACKETS + packets, chunk_nbytes=chunk)
 
@@ -218,10 +174,7 @@ def _operator(fn: Callable[..., Any], dtype: Datatype | np.dtype[Any]) -> Operat
             raise NotSupported(f"records of {nbytes} bytes: pad them to a multiple of 16, at most {LONGEST_GROUP}")
         word = next(name for width, name in _WORDS.items() if nbytes % width == 0)
         cxx = f"Record<{nbytes}, {word}>"
-    # Kernels are remembered by their template arguments: the number tells this operator's from others'.
-    made = Operator(fn, computed, cxx, group, (cxx, f"UserOp#{len(_operators)}"))
-    _operators.append(made)
-    return made
+    return linked.add("UserOp", lambda name: Operator(fn=fn, types=computed, template=(cxx, name), group_nbytes=group))
 
 
 def _element_type(dtype: Any) -> Datatype | np.dtype[Any]:

@@ -22,7 +22,9 @@ MISUSES = {  # Misuse
 }
 _NUMBERS = {  # what is waited for
     **dict.fromkeys(("wait_until", "Wait_signal"), "signal"),
-    "barrier": "block", "grid_barrier": "counter", "receive_packets": "epoch",
+    "barrier": "block",
+    "grid_barrier": "counter",
+    "receive_packets": "epoch",
 }
 
 

@@ -12,7 +12,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..backends import Device
 from ..errors import MPIError, NotSupported
-from ..launch import kernels
+from ..launch import kernels, sources
 from ..operators import ops
 from ..operators.user_op import no_arithmetic
 from ..team.streams import stream_for
@@ -115,18 +115,18 @@ def _launch(device: Device, template: tuple[str, str], parameters: bytes, count:
     device.launch(kernels.load_template(device, _FILE, _KERNEL, *template), grid, threads, parameters, stream)
 
 
-def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, str]:
+def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, ...]:
     """The elements' type and the functor, as the kernel is instantiated with them."""
     _check_atomic(operation, origin.datatype)
     if isinstance(functor, str):
-        return kernels.BITWISE[origin.datatype.itemsize], functor
+        return sources.WORDS[origin.datatype.itemsize], functor
     return ops.template(operation, functor, origin)
 
 
 def _check_atomic(operation: str, datatype: Datatype) -> None:
     if datatype is datatypes.MOVED_ONLY["bytes"]:
         raise no_arithmetic(operation)
-    if datatype.itemsize > kernels.MOST_ATOMIC_NBYTES:
+    if datatype.itemsize > sources.MOST_ATOMIC_NBYTES:
         raise NotSupported(
             f"{operation}: {datatype.name} has {datatype.itemsize} bytes, and GPUs change at most 8 atomically; Get, "
             "and Put under an exclusive lock"
@@ -136,4 +136,4 @@ def _check_atomic(operation: str, datatype: Datatype) -> None:
 def prepare(device: Device) -> None:
     """Compile the kernels, where all of a file are compiled together, so that later calls find them."""
     if device.compiles_whole_files:
-        kernels.load_template(device, _FILE, _KERNEL, *kernels.legal_templates(_FILE)[0])
+        kernels.load_template(device, _FILE, _KERNEL, *sources.FILES[_FILE].templates()[0])

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.launch import kernels
+from pyncclx.launch.sources import FILES, REDUCTIONS, instantiation
 from pyncclx.memory import layout
 from pyncclx.system import paths
 
@@ -79,24 +79,24 @@ class Batch:
 
 def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
     """Pairs of a file and the C++ name of one of its kernels."""
-    for file, names in kernels.FILES.items():
-        if file not in kernels.REDUCTIONS:
-            templates = kernels.legal_templates(file)
+    for file, (names, all_templates) in FILES.items():
+        if file not in REDUCTIONS:
+            templates = all_templates()
             thorough = ALL or architecture == MAIN or len(templates) < FEW
             for template in templates if thorough else templates[:: len(templates) // FEW]:
-                yield from ((file, kernels.instantiation(name, *template)) for name in names)
+                yield from ((file, instantiation(name, *template)) for name in names)
     shift = SHIFTS[ARCHITECTURES.index(architecture)]
-    for i, template in enumerate(kernels.legal_templates(kernels.REDUCTIONS[0])):
-        files = [file for file in kernels.REDUCTIONS if template in kernels.legal_templates(file)]
-        folds = [(file, name) for file in files for name in kernels.FILES[file]]
+    for i, template in enumerate(FILES[REDUCTIONS[0]].templates()):
+        files = [file for file in REDUCTIONS if template in FILES[file].templates()]
+        folds = [(file, name) for file in files for name in FILES[file].kernels]
         if ALL or architecture == MAIN or i % len(folds) == shift:
             file, name = folds[(i + i // len(folds) + shift) % len(folds)]
-            yield file, kernels.instantiation(name, *template)
+            yield file, instantiation(name, *template)
 
 
 def batches(architecture: str) -> Iterator[Batch]:
     wanted = list(instantiations(architecture))
-    for file in kernels.FILES:
+    for file in FILES:
         names = [name for its_file, name in wanted if its_file == file]
         for begin in range(0, len(names), AT_ONCE):
             yield Batch(architecture, file, tuple(names[begin : begin + AT_ONCE]))
@@ -295,9 +295,9 @@ def test_errors_would_be_found(look, code):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_one_pair_compiles_in_every_kernel(architecture):
-    template = kernels.legal_templates("collectives/reduce.cu")[0]
-    for file in kernels.REDUCTIONS:
-        names = tuple(kernels.instantiation(name, *template) for name in kernels.FILES[file])
+    template = FILES["collectives/reduce.cu"].templates()[0]
+    for file in REDUCTIONS:
+        names = tuple(instantiation(name, *template) for name in FILES[file].kernels)
         for name, found in compiled(Batch(architecture, file, names)).items():
             limit = SPILLS.get(name.split("<")[0], SPILL_NBYTES)
             assert found.spill_nbytes <= limit, f"{name}: {found.spill_nbytes} bytes"

@@ -16,6 +16,7 @@ import pyncclx
 from pyncclx import NotSupported
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.launch import kernels
+from pyncclx.launch.sources import FILES, check_records, instantiation
 from pyncclx.memory.layout import PACK_NBYTES, plan
 from pyncclx.operators import user_op
 
@@ -49,8 +50,8 @@ def operator(op, dtype=None):
 def linked(op, file="collectives/allreduce.cu", dtype=None):
     """The binary of a file's kernels with an operator."""
     made = operator(op, dtype)
-    source, names = made._sources(file, kernels.FILES[file])
-    code = numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
+    source, names = kernels._linked_names(made, file)
+    code = numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     lto = nvrtc.compile_kernels(source, sorted(set(names.values())), ARCHITECTURE, "-dlto")
     return nvrtc.link(lto, code, ARCHITECTURE, "-verbose")
 
@@ -87,7 +88,7 @@ def test_a_sum_has_the_machine_code_of_the_sum(name, tmp_path):
     row = TABLE[name]
     ours = linked(pyncclx.Op(lambda a, b: a + b), dtype=row)
     names = sorted(
-        kernels.instantiation(kernel, row.cxx, "Sum") for kernel in kernels.FILES["collectives/allreduce.cu"]
+        instantiation(kernel, row.cxx, "Sum") for kernel in FILES["collectives/allreduce.cu"].kernels
     )
     sums = nvrtc.compile_kernels("collectives/allreduce.cu", names, ARCHITECTURE)
     codes = [machine_code(binary, tmp_path).values() for binary in (ours, sums)]
@@ -139,9 +140,9 @@ def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
     made = operator(pyncclx.Op(lambda a, b: a * b, "f4"))
-    source, names = made._sources("collectives/reduce.cu", kernels.FILES["collectives/reduce.cu"])
-    code = numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
-    assert code == numba_functions.for_gpu(made.fn, made.dtype, ARCHITECTURE)
+    source, names = kernels._linked_names(made, "collectives/reduce.cu")
+    code = numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
+    assert code == numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     first = nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code)
     monkeypatch.setattr(nvrtc, "link", None)
     assert nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code).cubin == first.cubin
@@ -180,14 +181,14 @@ def test_a_numpy_that_numba_does_not_know(monkeypatch):
 def test_templates_and_what_they_find():
     vector = operator(gallery.CASES["sum of 3-vectors"].op)
     located = operator(gallery.CASES["maximum and its place"].op)
-    assert (vector.cxx, vector.group_nbytes) == ("Record<12, unsigned>", 48)
-    assert (located.cxx, located.group_nbytes) == ("Record<8, unsigned long long>", 16)
+    assert (vector.template[0], vector.group_nbytes) == ("Record<12, unsigned>", 48)
+    assert (located.template[0], located.group_nbytes) == ("Record<8, unsigned long long>", 16)
     assert user_op.named(vector.template) is vector
     assert user_op.named(("float", "Sum")) is user_op.named(()) is None
     with pytest.raises(NotSupported, match="cannot reduce"):
         user_op.named(("unsigned char", vector.template[1]))
     with pytest.raises(NotSupported, match="12 bytes"):
-        vector.compile(None, "collectives/scan.cu", ("scan",))
+        check_records("Scan", "scan_one_shot", vector.template)
 
 
 def test_layouts_hold_whole_groups():

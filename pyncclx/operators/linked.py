@@ -1,0 +1,66 @@
+"""Python functions of a program that kernels are linked with: a reduction operator's, or a row transform's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import NotSupported
+from ..system.process import PerProcess
+
+_Function = TypeVar("_Function", bound="LinkedFunction")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LinkedFunction:
+    """A program's function for certain types of elements.
+
+    Attributes
+    ----------
+    fn : callable
+    types : numpy.dtype or RowTypes
+        What Numba compiles it for.
+    template : tuple of str
+        Template arguments of the kernels that call it: C++ types, and its own name, such as "UserOp#3".
+    """
+
+    fn: Callable[..., Any]
+    types: Any
+    template: tuple[str, ...]
+
+    def cxx_name(self, kernel: str) -> str:
+        """Return the C++ name of a kernel that calls it: ``allreduce_one_shot<float, UserOp>``."""
+        *types, name = self.template
+        return f"{kernel}<{', '.join(types)}, {name.partition('#')[0]}>"
+
+
+# By the template parameter that they stand for; kernels are remembered by their template arguments, so that functions
+# of one parameter need names that differ: the parameter and an index here.
+_FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list))
+
+
+def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
+    """Return the function that `make` returns of its name, and keep it for `named`."""
+    functions = _FUNCTIONS.get()[parameter]
+    made = make(f"{parameter}#{len(functions)}")
+    functions.append(made)
+    return made
+
+
+def named(template: tuple[str, ...]) -> LinkedFunction | None:
+    """Return the function that a kernel's template arguments name; None if they name none.
+
+    Raises
+    ------
+    NotSupported
+        The elements are not those of the function: the operation has no kernels for users' operators.
+    """
+    parameter, _, index = template[-1].partition("#") if template else ("", "", "")
+    if not index:
+        return None
+    found = _FUNCTIONS.get()[parameter][int(index)]
+    if found.template != template:
+        raise NotSupported(f"this operation cannot reduce {found.types} with an operator of the user")
+    return found
