@@ -109,7 +109,7 @@ def change(
     return stream
 
 
-def _launch(device: Device, template: tuple[str, str], parameters: bytes, count: int, stream: Any) -> None:
+def _launch(device: Device, template: tuple[str, ...], parameters: bytes, count: int, stream: Any) -> None:
     threads = min(device.threads, _MOST_THREADS)
     grid = min(-(-count // threads), _BLOCKS_PER_CHANNEL * device.max_channels)
     device.launch(kernels.load_template(device, _FILE, _KERNEL, *template), grid, threads, parameters, stream)
