@@ -20,7 +20,6 @@ from ..requests.request import request_of
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
-_Request = TypeVar("_Request", bound=MPI.Request)
 _MakeCall = Callable[..., Call | None]
 
 _NONBLOCKING_DOC = """Begin what `{operation}` does, with its arguments, and return a request.
@@ -56,46 +55,63 @@ def or_staged(native: _Decorated) -> _Decorated:
 
 def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
     """The nonblocking form of the operation whose calls `make` makes."""
-    return _form(make, lambda comm, call: request_of(Launched(comm, call)), _NONBLOCKING_DOC)
 
-
-def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
-    """The persistent form of the operation whose calls `make` makes."""
-    return _form(make, lambda comm, call: Prequest(Prepared(comm, call)), _PERSISTENT_DOC)
-
-
-def _form(make: _MakeCall, request_for: Callable[[Any, Call], _Request], doc: str) -> Callable[..., _Request]:
     def method(family: type, name: str) -> _Function:
-        original = getattr(MPI.Cartcomm, name)
-        parameters = list(inspect.signature(original).parameters)[1:]
-        # Persistent forms have `info` as their last parameter, for which a kernel has no use.
-        before_info = parameters.index("info") if "info" in parameters else None
-
-        def native(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.now() if events.listeners else None
-            ours = {key: value for key, value in kwargs.items() if key != "info"} if kwargs else kwargs
-            call = make(self, *args[:before_info], **ours)
-            if call is not None:
-                request = request_for(self, call)
-                if isinstance(request, Prequest):
-                    request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
-                elif began is not None:
-                    nbytes = events.longest_nbytes([*args, *kwargs.values()])
-                    events.emit(name, events.NATIVE, nbytes, began, comm=self)
-                return request
-            theirs = {key: value for key, value in kwargs.items() if key in parameters}
-            return getattr(super(family, self), name)(*args, **theirs)
+            call = make(self, *args, **kwargs)
+            if call is None:
+                return cast(MPI.Request, _by_mpi(self, family, name, args, kwargs))
+            request = request_of(Launched(self, call))
+            if began is not None:
+                nbytes = events.longest_nbytes([*args, *kwargs.values()])
+                events.emit(name, events.NATIVE, nbytes, began, comm=self)
+            return request
 
-        functools.update_wrapper(native, original)
-        native.__doc__ = doc.format(operation=blocking_form(name))
-        return _or_staged(native, family, name)
+        return _form(begin, family, name, _NONBLOCKING_DOC)
 
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
 
-def _or_staged(native: _Function, family: type, name: str) -> _Function:
-    known = frozenset(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)
+def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
+    """The persistent form of the operation whose calls `make` makes."""
 
+    def method(family: type, name: str) -> _Function:
+        before_info = _parameters(name).index("info")  # the last; a kernel has no use for it
+
+        def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
+            ours = {key: value for key, value in kwargs.items() if key != "info"}
+            call = make(self, *args[:before_info], **ours)
+            if call is None:
+                return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
+            request = Prequest(Prepared(self, call))
+            request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
+            return request
+
+        return _form(prepare, family, name, _PERSISTENT_DOC)
+
+    return cast(Any, _Method(method))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _parameters(name: str) -> tuple[str, ...]:
+    """The parameters of mpi4py's method, without `self`."""
+    return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
+
+
+def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call mpi4py's method with the arguments that it has."""
+    theirs = {key: value for key, value in kwargs.items() if key in _parameters(name)}
+    return getattr(super(family, comm), name)(*args, **theirs)
+
+
+def _form(native: _Function, family: type, name: str, doc: str) -> _Function:
+    functools.update_wrapper(native, getattr(MPI.Cartcomm, name))
+    native.__doc__ = doc.format(operation=blocking_form(name))
+    return _or_staged(native, family, name)
+
+
+def _or_staged(native: _Function, family: type, name: str) -> _Function:
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
@@ -104,7 +120,7 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
             return native(self, *args, **kwargs)
         except NotSupported:
             # MPI cannot do what an argument asks for that mpi4py does not have.
-            if not self.staging or not known.issuperset(kwargs):
+            if not self.staging or not set(kwargs) <= set(_parameters(name)):
                 raise
         return getattr(super(family, self), name)(*args, **kwargs)
 
