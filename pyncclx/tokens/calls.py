@@ -37,11 +37,20 @@ def dispatch_move(
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
     applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
     written = handle or shuffle.memory().new_handle(count)
+    to = written.outputs
     arguments = DispatchArgs(
         tokens=sent.address,
         experts=ids.address if ids else 0,
         weights=weights.address if weights else 0,
-        **written.addresses,
+        routes=to.routes,
+        ways=to.ways,
+        token_counts=to.token_counts,
+        counts=to.counts,
+        offsets_=to.offsets,
+        total=to.total,
+        dropped=to.dropped,
+        row_experts=to.row_experts,
+        row_weights=to.row_weights,
         token_count=count,
         expert_nbytes=ids.datatype.itemsize if ids else 0,
         reuse=handle is not None,
@@ -65,7 +74,7 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
     TypeError, ValueError
     """
     _check_handle(shuffle, "combine", handle)
-    shape, ways = (handle.tokens, shuffle.hidden), handle.addresses
+    shape, dispatched = (handle.tokens, shuffle.hidden), handle.outputs
     if out is None:
         out = shuffle.memory().xp.empty(shape, array_type(shuffle.dtype))
     types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
@@ -74,10 +83,10 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
     applied = _applied(shuffle, transform, "combine", summed.datatype.name)
     arguments = CombineArgs(
         results=sent.address,
-        ways=ways["ways"],
-        token_counts=ways["token_counts"],
-        row_weights=ways["row_weights"],
-        routes=ways["routes"],
+        ways=dispatched.ways,
+        token_counts=dispatched.token_counts,
+        row_weights=dispatched.row_weights,
+        routes=dispatched.routes,
         out=summed.address,
         token_count=handle.tokens,
         weighted=bool(weighted),
@@ -101,16 +110,16 @@ def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> M
     TypeError, ValueError
     """
     _check_handle(shuffle, "collect", handle)
-    shape, ways = (handle.tokens, shuffle.k), handle.addresses
+    shape, dispatched = (handle.tokens, shuffle.k), handle.outputs
     if out is None:
         out = shuffle.memory().xp.empty(shape, "f4")
     sent = _read(values, "collect: values", (shuffle.capacity,), ("float32",))
     collected = _read(out, "collect: out", shape, ("float32",), writable=True)
     arguments = CollectArgs(
         row_values=sent.address,
-        ways=ways["ways"],
-        token_counts=ways["token_counts"],
-        routes=ways["routes"],
+        ways=dispatched.ways,
+        token_counts=dispatched.token_counts,
+        routes=dispatched.routes,
         out=collected.address,
         token_count=handle.tokens,
     )

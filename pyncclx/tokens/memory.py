@@ -16,7 +16,7 @@ from . import limits
 from .layout import plan
 from .parameters import ShuffleStruct
 from .row_types import array_type
-from .rows import Handle, Rows, aligned, output_parts
+from .rows import Handle, Outputs, Rows, aligned, output_parts
 from .settings import Settings
 
 
@@ -31,8 +31,8 @@ class Memory:
         self.nbytes = self.window.memory.nbytes
         self._view_rows()
         self._allocate_own()
-        self.outputs = output_parts(settings)
-        self.routes_offset = aligned(list(self.outputs.values())[-1].end)  # (tokens, k) uint64: where choices went
+        self.output_parts = output_parts(settings)
+        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64: where choices went
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
         self.claim = self.window.memory.address + LEASE_OVERFLOW_OFFSET
         self.team.errors.claims.append(self.claim)
@@ -117,11 +117,10 @@ class Memory:
     def new_handle(self, tokens: int) -> Handle:
         """Allocate the arrays that a dispatch of so many tokens writes."""
         memory = self.xp.empty(self.routes_offset + tokens * self.settings.k * 8, np.uint8)
-        rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.outputs)
+        rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.output_parts)
         base = _address_of(memory)
-        addresses = {name: base + part.offset for name, part in self.outputs.items()}
-        addresses["routes"] = base + self.routes_offset
-        return Handle(rows, tokens, addresses, self.routing)
+        outputs = Outputs(base + self.routes_offset, *[base + part.offset for part in self.output_parts.values()])
+        return Handle(rows, tokens, outputs, self.routing)
 
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""

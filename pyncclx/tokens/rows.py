@@ -28,15 +28,29 @@ class Part(NamedTuple):
         return memory[self.offset : self.end].view(self.dtype).reshape(self.shape)
 
 
+class Outputs(NamedTuple):
+    """The addresses of the arrays that a dispatch writes, as `DispatchArgs` has them."""
+
+    routes: int  # where each choice went
+    ways: int
+    token_counts: int
+    counts: int
+    offsets: int
+    total: int
+    dropped: int
+    row_experts: int
+    row_weights: int
+
+
 def output_parts(settings: Settings) -> dict[str, Part]:
-    """The arrays that a dispatch writes, by the names of their fields of `DispatchArgs`; the routes follow them."""
+    """The arrays that a dispatch writes, in the order of `Outputs`; the routes follow them."""
     size, capacity = settings.comm.size, settings.capacity
     groups = size if settings.layout == "source" else len(settings.local_experts)
     shapes = {
         "ways": ((size, settings.max_tokens, settings.k), np.uint32),
         "token_counts": ((size,), np.int64),
         "counts": ((groups,), np.int64),
-        "offsets_": ((groups + 1,), np.int64),
+        "offsets": ((groups + 1,), np.int64),
         "total": ((1,), np.int64),
         "dropped": ((size,), np.int64),
         "row_experts": ((capacity,), np.int32),
@@ -92,7 +106,7 @@ class Rows:
     @cached_property
     def offsets(self) -> Any:
         """Where the rows of `counts` begin, and in the end `total`; int64."""
-        return self._array("offsets_")
+        return self._array("offsets")
 
     @cached_property
     def total(self) -> Any:
@@ -142,5 +156,5 @@ class Handle:
 
     rows: Rows
     tokens: int
-    addresses: dict[str, int]  # of what a dispatch writes, by fields of `DispatchArgs`
+    outputs: Outputs
     routing: tuple[Any, ...]  # the settings that rows and ways depend on, `Memory.routing`
