@@ -1,4 +1,4 @@
-"""Any array or mpi4py buffer spec -> address, count, datatype: what a collective must know of an argument."""
+"""A plain buffer argument, array or mpi4py buffer spec -> address, count, datatype."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import MPIError, NotSupported
-from . import datatypes, vectors
-from .datatypes import TABLE, Datatype
-from .memory import Device
-from .readers import place, read_numpy, read_torch, reader_of
-from .specs import is_nothing, no_buffer, on_host, parts, spec_parts, where
+from . import datatypes
+from .checks import Device
+from .datatypes import Datatype
+from .readers import read_torch, reader_of
+from .specs import array_parts, is_nothing, no_buffer
 
-__all__ = ["Buffer", "on_device", "on_host", "resolve", "resolve_dynamic", "resolve_vector", "spec_parts", "where"]
+__all__ = ["Buffer", "resolve", "whole_buffer"]
 
 
 @dataclass(slots=True)
@@ -25,16 +25,16 @@ class Buffer:
     Attributes
     ----------
     address : int
-        Of the first element, displacement included.
+        Address of the first element, displacement included.
     count : int
-        Elements of `datatype` (per block, where the operation has one block for each rank).
+        Elements of `datatype`, in one block where the operation has one block for each rank.
     datatype : Datatype
     shape : tuple of int
-        The array's own shape, whatever part of it is used.
+        Shape of the whole array, whatever part of it is used.
     readonly : bool
     stream : int or None
-        The CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None: the
-        current stream, nothing to wait for.
+        The CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None for the
+        current stream: there is nothing to wait for.
     owner : object
         Keeps the memory alive.
     """
@@ -54,7 +54,7 @@ class Buffer:
 
     @property
     def of_torch(self) -> bool:
-        """Whether PyTorch's current stream made the data: there its user goes on."""
+        """Whether PyTorch's current stream made the data: its user continues there."""
         return self.stream is not None and reader_of(self.owner) is read_torch
 
 
@@ -67,21 +67,21 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
 ``[array, (count, displ), datatype]`` or ``[array, count, displ, datatype]``
         Lists and tuples alike; count and displacement in elements; the datatype an MPI datatype or a string.
     name : str
-        Operation and argument for messages, such as ``"Allreduce: recvbuf"``.
+        Operation and argument for error messages, such as ``"Allreduce: recvbuf"``.
     writable : bool
         Whether the operation writes to it.
     device : Device
-        Where the communicator runs.
+        The communicator's device.
     blocks : int, default 1
-        Parts of equal length, one a rank: `Buffer.count` is then that of one block.
+        Number of blocks of equal length, one for each rank; `Buffer.count` is that of one block.
 
     Raises
     ------
     TypeError, ValueError, KeyError, BufferError, MPI.Exception
-        As mpi4py does for the same argument; besides, ValueError when the elements do not fit the array, or
-        it is on another GPU.
+        As mpi4py does for the same argument; also ValueError if the elements do not fit into the array, or it is
+        on another GPU.
     NotSupported
-        Host memory, or a derived datatype.
+        If the array is in host memory, or the datatype is derived.
     """
     read = reader_of(spec)
     if read is not None:
@@ -93,97 +93,13 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
         if blocks > 1:
             count = _block(count, blocks, name)
         return Buffer(address, count, datatype, shape, readonly, stream, owner)
-    array, count, displ, key = parts(spec, name, lists=True)
-    buffer = _whole(array, key, name, writable, device, divide=count is None)
+    array, count, displ, key = array_parts(spec, name, lists=True)
+    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None)
     return _select(buffer, array, count, displ, name, blocks)
 
 
-def resolve_vector(
-    spec: Any, name: str, size: int, *, writable: bool, device: Device
-) -> tuple[Buffer, list[int] | Buffer, list[int] | Buffer | None]:
-    """Find the buffer, counts and displacements of an argument that has one block for each of `size` ranks.
-
-    Parameters
-    ----------
-    spec : array, ``[array, counts]``, ``[array, (counts, displs)]``, ``[array, counts, datatype]``, \
-``[array, (counts, displs), datatype]`` or ``[array, counts, displs, datatype]``
-        One integer as counts is the count of every block, one integer as displs the distance between blocks.
-        Without counts the array is divided, the first blocks taking the remainder; without displs the blocks
-        follow one another. Counts and displs may be device arrays of int64 (an extension of mpi4py).
-    name, writable, device
-        As for `resolve`.
-    size : int
-        Number of blocks.
-
-    Returns
-    -------
-    buffer : Buffer
-        All of the array: `Buffer.count` is the room that there is.
-    counts : list of int, or Buffer
-        A `Buffer` if given on the device. NumPy arrays are counts on the host, always: under
-        ``PYNCCLX_DEVICE=host`` too, since mpi4py programs give them so.
-    displs : list of int, Buffer or None
-        None if left out while counts are on the device: packed blocks, which only the device can place.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError, BufferError, MPI.Exception, NotSupported
-        As `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
-    """
-    array, o_counts, o_displs, key = parts(spec, name, lists=False)
-    buffer = _whole(array, key, name, writable, device, divide=o_counts is None)
-    counts: list[int] | Buffer
-    displs: list[int] | Buffer | None
-    if on_device(o_counts):
-        counts = _device_integers(o_counts, f"{name} counts", size, device)
-    elif o_counts is None:
-        counts = vectors.divide(buffer.count, size)
-    else:
-        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
-    if on_device(o_displs):
-        displs = _device_integers(o_displs, f"{name} displs", size, device)
-    elif o_displs is None:
-        displs = vectors.packed(counts) if isinstance(counts, list) else None
-    else:
-        displs = vectors.integers(o_displs, f"{name} displs", size, stride=True)
-    if isinstance(counts, list):
-        vectors.check(counts, displs if isinstance(displs, list) else None, buffer.count, name)
-    return buffer, counts, displs
-
-
-def resolve_dynamic(
-    spec: Any, name: str, size: int, *, writable: bool, device: Device
-) -> tuple[Buffer, Buffer | None, Buffer | None]:
-    """Find the buffer of an argument whose counts and displacements, if any, are device arrays.
-
-    Parameters
-    ----------
-    spec : array, ``[array, counts]``, ``[array, (counts, displs)]`` or ``[array, counts, displs, datatype]``
-        counts and displs: device arrays, shape (size,), int64; with `writable` they are outputs.
-    name, size, writable, device
-        As for `resolve_vector`.
-
-    Returns
-    -------
-    buffer : Buffer
-        All of the array.
-    counts, displs : Buffer or None
-        None where left out.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError, BufferError, NotSupported
-        As `resolve`.
-    """
-    array, o_counts, o_displs, key = parts(spec, name, lists=False)
-    buffer = _whole(array, key, name, writable, device, divide=True)
-    counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
-    displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
-    return buffer, counts, displs
-
-
-def _whole(array: Any, key: Any, name: str, writable: bool, device: Device, divide: bool) -> Buffer:
-    """Resolve all of the array in a spec; `divide` if its length must tell the count."""
+def whole_buffer(array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool) -> Buffer:
+    """Resolve all of the array in a spec; with `divide` its length is the count, and must be whole elements."""
     read = reader_of(array)
     if read is None:
         if is_nothing(array):
@@ -203,7 +119,7 @@ def _whole(array: Any, key: Any, name: str, writable: bool, device: Device, divi
 
 
 def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, blocks: int) -> Buffer:
-    """Narrow a whole buffer to the elements that count and displacement choose."""
+    """Narrow a whole buffer to the elements that count and displacement select."""
     room = buffer.count
     displ = 0 if o_displ is None else operator.index(o_displ)
     if not 0 <= displ <= room:
@@ -241,24 +157,9 @@ def _datatype(key: Any, name: str, divide: bool) -> Datatype:
     try:
         return datatypes.of(key)
     except MPIError:
-        if divide:  # mpi4py misses the count before MPI misses the datatype
+        if divide:  # as mpi4py, which needs the count before MPI sees the datatype
             raise ValueError(f"{name} has MPI.DATATYPE_NULL, so its count is unknown; name the type") from None
         raise
-
-
-def on_device(value: Any) -> bool:
-    """Whether counts or displs are a device array. NumPy arrays never are, on the host device neither."""
-    read = reader_of(value)  # none of None, integers, lists and tuples
-    return read is not None and read is not read_numpy and place(value, read) == "device"
-
-
-def _device_integers(value: Any, name: str, size: int, device: Device, writable: bool = False) -> Buffer:
-    buffer = resolve(value, name, writable=writable, device=device)
-    if buffer.datatype is not TABLE["int64"]:
-        raise TypeError(f"{name} is a device array of {buffer.datatype.name}; convert it with .astype('int64')")
-    if buffer.count != size:
-        raise ValueError(f"{name} has {buffer.count} items, expecting {size}, one for each rank")
-    return buffer
 
 
 def _read_only(name: str) -> BufferError:

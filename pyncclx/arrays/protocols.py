@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from . import dlpack
+from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, not_contiguous
 from .datatypes import MOVED_ONLY, TABLE
-from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, not_contiguous
 
-__all__ = ["read_protocol", "speaks", "stated_address"]
+__all__ = ["has_protocol", "interface_address", "read_protocol"]
 
 
-def speaks(array: Any) -> bool:
-    """Tell whether `array`, an object or a class, has one of the two protocols."""
+def has_protocol(array: Any) -> bool:
+    """Return whether `array`, an object or a class, has one of the two protocols."""
     return hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
 
 
-def stated_address(array: Any) -> int | None:
-    """Take the address from the CUDA array interface; None without one. It may be host memory."""
+def interface_address(array: Any) -> int | None:
+    """Return the address in the CUDA array interface, maybe of host memory; None without the interface."""
     interface = _interface(array)
     return None if interface is None else _address(interface, "where")
 
@@ -29,7 +29,7 @@ def stated_address(array: Any) -> int | None:
 def read_protocol(array: Any, name: str, device: Device) -> Memory:
     """Read any object with one of the protocols.
 
-    The array interface comes first: it names the producer's stream and costs a third of a DLPack export.
+    The array interface is tried first: it has the producer's stream and costs a third of a DLPack export.
     """
     interface = _interface(array)
     memory = _read_dlpack(array, name, device) if interface is None else _read_interface(array, interface, name)
@@ -46,7 +46,7 @@ def _interface(array: Any) -> dict[str, Any] | None:
         interface: dict[str, Any] = array.__cuda_array_interface__
     except AttributeError:
         return None
-    except Exception:  # some refuse the element types that the interface cannot say, bfloat16 among them
+    except Exception:  # some raise for element types that the interface has no name for, such as bfloat16
         if not hasattr(array, "__dlpack__"):
             raise
         return None
@@ -89,7 +89,7 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     if strides is not None and not is_contiguous(shape, strides, dtype.itemsize):
         raise not_contiguous(name, shape, strides)
     key: Any = dtype
-    if dtype.kind == "V":  # the interface has no word for bfloat16, the array's own dtype may have
+    if dtype.kind == "V":  # the interface has no name for bfloat16, the array's own dtype may have one
         key = TABLE.get(str(getattr(array, "dtype", "")), dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     address = _address(interface, name)

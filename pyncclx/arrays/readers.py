@@ -1,4 +1,4 @@
-"""Arrays of any library -> where their memory is, how long, of what type: a reader for each kind of array."""
+"""Arrays of any library -> their memory's address, length and element type: a reader for each kind of array."""
 
 from __future__ import annotations
 
@@ -11,26 +11,17 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from ..system import settings
-from ..system.pointers import is_device_pointer
-from . import dlpack
-from .memory import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
-from .protocols import read_protocol, speaks, stated_address
+from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
+from .protocols import has_protocol, read_protocol
 
-__all__ = ["Reader", "host_arrays", "place", "read_numpy", "reader_of"]
+__all__ = ["Reader", "address_reader_of", "in_c_order", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
-on_device_always: set[type] = set()  # classes of arrays that are there, as far as is known by now
-
-
-@functools.cache
-def host_arrays() -> bool:
-    """Tell whether NumPy arrays take the way of device arrays (``PYNCCLX_DEVICE=host``), read once."""
-    return settings.DEVICE.get() == "host"
+device_classes: set[type] = set()  # classes, met so far, whose arrays are always on the device
 
 
 def reader_of(array: Any) -> Reader | None:
-    """Choose how to read `array`; None when it is no array of a kind known here."""
+    """Return what reads `array`; None when it is no array of a kind known here."""
     kind = type(array)
     try:
         return _readers[kind]
@@ -40,26 +31,10 @@ def reader_of(array: Any) -> Reader | None:
     if found is not None:
         _readers[kind] = found
         if found is read_cupy:
-            on_device_always.add(kind)
+            device_classes.add(kind)
         return found
-    # An attribute of the object alone says nothing of its class, and is not remembered.
-    return read_protocol if speaks(array) else None
-
-
-def place(array: Any, read: Reader) -> str:
-    """Tell whether `array` is in "device" or "host" memory. Creates no context and loads no array library."""
-    if read is read_cupy or read is read_buffer or host_arrays():
-        return "device"
-    if read is read_numpy:
-        return "host"
-    if read is read_torch:
-        return "device" if array.is_cuda else "host"
-    address = stated_address(array)
-    if address is None:
-        return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
-    # The attribute alone proves nothing, host memory comes with it too. An empty array may have no address:
-    # it goes to the device, as the other ranks' parts do.
-    return "device" if not address or is_device_pointer(address) else "host"
+    # An attribute of the object alone is not remembered: others of its class may lack it.
+    return read_protocol if has_protocol(array) else None
 
 
 def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
@@ -74,7 +49,7 @@ def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory
 
 
 def read_cupy(array: Any, name: str, device: Device) -> Memory:
-    """Read a CuPy array; its producer is the current stream, so it names none."""
+    """Read a CuPy array. Its producer is the current stream, so the stream is None."""
     data = array.data
     flags = array.flags
     if not (flags.c_contiguous or flags.f_contiguous):
@@ -86,7 +61,7 @@ def read_cupy(array: Any, name: str, device: Device) -> Memory:
 
 
 def read_torch(array: Any, name: str, device: Device) -> Memory:
-    """Read a PyTorch tensor by `data_ptr`: its array interface knows no bfloat16."""
+    """Read a PyTorch tensor by `data_ptr`: its array interface has no bfloat16."""
     if array.requires_grad:
         raise BufferError(f"{name} is a tensor that requires grad; pass {last_word(name)}.detach()")
     if array.is_conj() or array.is_neg():
@@ -106,13 +81,13 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
 
 
 def torch_stream(ordinal: int) -> int:
-    """PyTorch's current stream on a GPU, asked for as its compilers do: `torch.cuda.current_stream` takes 4 us."""
+    """Return PyTorch's current stream on a GPU, as its compilers do: `torch.cuda.current_stream` takes 4 us (H200)."""
     torch = sys.modules["torch"]
     return int(torch._C._cuda_getCurrentRawStream(ordinal))
 
 
 def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
-    """Read what has been resolved already."""
+    """Read a `Buffer`: an argument that has been resolved already."""
     read_only = buffer.readonly, buffer.stream, buffer.owner
     return buffer.address, buffer.nbytes, buffer.datatype, buffer.shape, *read_only
 
@@ -139,19 +114,19 @@ _readers: dict[type, Reader | None] = dict.fromkeys(_NO_ARRAYS)
 
 
 def reader_of_class(kind: type) -> Reader | None:
-    """Choose how to read arrays of a class; None when it is none of a kind known here."""
+    """Return what reads arrays of a class; None when it is none of a kind known here."""
     for base in kind.__mro__:
         known = _BY_CLASS.get((base.__module__.partition(".")[0], base.__name__))
         if known is not None:
             return known
-    return read_protocol if speaks(kind) else None
+    return read_protocol if has_protocol(kind) else None
 
 
 def in_c_order(array: Any) -> bool:
-    """Whether an array is; `resolve` lets contiguous ones pass in either order."""
+    """Return whether an array is in C order; `resolve` takes contiguous ones in Fortran order too."""
     if reader_of(array) is read_torch:
         return bool(array.is_contiguous())
     try:
         return bool(array.flags["C_CONTIGUOUS"])
-    except (AttributeError, TypeError, KeyError):  # it came through an interface, in C order mostly
+    except (AttributeError, TypeError, KeyError):  # read through an interface: mostly in C order
         return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import on_host, resolve
+from ..arrays.buffers import resolve
+from ..arrays.places import on_host
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
 from .blocks import check_fits, pack_blocks, resolve_blocks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import on_host
+from ..arrays.places import on_host
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout

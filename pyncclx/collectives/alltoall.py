@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import on_host, resolve
+from ..arrays.buffers import resolve
+from ..arrays.places import on_host
 from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, on_device, on_host, resolve_vector
+from ..arrays.buffers import Buffer
+from ..arrays.places import on_device, on_host
+from ..arrays.vector_buffers import resolve_vector
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, resolve, resolve_dynamic
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.vector_buffers import resolve_dynamic
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..launch.call import Call
 from ..memory.parameters import AlltoallvArgs

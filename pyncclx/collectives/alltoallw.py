@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import on_host
+from ..arrays.places import on_host
 from ..derived.typed import Typed, resolve_each
 from ..launch.call import Call, is_in_place
 from .typed_exchange import Side, arrange, choose, exchange

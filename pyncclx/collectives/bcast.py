@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import on_host, resolve
+from ..arrays.buffers import resolve
+from ..arrays.places import on_host
 from ..derived.calls import ONE, takes_derived
 from ..launch.call import Call
 from ..launch.choice import Choice

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, resolve_vector
+from ..arrays.buffers import Buffer
+from ..arrays.vector_buffers import resolve_vector
 from ..errors import MPIError, NotSupported
 from ..memory.parameters import EachRankU64, ReduceArgs
 
@@ -56,7 +57,7 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
     NotSupported
         If counts or displacements are device arrays.
     TypeError, ValueError, KeyError, BufferError, MPI.Exception
-        As `buffers.resolve_vector`.
+        As `vector_buffers.resolve_vector`.
     """
     name, writable = f"{operation}: {argument}", argument == "recvbuf"
     buffer, counts, displs = resolve_vector(spec, name, comm.size, writable=writable, device=backends.select())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..arrays.buffers import on_host
+from ..arrays.places import on_host
 from ..derived.packing import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call

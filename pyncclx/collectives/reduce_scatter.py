@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from .. import backends
 from ..arrays import vectors
-from ..arrays.buffers import Buffer, on_host, resolve
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.places import on_host
 from ..errors import MPIError
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice

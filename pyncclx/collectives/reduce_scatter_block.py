@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, on_host, resolve
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.places import on_host
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout

@@ -7,7 +7,8 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer, on_host, resolve, where
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.places import on_host, where
 from ..arrays.vectors import integer
 from ..errors import MPIError
 from ..launch.call import is_in_place

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import backends
-from ..arrays.buffers import on_host, resolve
+from ..arrays.buffers import resolve
+from ..arrays.places import on_host
 from ..arrays.readers import in_c_order
 from ..backends.compilers.numba_functions import MOST_ARRAYS
 from ..errors import NotSupported

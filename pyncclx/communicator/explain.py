@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from ..arrays.readers import host_arrays
+from ..arrays.places import host_arrays
 from ..collectives import MODULES, blocking_form, copy_engine, neighbors
 from ..errors import NotSupported
 from ..memory.heap import memory_held

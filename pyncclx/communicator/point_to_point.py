@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import on_host
+from ..arrays.places import on_host
 from ..messages import calls, exchange, host_receive
 from ..messages.base import MessageBase
 from ..messages.side import Side

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from .. import events
-from ..arrays import readers
+from ..arrays import places
 from ..errors import NotSupported
 from ..staging import stage
 from ..staging.operations import OPERATIONS, device_buffers, is_persistent
@@ -38,7 +38,7 @@ def _staged(operation: str, original: _Method) -> _Method:
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
         began = events.now() if events.listeners else None
         # On the host device every array is in host memory: staging is MPI's call itself.
-        if not readers.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
+        if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
             if self.staging:
                 return stage.stage(self, operation, functools.partial(original, self), args, kwargs)
             if is_cuda_aware() is False:

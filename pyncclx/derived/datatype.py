@@ -8,8 +8,9 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays import readers
-from ..arrays.buffers import on_host, resolve, where
+from ..arrays import places
+from ..arrays.buffers import resolve
+from ..arrays.places import on_host, where
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
 from ..staging.stand_ins import StandIn, constants_of
@@ -117,7 +118,7 @@ def _move(
 
 def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
     """MPI's call: of device arrays, on host copies."""
-    if readers.host_arrays() or on_host(inbuf, outbuf):
+    if places.host_arrays() or on_host(inbuf, outbuf):
         return call(inbuf, outbuf)
     if (where(inbuf), where(outbuf)) != ("device", "device"):
         raise NotSupported(f"{operation}: one array is on the device, one in host memory; copy one of them")

@@ -10,7 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays import vectors
-from ..arrays.buffers import Buffer, resolve, spec_parts
+from ..arrays.buffers import Buffer, resolve
+from ..arrays.specs import spec_parts
 from ..backends import Device
 from ..errors import MPIError
 from .packing import WIDEST, Part
@@ -82,7 +83,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
 
 
 def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
-    """Resolve an argument with one block for each of `size` ranks, as `buffers.resolve_vector`, of any datatype.
+    """Resolve an argument with one block for each of `size` ranks, as `vector_buffers.resolve_vector`, of any datatype.
 
     Raises
     ------

@@ -13,7 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import datatypes
-from ..arrays.readers import host_arrays, read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
+from ..arrays.places import host_arrays
+from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
 

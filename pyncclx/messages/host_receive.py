@@ -9,7 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import datatypes
-from ..arrays.buffers import Buffer, spec_parts
+from ..arrays.buffers import Buffer
+from ..arrays.specs import spec_parts
 from ..errors import MPIError
 from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
 from .envelope import ENVELOPE_NBYTES, inline_nbytes, unpack

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from mpi4py import MPI
 
 from .. import events
-from ..arrays import readers
-from ..arrays.buffers import on_host
+from ..arrays import places
+from ..arrays.places import on_host
 from ..errors import NotSupported
 from ..staging import stage
 from ..staging.stand_ins import StandIn
@@ -90,7 +90,7 @@ class Message(StandIn, MPI.Message):
             except NotSupported:
                 if not comm.staging:
                     raise
-            if not readers.host_arrays():
+            if not places.host_arrays():
                 return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
         host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
         if began is not None:
@@ -110,7 +110,7 @@ class Message(StandIn, MPI.Message):
             except NotSupported:
                 if not comm.staging:
                     raise
-            if not readers.host_arrays():
+            if not places.host_arrays():
                 return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
         request = host_receive.ireceive(comm, receive(buf), buf, probed)
         if began is not None:

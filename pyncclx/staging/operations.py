@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from ..arrays.buffers import where
-from ..arrays.readers import host_arrays
+from ..arrays.places import host_arrays, where
 from ..errors import NotSupported
 
 

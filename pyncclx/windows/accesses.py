@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from .. import events
-from ..arrays import readers
+from ..arrays import places
 from ..arrays.buffers import Buffer, resolve
 from ..errors import MPIError, NotSupported
 from ..requests.request import request_of
@@ -79,7 +79,7 @@ def on_device(method: _Method) -> _Method:
         if self._reach is not None and self._reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:
-            on_host = readers.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
+            on_host = places.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
             found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
             if found and self._may_stage(name, found):
                 self._origins = self._origins or Origins()

@@ -6,7 +6,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import resolve, where
+from ..arrays.buffers import resolve
+from ..arrays.places import where
 from ..arrays.vectors import integer
 from ..errors import MPIError
 from ..memory.mapped import Window

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from ..arrays.buffers import resolve, where
-from ..arrays.readers import host_arrays
+from ..arrays.buffers import resolve
+from ..arrays.places import host_arrays, where
 from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
 from ..team.base import Base

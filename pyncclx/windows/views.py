@@ -6,8 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import where
-from ..arrays.readers import host_arrays
+from ..arrays.places import host_arrays, where
 from ..errors import NotSupported
 from .attached import Attached
 from .epochs import Epochs

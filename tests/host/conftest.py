@@ -2,20 +2,20 @@
 
 import pytest
 
-from pyncclx.arrays import readers
+from pyncclx.arrays import places
 
 
 @pytest.fixture
 def on_the_host_device(monkeypatch):
     """NumPy arrays count as device arrays."""
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
-    readers.host_arrays.cache_clear()
+    places.host_arrays.cache_clear()
     yield
-    readers.host_arrays.cache_clear()
+    places.host_arrays.cache_clear()
 
 
 @pytest.fixture
 def on_gpus(on_the_host_device, monkeypatch):
     """They are in host memory, as where there are GPUs."""
     monkeypatch.delenv("PYNCCLX_DEVICE")
-    readers.host_arrays.cache_clear()
+    places.host_arrays.cache_clear()

@@ -2,7 +2,7 @@
 
 import types
 
-from pyncclx.arrays import buffers
+from pyncclx.arrays import buffers, vector_buffers
 
 NAME = "Allreduce: recvbuf"
 
@@ -117,4 +117,4 @@ def resolve(spec, writable=True, device=HOST, **options):
 
 
 def vector(spec, size=1, writable=True, device=HOST):
-    return buffers.resolve_vector(spec, NAME, size, writable=writable, device=device)
+    return vector_buffers.resolve_vector(spec, NAME, size, writable=writable, device=device)

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
-from pyncclx.arrays import readers
+from pyncclx.arrays import places
 from pyncclx.messages.base import MessageBase
 from pyncclx.staging import copies
 from pyncclx.team.base import Base
@@ -83,8 +83,8 @@ def check(array, expected):
 def installed(monkeypatch):
     """Arrays of the class above are on a GPU, and no kernel runs there: make an automatic fixture of it."""
     fake = FakeGpu()
-    monkeypatch.setattr(readers, "host_arrays", lambda: False)
-    monkeypatch.setattr(readers, "is_device_pointer", fake.is_device_pointer)
+    monkeypatch.setattr(places, "host_arrays", lambda: False)
+    monkeypatch.setattr(places, "is_device_pointer", fake.is_device_pointer)
     monkeypatch.setattr(backends, "select", lambda: fake)
     monkeypatch.setattr(copies, "_mover", lambda: fake)
 

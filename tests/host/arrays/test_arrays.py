@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx.arrays import buffers, dlpack, readers
+from pyncclx.arrays import dlpack, places, readers
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.errors import NotSupported
 from pyncclx.system import pointers
@@ -71,23 +71,23 @@ def test_bfloat16_by_every_protocol(on_gpus, monkeypatch):
 
 def test_where_on_the_host_device():
     for array in (A, InterfaceArray(A), DlpackArray(A), FakeTensor(A, cuda=False), [A, 1], (A, TYPE)):
-        assert buffers.where(array) == "device"
+        assert places.where(array) == "device"
     for nothing in (None, MPI.IN_PLACE, MPI.BOTTOM, [None, 0], [MPI.BOTTOM, 1, TYPE], []):
-        assert buffers.where(nothing) is None
+        assert places.where(nothing) is None
     for other in (b"abc", bytearray(3), memoryview(b"abc"), 3, object(), [b"abc", TYPE]):
-        assert buffers.where(other) == "host"
+        assert places.where(other) == "host"
 
 
 def test_where_on_gpus(on_gpus, monkeypatch):
-    assert buffers.where(fake_cupy(A)) == buffers.where([fake_cupy(A), 1]) == "device"
-    assert buffers.where(FakeTensor(A)) == "device"
-    assert buffers.where(FakeTensor(A, cuda=False)) == "host"
-    assert buffers.where(A) == buffers.where(DlpackArray(A)) == buffers.where(InterfaceArray(A)) == "host"
-    assert buffers.where(DlpackArray(A, device=(2, 0))) == buffers.where(DlpackArray(A, device=(13, 0))) == "device"
-    monkeypatch.setattr(readers, "is_device_pointer", lambda address: address == A.ctypes.data)
-    assert buffers.where(InterfaceArray(A)) == "device"
-    assert buffers.where(InterfaceArray(np.zeros(3))) == "host"
-    assert buffers.where(InterfaceArray(np.zeros(0), data=(None, False))) == "device"
+    assert places.where(fake_cupy(A)) == places.where([fake_cupy(A), 1]) == "device"
+    assert places.where(FakeTensor(A)) == "device"
+    assert places.where(FakeTensor(A, cuda=False)) == "host"
+    assert places.where(A) == places.where(DlpackArray(A)) == places.where(InterfaceArray(A)) == "host"
+    assert places.where(DlpackArray(A, device=(2, 0))) == places.where(DlpackArray(A, device=(13, 0))) == "device"
+    monkeypatch.setattr(places, "is_device_pointer", lambda address: address == A.ctypes.data)
+    assert places.where(InterfaceArray(A)) == "device"
+    assert places.where(InterfaceArray(np.zeros(3))) == "host"
+    assert places.where(InterfaceArray(np.zeros(0), data=(None, False))) == "device"
 
 
 def test_the_driver_says_what_is_device_memory(monkeypatch):
@@ -152,10 +152,10 @@ def test_dlpack_memory_lives_as_long_as_the_buffer():
 
 def test_attributes_of_single_objects_are_not_taken_for_their_class():
     bare = types.SimpleNamespace()
-    assert buffers.where(bare) == "host"
+    assert places.where(bare) == "host"
     dressed = types.SimpleNamespace(__cuda_array_interface__=InterfaceArray(A).__cuda_array_interface__)
     assert resolve(dressed).count == 12
-    assert buffers.where(bare) == "host"
+    assert places.where(bare) == "host"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx.arrays import buffers
+from pyncclx.arrays import vector_buffers
 from pyncclx.arrays.datatypes import MOVED_ONLY, TABLE
 from pyncclx.errors import NotSupported
 from support.fake_arrays import HOST, NAME, DlpackArray, InterfaceArray, resolve, vector
@@ -221,7 +221,7 @@ def test_dynamic_counts_may_be_any_device_array():
     counts, displs = np.array([3, 4]), np.array([0, 6])
 
     def dynamic(spec, writable=False):
-        return buffers.resolve_dynamic(spec, NAME, 2, writable=writable, device=HOST)
+        return vector_buffers.resolve_dynamic(spec, NAME, 2, writable=writable, device=HOST)
 
     buffer, got, places = dynamic([A, (counts, InterfaceArray(displs))])
     assert (buffer.count, got.address, places.address) == (12, counts.ctypes.data, displs.ctypes.data)

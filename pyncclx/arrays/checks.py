@@ -1,4 +1,4 @@
-"""What is known of an array's memory, and the sentences that say why an array cannot be used."""
+"""What readers of arrays return, and the errors for arrays that cannot be used."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 ]
 
 # (address, nbytes, a key for `datatypes.of`, shape, readonly, stream of the producer or None, owner).
-# A plain tuple: making one costs a tenth of making an object, and each operation makes two.
+# A plain tuple: making one costs a tenth of making an object (not measured), and each operation makes two.
 Memory = tuple[int, int, Any, tuple[int, ...], bool, "int | None", object]
 
 
 class Device(Protocol):
-    """The part of a device that reading arrays needs."""
+    """The part of `backends.Device` that reading arrays needs."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +37,7 @@ class Device(Protocol):
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Tell whether the strides are those of C or Fortran order; axes of one element have any stride."""
+    """Return whether strides are those of C or Fortran order; an axis of one element may have any stride."""
     if 0 in shape:
         return True
     axes = list(zip(shape, strides, strict=True))
@@ -53,7 +53,7 @@ def _packed(axes: Iterable[tuple[int, int]], expected: int) -> bool:
 
 
 def check_ordinal(name: str, ordinal: int, device: Device) -> None:
-    """Refuse an array that is on another GPU than the communicator."""
+    """Raise for an array that is on another GPU than the communicator."""
     if device.name != "gpu":
         raise NotSupported(f"{name} is on GPU {ordinal}, PYNCCLX_DEVICE=host takes NumPy arrays only; unset it")
     if ordinal != device.ordinal:
@@ -64,7 +64,7 @@ def check_ordinal(name: str, ordinal: int, device: Device) -> None:
 
 
 def not_contiguous(name: str, shape: Sequence[int], strides: Sequence[int]) -> BufferError:
-    """Say that an array has gaps."""
+    """Return the error for an array with gaps."""
     return BufferError(
         f"{name} is not contiguous (shape {tuple(shape)}, strides {tuple(strides)}); pass a contiguous copy, "
         f"for example by ascontiguousarray({last_word(name)})"
@@ -72,7 +72,7 @@ def not_contiguous(name: str, shape: Sequence[int], strides: Sequence[int]) -> B
 
 
 def in_host_memory(array: Any, name: str) -> NotSupported:
-    """Say that an array is in host memory where a device array is needed."""
+    """Return the error for an array in host memory where a device array is needed."""
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     return NotSupported(
         f"{name} is in host memory ({kind}), the operation's other buffer on the device; copy one of them, "
@@ -81,5 +81,5 @@ def in_host_memory(array: Any, name: str) -> NotSupported:
 
 
 def last_word(name: str) -> str:
-    """Take the argument's own name out of ``"Allreduce: recvbuf"``."""
+    """Return the argument's own name in ``"Allreduce: recvbuf"``."""
     return name.rpartition(" ")[2]

@@ -1,0 +1,99 @@
+"""Where an argument's memory is: on the device, or on the host, where mpi4py's own operations take it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mpi4py import MPI
+
+from ..system import settings
+from ..system.pointers import is_device_pointer
+from . import dlpack
+from .protocols import interface_address
+from .readers import Reader, device_classes, read_buffer, read_cupy, read_numpy, read_torch, reader_of
+from .specs import is_nothing
+
+__all__ = ["host_arrays", "on_device", "on_host", "place", "where"]
+
+
+@functools.cache
+def host_arrays() -> bool:
+    """Return whether NumPy arrays are device arrays (``PYNCCLX_DEVICE=host``); the environment is read once."""
+    return settings.DEVICE.get() == "host"
+
+
+def where(spec: Any) -> str | None:
+    """Return where a buffer argument's memory is.
+
+    Parameters
+    ----------
+    spec : array or mpi4py buffer spec
+        Of a list or tuple the first item counts.
+
+    Returns
+    -------
+    "device", "host" or None
+        None for arguments without a buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute
+        addresses. "host" is all that mpi4py should judge. NumPy arrays are on the device under
+        ``PYNCCLX_DEVICE=host``.
+    """
+    if type(spec) in device_classes:
+        return "device"
+    if isinstance(spec, (list, tuple)):
+        if spec and spec[0] is MPI.BOTTOM:
+            return _where_absolute(spec)
+        spec = spec[0] if spec else None
+    read = reader_of(spec)
+    if read is not None:
+        return place(spec, read)
+    return None if is_nothing(spec) or spec is MPI.IN_PLACE else "host"
+
+
+def on_host(*buffers: Any) -> bool:
+    """Return whether a call is mpi4py's: none of its buffers is a device array. `resolve` refuses a mixture."""
+    return "device" not in map(where, buffers)
+
+
+def on_device(value: Any) -> bool:
+    """Return whether counts or displs are a device array. NumPy arrays never are, not even on the host device."""
+    read = reader_of(value)  # none of None, integers, lists and tuples
+    return read is not None and read is not read_numpy and place(value, read) == "device"
+
+
+def place(array: Any, read: Reader) -> str:
+    """Return "device" or "host" for an array and its reader. Creates no context and loads no array library."""
+    if read is read_cupy or read is read_buffer or host_arrays():
+        return "device"
+    if read is read_numpy:
+        return "host"
+    if read is read_torch:
+        return "device" if array.is_cuda else "host"
+    address = interface_address(array)
+    if address is None:
+        return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
+    # Host memory has the attribute too, so the driver decides. An empty array may have no address: it goes to the
+    # device, as the other ranks' parts do.
+    return "device" if not address or is_device_pointer(address) else "host"
+
+
+def _where_absolute(spec: Any) -> str | None:
+    """Return where the absolute addresses of a datatype are, or those of the first of several that has any."""
+    keys = spec[-1] if isinstance(spec[-1], (list, tuple)) else spec[-1:]
+    for each, displ in zip(keys, _byte_displs(spec, len(keys)), strict=False):
+        if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and each.Get_size():
+            lower, _ = each.Get_true_extent()
+            if lower + displ:
+                return "device" if host_arrays() or is_device_pointer(lower + displ) else None
+    return None
+
+
+def _byte_displs(spec: Any, blocks: int) -> Any:
+    """Return the displacements of an argument with a datatype for each block; zeros for others."""
+    displs = None
+    if isinstance(spec[-1], (list, tuple)):
+        if len(spec) == 4:
+            displs = spec[2]
+        elif len(spec) == 3 and isinstance(spec[1], (list, tuple)) and len(spec[1]) == 2:
+            displs = spec[1][1]
+    return [0] * blocks if displs is None else displs

@@ -1,0 +1,107 @@
+"""Arguments that have one block for each rank: their buffer, counts and displacements, on the host or the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import vectors
+from .buffers import Buffer, resolve, whole_buffer
+from .checks import Device
+from .datatypes import TABLE
+from .places import on_device
+from .specs import array_parts
+
+__all__ = ["resolve_dynamic", "resolve_vector"]
+
+
+def resolve_vector(
+    spec: Any, name: str, size: int, *, writable: bool, device: Device
+) -> tuple[Buffer, list[int] | Buffer, list[int] | Buffer | None]:
+    """Find the buffer, counts and displacements of an argument that has one block for each of `size` ranks.
+
+    Parameters
+    ----------
+    spec : array, ``[array, counts]``, ``[array, (counts, displs)]``, ``[array, counts, datatype]``, \
+``[array, (counts, displs), datatype]`` or ``[array, counts, displs, datatype]``
+        One integer as counts is the count of every block, one integer as displs the distance between blocks.
+        Without counts the array is divided, the first blocks taking the remainder; without displs the blocks
+        follow one another. Counts and displs may be device arrays of int64 (an extension of mpi4py).
+    name, writable, device
+        As for `resolve`.
+    size : int
+        Number of blocks.
+
+    Returns
+    -------
+    buffer : Buffer
+        All of the array: `Buffer.count` is the room that there is.
+    counts : list of int, or Buffer
+        A `Buffer` if given on the device. NumPy arrays are counts on the host, always: under
+        ``PYNCCLX_DEVICE=host`` too, since mpi4py programs give them so.
+    displs : list of int, Buffer or None
+        None if left out while counts are on the device: packed blocks, which only the device can place.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError, MPI.Exception, NotSupported
+        As `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
+    """
+    array, o_counts, o_displs, key = array_parts(spec, name, lists=False)
+    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=o_counts is None)
+    counts: list[int] | Buffer
+    displs: list[int] | Buffer | None
+    if on_device(o_counts):
+        counts = _device_integers(o_counts, f"{name} counts", size, device)
+    elif o_counts is None:
+        counts = vectors.divide(buffer.count, size)
+    else:
+        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
+    if on_device(o_displs):
+        displs = _device_integers(o_displs, f"{name} displs", size, device)
+    elif o_displs is None:
+        displs = vectors.packed(counts) if isinstance(counts, list) else None
+    else:
+        displs = vectors.integers(o_displs, f"{name} displs", size, stride=True)
+    if isinstance(counts, list):
+        vectors.check(counts, displs if isinstance(displs, list) else None, buffer.count, name)
+    return buffer, counts, displs
+
+
+def resolve_dynamic(
+    spec: Any, name: str, size: int, *, writable: bool, device: Device
+) -> tuple[Buffer, Buffer | None, Buffer | None]:
+    """Find the buffer of an argument whose counts and displacements, if any, are device arrays.
+
+    Parameters
+    ----------
+    spec : array, ``[array, counts]``, ``[array, (counts, displs)]`` or ``[array, counts, displs, datatype]``
+        counts and displs: device arrays, shape (size,), int64; with `writable` they are outputs.
+    name, size, writable, device
+        As for `resolve_vector`.
+
+    Returns
+    -------
+    buffer : Buffer
+        All of the array.
+    counts, displs : Buffer or None
+        None where left out.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError, NotSupported
+        As `resolve`.
+    """
+    array, o_counts, o_displs, key = array_parts(spec, name, lists=False)
+    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=True)
+    counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
+    displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
+    return buffer, counts, displs
+
+
+def _device_integers(value: Any, name: str, size: int, device: Device, writable: bool = False) -> Buffer:
+    buffer = resolve(value, name, writable=writable, device=device)
+    if buffer.datatype is not TABLE["int64"]:
+        raise TypeError(f"{name} is a device array of {buffer.datatype.name}; convert it with .astype('int64')")
+    if buffer.count != size:
+        raise ValueError(f"{name} has {buffer.count} items, expecting {size}, one for each rank")
+    return buffer
