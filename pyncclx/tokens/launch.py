@@ -37,7 +37,7 @@ class Launching(Settings):
     """The part of a token shuffle that launches: with its memory, and the move that has begun."""
 
     _memory: Memory | None = None
-    _begun: Move | None = None
+    _begun: Move | None = None  # the first half is launched, the second is not
     _closed = False
 
     def memory(self) -> Memory:
@@ -84,7 +84,10 @@ class Launching(Settings):
             events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
 
     def Free(self) -> None:
-        """Release the memory. Collective; rows and handles must not be used any more."""
+        """Release the memory. Collective; rows and handles must not be used any more.
+
+        It waits for this rank's device, and for all ranks. A second call does nothing.
+        """
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return

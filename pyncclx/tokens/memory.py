@@ -32,7 +32,7 @@ class Memory:
         self._view_rows()
         self._allocate_own()
         self.output_parts = output_parts(settings)
-        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64: where choices went
+        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
         self.claim = self.window.memory.address + LEASE_OVERFLOW_OFFSET
         self.team.errors.claims.append(self.claim)

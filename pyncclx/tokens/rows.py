@@ -31,10 +31,10 @@ class Part(NamedTuple):
 class Outputs(NamedTuple):
     """The addresses of the arrays that a dispatch writes, as `DispatchArgs` has them."""
 
-    routes: int  # where each choice went
-    ways: int
-    token_counts: int
-    counts: int
+    routes: int  # of this rank's choices: the rank and row of each
+    ways: int  # of all ranks' choices: the row of each here
+    token_counts: int  # of each rank
+    counts: int  # this and the following: see `Rows`
     offsets: int
     total: int
     dropped: int

@@ -12,7 +12,7 @@ THREADS = 64
 
 
 def rows(rank, call, nbytes):
-    """Bytes that tell whose they are."""
+    """Bytes that differ by rank and call."""
     return np.random.default_rng([rank, call, 3]).integers(0, 256, nbytes, np.uint8)
 
 
@@ -109,12 +109,12 @@ def test_alltoallv(size):
     sends = [[rows(r, call, m[r].sum() * 24).reshape(-1, 24) for r in range(size)] for call, m in enumerate(counts)]
     recvs = [[np.full((n + 1, 24), 0xA5, "u1") for _ in range(size)] for n in room]
     outputs = [[np.full((4, size), -1, "i8") for _ in range(size)] for _ in counts]
-    told = [[m[r].astype("i8").copy() for r in range(size)] for m in counts]
+    send_counts = [[m[r].astype("i8").copy() for r in range(size)] for m in counts]
     arguments = [
         [
             (
                 *(address(sends[call][r]), address(recvs[call][r]), 24, len(sends[call][r]), room[call], 0),
-                *(address(told[call][r]), 0, *(address(outputs[call][r][k]) for k in range(4)), 0, 1),
+                *(address(send_counts[call][r]), 0, *(address(outputs[call][r][k]) for k in range(4)), 0, 1),
             )
             for r in range(size)
         ]
@@ -176,7 +176,7 @@ class Rank:
             self.outputs["displs"][:] = routing.places[me][:size]
 
     def arguments(self):
-        """The words that a kernel is told."""
+        """The words of a kernel's arguments."""
         recv, *outputs = (address(array) for array in self.outputs.values())
         places = 0 if self.displs is None else address(self.displs)
         room, layout = self.routing.capacity, PLACEMENTS[self.routing.layout]

@@ -1,5 +1,6 @@
 """pyncclx/tokens/parameters.py and cuda/tokens agree: the same fields at the same places, and the same limits."""
 
+from pyncclx.launch.kernels import SHUFFLES
 from pyncclx.memory.parameters import NO_PLACES, TeamStruct
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
 from support.cxx_layout import check, needs_compiler
@@ -29,3 +30,11 @@ def test_structs_and_limits_are_those_of_the_kernels(tmp_path):
         "CollectArgs": (parameters.CollectArgs, arguments),
     }
     check(tmp_path, SOURCES, structs, CONSTANTS)
+
+
+def test_kernels_are_compiled_for_all_types():
+    cxx, rows = row_types.CXX, row_types.ROW_TYPES
+    there = [(cxx[tokens], cxx[row]) for tokens in rows for row in rows[tokens]]
+    back = [(cxx[tokens], cxx[out]) for tokens in rows for out in (tokens, "float32")]
+    assert sorted(SHUFFLES["tokens/dispatch.cu"]) == sorted(there)
+    assert sorted(SHUFFLES["tokens/combine.cu"]) == sorted(set(back))

@@ -184,7 +184,7 @@ def test_fence_and_quiet(comm, team):
 
 @one_communicator
 def test_windows_of_later(comm, team):
-    """A team knows of arrays that were allocated after it was made."""
+    """Kernels reach arrays that were allocated after their team was made."""
     comm.Alloc(7, "u1")
     inbox = comm.Alloc(10 + 10 * comm.rank, "u1")  # as long as need be, not alike
     taken, failed = xp.zeros(10, "u1"), xp.zeros(1, "i4")

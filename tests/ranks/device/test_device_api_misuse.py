@@ -59,7 +59,7 @@ def test_a_grid_that_is_too_large(comm):
     small, out = comm.device_team(signals=1, blocks=2), xp.zeros(5, "i4")
     with raises_everywhere(comm, ValueError, match=r"a grid of 3 blocks, the team was made for 2; .*blocks="):
         launch("describe", 3, 32, small, out)
-    launch("describe", 3, 32, small.pointer, out)  # nobody on the host knows what the number is
+    launch("describe", 3, 32, small.pointer, out)  # on the host this is only a number
     with raises_everywhere(comm, ValueError, match="pyncclx_barrier, .*: a grid of 3 blocks, the team was made for 2"):
         small.check()
     launch("describe", 2, 32, small, out)

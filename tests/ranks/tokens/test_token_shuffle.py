@@ -67,7 +67,7 @@ def test_hard_routings(comm, layout):
 
 @pytest.mark.parametrize("comm", ["world"], indirect=True)
 def test_many_experts(comm):
-    """Of 8 ranks they are too many for packets: nobody has few tokens, even who has none."""
+    """Of 8 ranks they are too many for packets: no rank has few tokens, even with none."""
     case = Case(comm, generator(comm), experts=1000, tokens=3)
     with case.shuffle, comparing() as compare:
         case.draw([0] * comm.size).round_trip(compare, "no tokens")
