@@ -1,6 +1,6 @@
 """pyncclx/tokens/parameters.py and cuda/tokens agree: the same fields at the same places, and the same limits."""
 
-from pyncclx.launch.kernels import SHUFFLES
+from pyncclx.launch.sources import FILES
 from pyncclx.memory.parameters import NO_PLACES, TeamStruct
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
 from support.cxx_layout import check, needs_compiler
@@ -36,5 +36,5 @@ def test_kernels_are_compiled_for_all_types():
     cxx, rows = row_types.CXX, row_types.ROW_TYPES
     there = [(cxx[tokens], cxx[row]) for tokens in rows for row in rows[tokens]]
     back = [(cxx[tokens], cxx[out]) for tokens in rows for out in (tokens, "float32")]
-    assert sorted(SHUFFLES["tokens/dispatch.cu"]) == sorted(there)
-    assert sorted(SHUFFLES["tokens/combine.cu"]) == sorted(set(back))
+    assert sorted(FILES["tokens/dispatch.cu"].templates()) == sorted(there)
+    assert sorted(FILES["tokens/combine.cu"].templates()) == sorted(set(back))
