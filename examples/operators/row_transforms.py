@@ -203,7 +203,7 @@ class Example:
             self.move(made)
 
         ways = (lambda: self.move(self.send, transform=self.transform), one_after_the_other, lambda: self.move(made))
-        fused, serial, alone = (timing.time(self.comm, queue, way, 10, 2, graph=True).most for way in ways)
+        fused, serial, alone = (timing.time(self.comm, queue, way, 10, 2, graph=True).slowest for way in ways)
         return f"{fused:7.1f} µs; kernel and operation {serial:7.1f}, {serial / fused:.2f}x; operation {alone:7.1f}"
 
 

@@ -1,4 +1,4 @@
-"""Whether one operation gives what it must: how many elements, on all ranks, are wrong."""
+"""Count the elements of an operation's result that are wrong, on all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .timing import Queue, Work
 
 
 def wrong(case: Case, queue: Queue, call: Work, in_place: bool) -> int:
-    """Elements of ours that differ by a bit from what they must be, or from what rank 0 has. Collective."""
+    """Count elements of ours that differ by a bit from the expected ones, or from rank 0's. Collective."""
     _run(case, queue, call, in_place)
     target = case.target(in_place)
     bad = 0 if target is None else int((_bits(case, target) != _bits(case, case.expected())).sum())
@@ -25,7 +25,7 @@ def wrong(case: Case, queue: Queue, call: Work, in_place: bool) -> int:
 
 
 def peer_wrong(case: Case, queue: Queue, call: Work, in_place: bool, target: Any) -> int:
-    """Elements of a peer's result that rounding does not explain: peers add in orders of their own. Collective."""
+    """Count elements of a peer's result that differ by more than rounding, for its order may differ. Collective."""
     _run(case, queue, call, in_place)
     bad = 0
     if target is not None and not (case.reduces and case.elements.precision):
@@ -33,14 +33,14 @@ def peer_wrong(case: Case, queue: Queue, call: Work, in_place: bool, target: Any
     elif target is not None:
         values, expected = (case.elements.decode(array).astype(np.float64) for array in (target, case.expected()))
         bound = case.size * case.elements.precision * abs(expected)
-        bad = int((~(abs(values - expected) <= bound)).sum())  # not a number is wrong, too
+        bad = int((~(abs(values - expected) <= bound)).sum())  # NaN is wrong, too
     return int(MPI.Comm.allreduce(case.comm, bad))
 
 
 def _run(case: Case, queue: Queue, call: Work, in_place: bool) -> None:
     case.fill(in_place)
     case.comm.team.device.synchronize()
-    MPI.Comm.Barrier(case.comm)  # one-sided operations ask nobody whether his buffer is filled
+    MPI.Comm.Barrier(case.comm)  # one-sided operations do not wait until the target has filled its buffer
     with queue:
         call()
         queue.synchronize()

@@ -1,4 +1,4 @@
-"""Element types of the benchmark: how they are stored, and how their values are made and folded."""
+"""Element types of the benchmark: storage, values, and folds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..arrays.datatypes import TABLE
 from ..operators.ops import AVG
 
-# Names that nccl-tests have beside NumPy's.
+# Names of nccl-tests that NumPy does not have.
 ALIASES = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -22,17 +22,17 @@ _PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "fl
 
 
 class Elements:
-    """One element type, on NumPy's or CuPy's arrays.
+    """One element type, in arrays of NumPy or CuPy.
 
-    NumPy has no bfloat16: such elements are stored as their bits, and given to operations with their name.
+    NumPy has no bfloat16: such elements are stored as their bits, and passed to operations with their name.
 
     Attributes
     ----------
     name : str
     storage : numpy.dtype
-        Of the arrays.
+        Type of the arrays.
     precision : float
-        Between 1 and the next value; 0 for integers.
+        Distance from 1 to the next value; 0 for integers.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,24 +45,24 @@ class Elements:
         self.precision = _PRECISION.get(self.name, 0.0)
 
     def spec(self, array: Any) -> Any:
-        """An array as an operation takes it."""
+        """Make a buffer specification of an array."""
         return [array, self.row.mpi or self.name] if self.name == "bfloat16" else array
 
     def encode(self, values: Any) -> Any:
-        """Values as they are stored, rounded to the nearest."""
+        """Round values to the nearest and store them."""
         if self.name != "bfloat16":
             return values.astype(self.storage)
         bits = values.astype(np.float32).view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
     def decode(self, stored: Any) -> Any:
-        """What is stored, in the type that it is added in: half precision in single."""
+        """Convert stored elements to the type they are added in: single precision for half."""
         if self.name == "bfloat16":
             return (stored.astype(np.uint32) << 16).view(np.float32)
         return stored.astype(np.float32) if self.name == "float16" else stored
 
     def to_move(self, xp: Any, rank: int, first: int, count: int) -> Any:
-        """Elements `first` … of a rank, any bits: each place of each rank has its own, as far as there are as many."""
+        """Elements `first` … of a rank, any bits: each place of each rank has its own, within the type's range."""
         place = xp.arange(first, first + count, dtype=np.int64)
         return ((place * 0x9E3779B1 + (rank + 1) * 0x85EBCA6B) >> 7).astype(self.bits).view(self.storage)
 

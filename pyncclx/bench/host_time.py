@@ -1,4 +1,4 @@
-"""Time of the host for one call of 1 KB: what a program pays before the GPU does anything."""
+"""Time of the host for one call of 1 KB, which passes before the GPU begins."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import memory_of
 from .peers import Peer, make
-from .timing import CupyQueue, queue_of, repeat
+from .timing import CupyQueue, Queue, queue_of, repeat
 
 NBYTES = 1024
 CALLS = 10_000
-TOGETHER = 8  # persistent requests
-BATCH = 100  # calls until the device is waited for, so that no call waits for a place in its queue
+TOGETHER = 8  # persistent requests in one Startall
+BATCH = 100  # calls between waits for the device, so that none waits for a place in its queue
 DEFAULT = ("allreduce",)
 
 
@@ -35,7 +35,7 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
     arguments.operation = arguments.operation or list(DEFAULT)
     names = arguments.against or ("torch" if comm.device == "gpu" and has_torch() else None)
     peers = make(names, comm)
-    about = environment.describe(comm, arguments, peers)
+    about = environment.describe(comm, graph=arguments.graph, buffers=arguments.buffers, peers=peers)
     if comm.rank == 0:
         print(header(about, peers), flush=True)
     options = sweep.options_of(comm, arguments)
@@ -62,17 +62,17 @@ def has_torch() -> bool:
 
 
 class Timed(NamedTuple):
-    """What is timed: a call, or several by one."""
+    """A call that is timed, which may make several operations."""
 
     name: str
     call: Callable[[], Any]
     finish: Callable[[], Any]  # completes it, untimed
-    queue: Any  # it runs in
-    calls: int = 1
+    queue: Queue
+    operations: int = 1
 
 
 def driver_alone(comm: Any) -> Iterator[Timed]:
-    """The driver's calls for a kernel that does nothing: the least that a call and a start can take."""
+    """Yield the driver's calls for an empty kernel: a lower bound for calls and starts."""
     if comm.device != "gpu":
         return
     import cupy  # noqa: PLC0415  only where there is a GPU
@@ -87,13 +87,13 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
-    """All that is timed of an operation, ours and the peers'."""
+    """Yield the calls of an operation, ours and the peers'."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), _nothing, queue)
     persistent = f"{case.method}_init"
     if case.capturable and is_ours(case.comm, persistent):  # not a message
-        with suppress(NotSupported):  # what has no kernel may be staged, if the program wants that
+        with suppress(NotSupported):  # an operation without a kernel
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
             yield Timed(f"{persistent} … Start", requests[0].Start, requests[0].Wait, queue)
@@ -109,19 +109,19 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
 
 
 def is_ours(comm: Any, name: str) -> bool:
-    """Whether a method takes device arrays: mpi4py's own would need a CUDA-aware MPI."""
+    """Whether a method is not mpi4py's own, which takes device arrays only with a CUDA-aware MPI."""
     method = getattr(type(comm), name, None)
     return method is not None and method is not getattr(MPI.Intracomm, name, None)
 
 
 def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
-    """What is timed, then the titles of the columns."""
+    """Make the lines before the table and the titles of the columns."""
     lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"]
     return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
 
 
 def line(result: dict[str, Any]) -> str:
-    """One call."""
+    """Make the line of one call."""
     return f"  {result['call']:<38}{result['median_us']:>14.2f}{result['p99_us']:>12.2f}"
 
 
@@ -132,7 +132,7 @@ def _nothing() -> None:
 def measure(comm: Any, timed: Timed) -> dict[str, float]:
     """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
     times = np.empty(CALLS)
-    _, call, finish, queue, calls_at_once = timed
+    call, finish, queue = timed.call, timed.finish, timed.queue
     comm.team.device.synchronize()
     with queue:
         repeat(lambda: (call(), finish()), BATCH)
@@ -145,5 +145,5 @@ def measure(comm: Any, timed: Timed) -> dict[str, float]:
             times[i] = time.perf_counter() - begin
             finish()
         queue.synchronize()
-    slowest = np.max(MPI.Comm.allgather(comm, np.percentile(times, (50, 99))), axis=0) * 1e6 / calls_at_once
+    slowest = np.max(MPI.Comm.allgather(comm, np.percentile(times, (50, 99))), axis=0) * 1e6 / timed.operations
     return {"median_us": float(slowest[0]), "p99_us": float(slowest[1])}

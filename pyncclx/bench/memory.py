@@ -1,4 +1,4 @@
-"""Where the benchmark's arrays are: ordinary device memory, registered or not, windows, pinned host memory."""
+"""Memory of the benchmark's arrays: ordinary, registered, in windows, or pinned on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEND, RECV = 0, 1
 
 
 def array_module(comm: Any) -> Any:
-    """CuPy, or NumPy on the host device."""
+    """Return CuPy, or NumPy on the host device."""
     if comm.device == "host":
         return np
     import cupy  # noqa: PLC0415  only where there is a GPU
@@ -25,11 +25,12 @@ def array_module(comm: Any) -> Any:
 class Memory(Protocol):
     """Gives one send and one receive buffer at a time."""
 
-    def empty(self, place: int, count: int, dtype: Any) -> Any: ...
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        """Return an array for SEND or RECV, which may share memory with the one before."""
 
 
 class Ordinary:
-    """What the array library allocates."""
+    """Arrays that the array library allocates."""
 
     def __init__(self, comm: Any) -> None:
         self._xp = array_module(comm)
@@ -38,8 +39,17 @@ class Ordinary:
         return self._xp.empty(count, dtype)
 
 
-class Windows:
-    """Two arrays of `comm.Alloc`, for all sizes up to `nbytes`: they stay with the communicator. Collective."""
+class _Fixed:
+    """Parts of two arrays of bytes."""
+
+    _arrays: list[Any]
+
+    def empty(self, place: int, count: int, dtype: Any) -> Any:
+        return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
+
+
+class Windows(_Fixed):
+    """Two arrays of `comm.Alloc` for all sizes up to `nbytes`; they last as long as the communicator. Collective."""
 
     def __init__(self, comm: Any, nbytes: int) -> None:
         self._arrays = [comm.Alloc(nbytes, np.uint8) for _ in (SEND, RECV)]
@@ -47,26 +57,20 @@ class Windows:
 
     @functools.cached_property
     def win(self) -> Win:
-        """For one-sided operations on the receive buffer. Collective at the first use."""
+        """A window for one-sided operations on the receive buffer. Collective at the first use."""
         return Win.Create(self._arrays[RECV], 1, comm=self._comm)
 
-    def empty(self, place: int, count: int, dtype: Any) -> Any:
-        return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
 
-
-class Registered:
+class Registered(_Fixed):
     """Two ordinary arrays that all ranks have mapped, for all sizes up to `nbytes`. Collective."""
 
     def __init__(self, comm: Any, nbytes: int) -> None:
         self._arrays = [array_module(comm).empty(nbytes, np.uint8) for _ in (SEND, RECV)]
         self._registrations = [comm.Register(array) for array in self._arrays]
 
-    def empty(self, place: int, count: int, dtype: Any) -> Any:
-        return self._arrays[place][: count * np.dtype(dtype).itemsize].view(dtype)
-
 
 def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
-    """What the command line asks for: "ordinary", "windows" or "registered". Collective."""
+    """Make the memory that the command line names: "ordinary", "windows" or "registered". Collective."""
     if buffers == "windows":
         return Windows(comm, nbytes)
     if buffers == "ordinary":
@@ -78,7 +82,7 @@ def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
 
 
 class Pinned:
-    """Host memory that GPUs copy to and from at full speed; on the host device any."""
+    """Host memory that GPUs copy at full speed; ordinary memory on the host device."""
 
     def __init__(self, comm: Any) -> None:
         self._xp = array_module(comm)

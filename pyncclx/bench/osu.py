@@ -10,7 +10,7 @@ from .peers import Peer
 
 
 def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
-    """What is timed, then the titles of the columns."""
+    """Make the lines before the table and the titles of the columns."""
     lines = [f"\n# pyncclx {kind.method} Latency Test, {environment.ranks(about)}, {about['mode']}"]
     lines += report.notes(about, peers)
     lines.append(f"# Datatype: {options.datatype}." + (f" Operator: {options.op}." if kind.reduces else ""))
@@ -18,7 +18,7 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
 
 
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
-    """One size; of a peer the same form, in place if there is no other."""
+    """Make the line of one size; a peer's time is of the same form, or in place if it has no other."""
     form = "out_of_place" if row["out_of_place"] else "in_place"
     text = f"{row['nbytes'] // scale:<10}{row[form]['average_us']:>18.2f}"
     for name in peers:
@@ -28,6 +28,6 @@ def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
 
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
-    """OSU's ends without a word; wrong results are said."""
+    """OSU's tables have no footer; wrong results make one."""
     wrong = sum(row[form]["wrong"] or 0 for row in rows for form in ("out_of_place", "in_place") if row[form])
     return f"# Wrong elements: {wrong}" if wrong else ""

@@ -1,27 +1,26 @@
-"""The benchmark's picture: time, bus bandwidth and ratio over message size, ours beside the peers', and the wire."""
+"""The picture of operations: time, bus bandwidth and ratio over message size, ours beside the peers'."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from . import picture
 from .environment import ranks, wire
 
-SIZES = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
+TICKS = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
 STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # ours, then the peers in their order
-ABREAST = 4  # operations beside each other; the next ones are below
+ABREAST = 4  # operations beside each other; more are below
 LABELS = ("time (µs)", "bus bandwidth (GB/s)", "peer's time / ours")
 Row = dict[str, Any]
 
 
 def write(path: Path, environment: dict[str, Any], results: list[Row]) -> None:
-    """Draw a column of panels for each operation: time, bus bandwidth and, beside peers, their time in ours."""
-    import matplotlib.pyplot as plt  # noqa: PLC0415  only who asks for a picture needs it
-
+    """Draw a column of panels for each operation: time, bus bandwidth and, with peers, the ratio of times."""
     operations = list(dict.fromkeys(row["operation"] for row in results))
     columns, bands = min(len(operations), ABREAST), -(-len(operations) // ABREAST)
     labels = LABELS if any(row["peers"] for row in results) else LABELS[:2]
-    figure = plt.figure(figsize=(3.5 * columns, 2.5 * len(labels) * bands + 0.5), layout="constrained")
+    figure = picture.pyplot().figure(figsize=(3.5 * columns, 2.5 * len(labels) * bands + 0.5), layout="constrained")
     for number, band in enumerate(figure.subfigures(bands, 1, squeeze=False)[:, 0]):
         panels = band.subplots(len(labels), columns, squeeze=False, sharex="col")
         for panel, label in zip(panels[:, 0], labels, strict=True):
@@ -34,13 +33,11 @@ def write(path: Path, environment: dict[str, Any], results: list[Row]) -> None:
             panel.remove()
     where = f"{ranks(environment)}, {environment['mode']}, {environment['date']}"
     figure.suptitle(f"pyncclx: {where}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    picture.save(figure, path)
 
 
 def lines(rows: list[Row]) -> dict[str, list[tuple[float, ...]]]:
-    """Size, time, busbw and time in ours of everybody timed; out of place, or in place where that is the only form."""
+    """Return (size, time, busbw, ratio) by library: out of place, or in place where that is the only form."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for row in rows:
         for name, forms in {"pyncclx": row, **row["peers"]}.items():
@@ -54,14 +51,14 @@ def lines(rows: list[Row]) -> dict[str, list[tuple[float, ...]]]:
 
 
 def draw(panels: Any, rows: list[Row], limit: float | None) -> None:
-    """Draw one operation in its panels; `limit` is what the wire carries in GB/s."""
+    """Draw one operation in its panels; `limit` is the wire's in GB/s."""
     styles = dict(zip(("pyncclx", *rows[0]["peers"]), STYLES, strict=False))  # the same in all panels
     for name, points in lines(rows).items():
         sizes, *curves = zip(*points, strict=True)
         for panel, curve in zip(panels, curves, strict=False):
             panel.plot(sizes, curve, styles[name], label=name, markersize=3.5)
     if limit is not None:
-        panels[1].axhline(limit, color="0.5", linewidth=1, label=f"wire, {limit:g} GB/s nominal")
+        panels[1].axhline(limit, color="0.5", linewidth=1, label=picture.wire_label(limit))
     panels[1].legend(frameon=False, fontsize=8)
     for panel in panels:
         panel.set_xscale("log", base=2)
@@ -70,6 +67,6 @@ def draw(panels: Any, rows: list[Row], limit: float | None) -> None:
     if rows[0]["bus_factor"]:  # one rank has no bandwidth
         panels[1].set_yscale("log")
     first, last = rows[0]["nbytes"], rows[-1]["nbytes"]
-    ticks = [tick for tick in SIZES if first / 16 <= tick <= last * 2]
-    panels[-1].set_xticks(ticks, [SIZES[tick] for tick in ticks])
+    ticks = [tick for tick in TICKS if first / 16 <= tick <= last * 2]
+    panels[-1].set_xticks(ticks, [TICKS[tick] for tick in ticks])
     panels[-1].set_xlabel("size")

@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a long sweep is."""
+"""The progress of a long sweep, as a line on the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS = 5.0  # before the line appears
 
 
 class Progress:
-    """Prints for rank 0; on a terminal tqdm, if it is installed, keeps a line on stderr meanwhile."""
+    """Prints on rank 0; tqdm, if it is installed, keeps a line on stderr, if that is a terminal."""
 
     def __init__(self, steps: int, rank: int) -> None:
         self._prints = rank == 0
@@ -36,11 +36,11 @@ class Progress:
             print(text, flush=True)
 
     def step(self, text: str) -> None:
-        """Print what one step has given."""
+        """Print the result of one step."""
         self.print(text)
         self.advance()
 
     def advance(self) -> None:
-        """One more step is over; what it has given is printed later."""
+        """Count one step, whose result is printed later."""
         if self._bar is not None:
             self._bar.update()

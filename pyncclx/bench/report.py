@@ -1,4 +1,4 @@
-"""The table of nccl-tests, with two columns more for each form of each peer."""
+"""The table of nccl-tests, with two more columns for each form of each peer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PEER = f" {'time':>9} {'ratio':>6}"
 
 
 def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
-    """What is timed, then the titles of the columns."""
+    """Make the lines before the table and the titles of the columns."""
     captured = about["mode"] == "graph" and kind.capturable
     mode = "in a replayed CUDA graph" if captured else "eager"
     lines = [f"\n# {kind.method}, {ranks(about)}, {mode}; time of the slowest rank"]
@@ -32,7 +32,7 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
 
 
 def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
-    """What must be known to read any table."""
+    """Lines before any table: peers, settings, warnings."""
     lines = [f"# {name}: {peer.about}" + ("" if peer.capturable else ", eager") for name, peer in peers.items()]
     if any("NCCL" in peer.about for peer in peers.values()):
         lines.append(f"# NCCL_NVLS_ENABLE: {about['NCCL_NVLS_ENABLE']}")
@@ -48,7 +48,7 @@ def _titles(names: list[str]) -> str:
 
 
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
-    """One size."""
+    """Make the line of one size."""
     text = f"{row['nbytes']:>12} {row['count']:>12} {row['datatype']:>9} {row['redop']:>6} {row['root']:>5}"
     for form in ("out_of_place", "in_place"):
         text += _form(row, row[form])
@@ -59,7 +59,7 @@ def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
 
 
 def bandwidth(row: dict[str, Any], cell: dict[str, Any]) -> float:
-    """GB/s of algbw."""
+    """GB/s as nccl-tests' algbw."""
     return float(row["nbytes"] / cell["time_us"] / 1e3)
 
 
@@ -74,12 +74,12 @@ def _form(row: dict[str, Any], cell: dict[str, Any] | None) -> str:
 def _peer(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str:
     if ours is None or theirs is None:
         return f" {'n/a':>9} {'n/a':>6}"
-    mark = "!" if theirs["wrong"] else ""  # what did something else is no peer
+    mark = "!" if theirs["wrong"] else ""  # wrong results make the ratio void
     return f" {theirs['time_us']:>9.2f} {mark + format(theirs['time_us'] / ours['time_us'], '.2f'):>6}"
 
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
-    """Whether all was right, and the average of busbw, as nccl-tests have it."""
+    """Make the lines after the table: wrong elements and the average of busbw, as nccl-tests."""
     cells = [(row, row[form]) for row in rows for form in ("out_of_place", "in_place") if row[form]]
     if not cells:
         return "# nothing was timed"

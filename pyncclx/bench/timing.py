@@ -1,4 +1,4 @@
-"""Time per operation, eager or in a replayed CUDA graph, on every rank."""
+"""Time of one operation, eager or in a replayed CUDA graph, on every rank."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ Work = Callable[[], Any]
 
 
 class Times(NamedTuple):
-    """Microseconds of one operation on the fastest rank, on average, and on the slowest, which counts."""
+    """Microseconds of one operation; those of the slowest rank count."""
 
-    least: float
+    fastest: float
     average: float
-    most: float
+    slowest: float
 
 
 class Queue(Protocol):
-    """Where calls are enqueued: inside ``with`` it is the current stream."""
+    """Where calls are enqueued: the current stream inside ``with``."""
 
     def __enter__(self) -> Any: ...
 
     def __exit__(self, *exception: object) -> None: ...
 
     def synchronize(self) -> None:
-        """Wait on the host for what was enqueued."""
+        """Wait on the host for everything enqueued."""
 
     def elapsed(self, work: Work) -> float:
-        """Seconds that work takes, from first to last."""
+        """Seconds that `work` takes on the queue."""
 
     def capture(self, work: Work) -> Work:
-        """A graph of work, as the call that replays it."""
+        """Capture `work` in a graph; return the call that replays it."""
 
 
 class HostQueue:
-    """For calls that return when they are over."""
+    """For calls that return when they are complete."""
 
     def __enter__(self) -> None:
         pass
@@ -56,11 +56,11 @@ class HostQueue:
         return clock.perf_counter() - begin
 
     def capture(self, work: Work) -> Work:
-        raise NotImplementedError("what runs on the host cannot be captured in a CUDA graph")
+        raise NotImplementedError("calls that run on the host cannot be captured in a CUDA graph")
 
 
 class CupyQueue:
-    """A stream of CuPy's."""
+    """A CuPy stream."""
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
@@ -84,13 +84,13 @@ class CupyQueue:
         return self.between(begin, self.mark())
 
     def mark(self) -> Any:
-        """An event at the present end of the stream."""
+        """Record an event at the end of the stream."""
         event = self._event()
         event.record(self.stream)
         return event
 
     def between(self, begin: Any, end: Any) -> float:
-        """Seconds from one event to another, which is waited for."""
+        """Seconds from one event to another; waits for the second."""
         end.synchronize()
         return float(self._milliseconds(begin, end)) / 1e3
 
@@ -102,19 +102,19 @@ class CupyQueue:
 
 
 def queue_of(comm: Any) -> Queue:
-    """A queue for the operations of a communicator."""
+    """Make a queue for the operations of a communicator."""
     return HostQueue() if comm.device == "host" else CupyQueue()
 
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:
-    """Time one call of many. Collective."""
-    comm.team.device.synchronize()  # the arguments are there
+    """Time a call, as the average of `iters` calls after `warmup` others. Collective."""
+    comm.team.device.synchronize()  # the arguments are complete
     with queue:
         repeat(call, max(warmup, 1))  # preparation cannot be captured
         queue.synchronize()
         repeats = REPLAYS if graph else 1
         work = queue.capture(lambda: repeat(call, iters)) if graph else lambda: repeat(call, iters)
-        work()  # so that everything has been done once
+        work()  # what happens only once has happened then
         queue.synchronize()
         MPI.Comm.Barrier(comm)
         seconds = queue.elapsed(lambda: repeat(work, repeats))
@@ -123,6 +123,6 @@ def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph:
 
 
 def repeat(call: Work, times: int) -> None:
-    """Call something some times."""
+    """Call a function several times."""
     for _ in range(times):
         call()

@@ -1,1 +1,1 @@
-"""python -m pyncclx: the commands."""
+"""python -m pyncclx: the command line."""

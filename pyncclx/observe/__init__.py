@@ -1,1 +1,1 @@
-"""What a program's operations were done by."""
+"""What a program's operations ran as: native, staged or on the host."""

@@ -11,6 +11,7 @@ from pyncclx.bench import beside, environment, osu, plot, report, sweep
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.elements import FLOATS, INTEGERS, Elements
 from pyncclx.bench.peers import libnccl
+from pyncclx.cli.main import make_parser
 
 
 def cell(time: float, wrong: int | None = 0) -> dict[str, object]:
@@ -98,7 +99,7 @@ def test_operators(op, expected):
 )
 def test_sizes(words, expected):
     given = {"minbytes": "8", "maxbytes": "128", "stepfactor": 2, "stepbytes": None} | words
-    assert list(sweep.sizes(argparse.Namespace(**given))) == expected
+    assert sweep.sizes_of(argparse.Namespace(**given)) == expected
 
 
 # ---- tables --------------------------------------------------------------------------------------------
@@ -165,10 +166,8 @@ def test_beside(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "beside.png").stat().st_size > 1000
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
     for words, problem in ((["nix"], "bench-beside nix: name some of"), ([], "needs GPUs")):
-        parser = argparse.ArgumentParser()
-        beside.add_command(parser.add_subparsers())
         with pytest.raises(SystemExit, match=problem):
-            beside.run(parser.parse_args(["bench-beside", *words]))
+            beside.run(make_parser().parse_args(["bench-beside", *words]))
 
 
 @pytest.mark.parametrize(

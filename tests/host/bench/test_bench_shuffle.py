@@ -1,23 +1,20 @@
 """bench-shuffle: the settings of a command line, and the routings that are made for them."""
 
-import argparse
-
 import numpy as np
 import pytest
 
-from pyncclx.bench import shuffle
+from pyncclx.bench import shuffle_settings
+from pyncclx.cli.main import make_parser
 
 
 def parsed(*arguments):
-    parser = argparse.ArgumentParser()
-    shuffle.add_command(parser.add_subparsers())
-    return parser.parse_args(["bench-shuffle", *arguments])
+    return make_parser().parse_args(["bench-shuffle", *arguments])
 
 
 def test_all_combinations_or_one_option_at_a_time():
     several = ["--hidden", "64", "32", "--k", "4", "2", "1", "--routing", "uniform", "zipf"]
-    assert len(shuffle.settings(parsed(*several))) == 2 * 3 * 2
-    settings = shuffle.settings(parsed(*several, "--graph", "--one-at-a-time", "8"))
+    assert len(shuffle_settings.settings_of(parsed(*several))) == 2 * 3 * 2
+    settings = shuffle_settings.settings_of(parsed(*several, "--graph", "--one-at-a-time", "8"))
     assert settings[0].varies() == (64, 4, 256, "uniform", "graph")
     assert [each.varies() for each in settings[1:]] == [
         (64, 4, 256, "uniform", "eager"),
@@ -30,8 +27,8 @@ def test_all_combinations_or_one_option_at_a_time():
 
 @pytest.mark.parametrize("routing", ["uniform", "zipf", "one"])
 def test_experts_of_a_token_differ(routing):
-    setting = shuffle.settings(parsed("--routing", routing, "--experts", "8", "--k", "5"))[0]
-    chosen = shuffle.choose(setting, 20, 3)
+    setting = shuffle_settings.settings_of(parsed("--routing", routing, "--experts", "8", "--k", "5"))[0]
+    chosen = shuffle_settings.choose(setting, 20, 3)
     assert chosen.shape == (20, 5)
     assert set(chosen.ravel().tolist()) <= set(range(8))
     assert all(len(set(row)) == 5 for row in chosen.tolist())
@@ -40,9 +37,9 @@ def test_experts_of_a_token_differ(routing):
 def test_a_trace_goes_on_from_rank_to_rank(tmp_path):
     path = tmp_path / "routing.npy"
     np.save(path, np.arange(21).reshape(7, 3))
-    setting = shuffle.settings(parsed("--routing", "trace", "--k", "2"))[0]
-    assert shuffle.choose(setting, 3, 2, path).tolist() == [[18, 19], [0, 1], [3, 4]]
-    few = shuffle.settings(parsed("--routing", "trace", "--k", "2", "--experts", "16"))[0]
+    setting = shuffle_settings.settings_of(parsed("--routing", "trace", "--k", "2"))[0]
+    assert shuffle_settings.choose(setting, 3, 2, path).tolist() == [[18, 19], [0, 1], [3, 4]]
+    few = shuffle_settings.settings_of(parsed("--routing", "trace", "--k", "2", "--experts", "16"))[0]
     for bad, file in ((few, path), (setting, None)):
         with pytest.raises(ValueError, match="--routing trace wants --trace"):
-            shuffle.choose(bad, 3, 0, file)
+            shuffle_settings.choose(bad, 3, 0, file)

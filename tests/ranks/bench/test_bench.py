@@ -1,16 +1,15 @@
 """The benchmark: every case passes its own check, which finds wrong results; peers do the same work."""
 
-import argparse
 import json
 
 import numpy as np
 import pytest
 
-from pyncclx import bench
-from pyncclx.bench import check, peers, timing
+from pyncclx.bench import check, host_time, operations, peers, timing
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.memory import Ordinary, Windows
 from pyncclx.bench.peers import libnccl, nccl, staged
+from pyncclx.cli.main import make_parser
 from support import fake_nccl
 from support.arrays import gpu_only, host_only
 
@@ -142,7 +141,7 @@ def test_gpu_peers_are_called_rightly(comm, name):
 def test_a_graph_beside_a_peer(comm, name, operation, capsys):
     words = f"-b 64 -e 1M -f 128 -n 2 -w 1 --graph --windows --against {name}".split()
     try:
-        bench.time(comm, arguments(operation, *words))
+        operations.time(comm, arguments(operation, *words))
     except (ImportError, OSError) as error:
         pytest.skip(str(error))
     if comm.rank == 0:
@@ -150,9 +149,7 @@ def test_a_graph_beside_a_peer(comm, name, operation, capsys):
 
 
 def arguments(*words):
-    parser = argparse.ArgumentParser()
-    bench.add_command(parser.add_subparsers())
-    return parser.parse_args(["bench", *words])
+    return make_parser().parse_args(["bench", *words])
 
 
 def test_a_sweep(comm, tmp_path, capsys):
@@ -160,7 +157,7 @@ def test_a_sweep(comm, tmp_path, capsys):
     words = ["-b", "64", "-e", "1K", "-f", "4", "-n", "2", "-w", "1", "-d", "double", "--against", "mpi", "-r", "0"]
     files = [f"--json={tmp_path / 'found.json'}", f"--plot={tmp_path / 'found.png'}"]
     pytest.importorskip("matplotlib")
-    bench.time(comm, arguments("allreduce", "bcast", *words, *files))
+    operations.time(comm, arguments("allreduce", "bcast", *words, *files))
     output = capsys.readouterr().out
     if comm.rank:
         assert output == ""
@@ -181,7 +178,7 @@ def test_what_was_measured_is_kept(comm, tmp_path, monkeypatch):
     monkeypatch.setattr(CASES["bcast"], "call", lambda case, in_place: 1 / 0)
     words = ["-b", "64", "-e", "256", "-n", "1", "-w", "0", f"--json={tmp_path / 'found.json'}"]
     with pytest.raises(ZeroDivisionError):
-        bench.time(comm, arguments("allreduce", "bcast", *words))
+        operations.time(comm, arguments("allreduce", "bcast", *words))
     if comm.rank == 0:
         found = json.loads((tmp_path / "found.json").read_text())["results"]
         assert [(row["operation"], row["nbytes"]) for row in found] == [("allreduce", 64), ("allreduce", 256)]
@@ -189,7 +186,7 @@ def test_what_was_measured_is_kept(comm, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("operation", ["alltoall", "allreduce"])
 def test_osu_sizes_are_those_of_one_message(comm, operation, capsys):
-    bench.time(comm, arguments(operation, *["-b", "64", "-e", "256", "-n", "1", "-w", "0", "--osu"]))
+    operations.time(comm, arguments(operation, *["-b", "64", "-e", "256", "-n", "1", "-w", "0", "--osu"]))
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line and not line.startswith("#")]
     assert [line[0] for line in lines] == ([] if comm.rank else ["64", "256"])
 
@@ -197,7 +194,7 @@ def test_osu_sizes_are_those_of_one_message(comm, operation, capsys):
 def test_a_wrong_result_is_the_exit_status(comm, monkeypatch, capsys):
     monkeypatch.setattr(CASES["allgather"], "expected", lambda case: case.recv ^ 1)
     with pytest.raises(SystemExit) as raised:
-        bench.time(comm, arguments("allgather", *["-b", "64", "-e", "64", "-n", "1", "-w", "0", "-d", "int32"]))
+        operations.time(comm, arguments("allgather", *["-b", "64", "-e", "64", "-n", "1", "-w", "0", "-d", "int32"]))
     assert raised.value.code == 1
     if comm.rank == 0:
         assert "FAILED" in capsys.readouterr().out
@@ -206,7 +203,7 @@ def test_a_wrong_result_is_the_exit_status(comm, monkeypatch, capsys):
 def test_an_algorithm_ends_where_its_messages_end(comm, capsys):
     most = comm.team.layout.packet_nbytes
     words = f"-b 64 -e {4 * most} -f 4 -n 1 -w 0 --algorithm one_shot".split()
-    bench.time(comm, arguments("allreduce", *words))
+    operations.time(comm, arguments("allreduce", *words))
     if comm.rank == 0:
         assert "algorithm='one_shot' moves at most" in capsys.readouterr().out
 
@@ -214,8 +211,8 @@ def test_an_algorithm_ends_where_its_messages_end(comm, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("sendrecv --algorithm one_shot", "lets nobody choose"),
-        ("allreduce -r 99", "there are the ranks"),
+        ("sendrecv --algorithm one_shot", "has no choice of algorithms"),
+        ("allreduce -r 99", "the ranks are 0 to"),
         ("allreduce -d int32 -o avg", "no average"),
         ("allreduce -d complex64", "give one of"),
         ("allreduce -b 64 -e 8", "sizes must grow"),
@@ -227,13 +224,13 @@ def test_an_algorithm_ends_where_its_messages_end(comm, capsys):
 )
 def test_what_cannot_be_is_said(comm, words, text):
     with pytest.raises(SystemExit, match=text):
-        bench.time(comm, arguments(*words.split()))
+        operations.time(comm, arguments(*words.split()))
 
 
 def test_host_time(comm, monkeypatch, capsys):
-    monkeypatch.setattr(bench.host_time, "CALLS", 4)
-    monkeypatch.setattr(bench.host_time, "BATCH", 2)
-    bench.time(comm, arguments("--host-time", "--against", "mpi"))
+    monkeypatch.setattr(host_time, "CALLS", 4)
+    monkeypatch.setattr(host_time, "BATCH", 2)
+    operations.time(comm, arguments("--host-time", "--against", "mpi"))
     if comm.rank == 0:
         lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
         driver = [lines.pop(0) for _ in range(2)] if comm.device == "gpu" else []

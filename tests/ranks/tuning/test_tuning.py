@@ -1,6 +1,5 @@
 """`python -m pyncclx tune` writes a table by which the next communicators choose algorithms."""
 
-import argparse
 import json
 
 import pytest
@@ -8,6 +7,7 @@ from mpi4py import MPI
 
 from pyncclx import tuning
 from pyncclx.bench import tune
+from pyncclx.cli.main import make_parser
 
 
 @pytest.fixture
@@ -16,9 +16,7 @@ def tuned(comm, tmp_path_factory, monkeypatch):
     folder = MPI.Comm.bcast(comm, tmp_path_factory.mktemp("tuned") if comm.rank == 0 else None)
     monkeypatch.setattr(tune, "cache_directory", lambda: folder)
     monkeypatch.setattr(tuning, "cache_directory", lambda: folder)
-    parser = argparse.ArgumentParser()
-    tune.add_command(parser.add_subparsers())
-    return folder, parser.parse_args(["tune", "-b", "64", "-e", "256", "-n", "1"])
+    return folder, make_parser().parse_args(["tune", "-b", "64", "-e", "256", "-n", "1"])
 
 
 @pytest.mark.parametrize("comm", ["world"], indirect=True)
