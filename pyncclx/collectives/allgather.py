@@ -20,7 +20,6 @@ from .transports import choose_spans
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-
 choose = choose_spans("allgather")
 
 

@@ -15,7 +15,6 @@ from .transports import choose_spans
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-
 choose = choose_spans("allgatherv")
 
 

@@ -28,7 +28,7 @@ ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, then two shots of lines, a pipeline when long."""
+    """One shot while short, then two shots of lines, of chunks when long."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     one_shot = packets(layout, "allreduce_one_shot", limit_nbytes)
     two_shot_lines = lines(

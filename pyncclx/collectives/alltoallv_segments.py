@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ..arrays.buffers import Buffer, resolve
@@ -52,11 +52,10 @@ class Segments(NamedTuple):
         return self.lengths.count
 
 
-@lru_cache
 def choose(layout: Layout, name: str) -> Choice:
     """All channels move the rows, after a kernel on one block has listed which."""
-    why = f"kernel list_{name} tells lengths and destinations, then rows go as chunks"
-    return Choice(f"move_{name}", layout.channels, None, why)
+    why = "kernel list_segments announces lengths and destinations, then rows go as chunks"
+    return Choice("move_segments", layout.channels, None, why)
 
 
 def read_segments(segments: Any, size: int, device: Any) -> Segments:
@@ -94,14 +93,14 @@ def segments_call(
     segments: Segments,
     signature: tuple[Any, ...],
 ) -> Call:
-    """The call. `rows`: the kernels' arguments without segments."""
+    """The call. `rows` are the kernels' arguments without segments; the tables of these are in scratch memory."""
     size, count = comm.size, segments.number
     if rows.send_rows >= 1 << 32:
         raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; in segments below 2**32 are possible")
     table = size * count * WORD_NBYTES
-    lengths = (table, table, table, table, count * WORD_NBYTES, table, 2 * size * WORD_NBYTES)  # words, ends, begins
-    address = comm.team.scratch.address(sum(lengths))
-    tables = [address + sum(lengths[:i]) for i in range(len(lengths))]
+    words, ends, begins = (table, table), (table, table), (count * WORD_NBYTES, table)
+    lengths = *words, *ends, *begins, 2 * size * WORD_NBYTES
+    tables = list(accumulate(lengths, initial=comm.team.scratch.address(sum(lengths))))
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
     own = SegmentsArgs(
         lengths=segments.lengths.address,

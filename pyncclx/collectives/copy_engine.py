@@ -47,10 +47,10 @@ def copy_engine_call(
     rounds_of: Callable[[list[int]], Rounds],
     also_equal: tuple[int, ...] = (),
 ) -> Call | None:
-    """The call of an operation by the copy engines; None if another way was asked for, or is needed.
+    """The call of an operation by the copy engines; None if a kernel is to do it.
 
-    They are asked for by `algorithm`, or by the communicator's `sm_free` for a message of `nbytes` that is long enough.
-    Collective then. Only where `algorithm` asks, it is an error that they cannot do it.
+    The copy engines do it if `algorithm` is their name, or if it is None, the communicator has `sm_free`, and a message
+    of `nbytes` is long enough; then the call is collective, and None if some rank's last buffer is in no window.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def copy_engine_call(
     Raises
     ------
     NotSupported
-        On all ranks, if `algorithm` asks for it and a peer cannot write some rank's buffer.
+        On all ranks, if `algorithm` is their name and some rank's last buffer is in no window.
     """
     if algorithm not in (COPY_ENGINE, None) or nbytes == 0:
         return None

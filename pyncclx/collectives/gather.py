@@ -16,7 +16,6 @@ from .transports import choose_spans
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-
 choose = choose_spans("gather", both_ways=False)
 
 

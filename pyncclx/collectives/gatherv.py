@@ -15,7 +15,6 @@ from .transports import choose_announced, rounded_up_nbytes
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-
 choose = choose_announced("gatherv")  # no rank has the lengths that the others send
 
 

@@ -30,13 +30,13 @@ __all__ = [
 _Resolve = Callable[..., Typed]
 
 
-def _whole(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
+def _same_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
     """The same message for each neighbour."""
     typed = resolve_typed(spec, name, writable=writable, device=device)
     return replace(typed, parts=typed.parts * neighbors)
 
 
-def _equal(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
+def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
     """A block for each neighbour, all of the same length."""
     blocks = max(neighbors, 1)  # a rank without any may pass any buffer
     typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)
@@ -64,9 +64,9 @@ def _operation(name: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Cal
     return make
 
 
-neighbor_allgather = _operation("Neighbor_allgather", _whole, _equal)
-neighbor_allgatherv = _operation("Neighbor_allgatherv", _whole, resolve_blocks)
-neighbor_alltoall = _operation("Neighbor_alltoall", _equal, _equal)
+neighbor_allgather = _operation("Neighbor_allgather", _same_for_each, _block_for_each)
+neighbor_allgatherv = _operation("Neighbor_allgatherv", _same_for_each, resolve_blocks)
+neighbor_alltoall = _operation("Neighbor_alltoall", _block_for_each, _block_for_each)
 neighbor_alltoallv = _operation("Neighbor_alltoallv", resolve_blocks, resolve_blocks)
 neighbor_alltoallw = _operation("Neighbor_alltoallw", resolve_each, resolve_each)
 OPERATIONS = (

@@ -28,7 +28,7 @@ TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that
 
 @lru_cache  # the same few sizes come again and again
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
-    """One shot while short, then two shots of lines, a pipeline when long, a chain when very long, if any."""
+    """One shot while short, then two shots of lines, of chunks when long; a chain when very long, if `chained`."""
     one_shot = packets(layout, "reduce_one_shot", ONE_SHOT_NBYTES // max(1, layout.size - 1))
     two_shot_lines = lines(
         layout,

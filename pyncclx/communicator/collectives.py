@@ -1,31 +1,36 @@
-"""The blocking collectives of a communicator: one thin method for each, on device arrays a kernel, else mpi4py's."""
+"""The collectives that move data, and Barrier: on device arrays by a kernel, else mpi4py's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mpi4py import MPI
-
 from ..collectives.allgather import allgather
-from ..collectives.allreduce import allreduce
+from ..collectives.allgatherv import allgatherv
 from ..collectives.alltoall import alltoall
 from ..collectives.alltoallv import alltoallv
+from ..collectives.alltoallw import alltoallw
 from ..collectives.barrier import barrier
 from ..collectives.bcast import bcast
-from ..collectives.reduce import reduce
-from ..collectives.reduce_scatter_block import reduce_scatter_block
+from ..collectives.gather import gather
+from ..collectives.gatherv import gatherv
+from ..collectives.scatter import scatter
+from ..collectives.scatterv import scatterv
 from ..launch.run import by_kernel
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
 
 
 class Collectives(IntraBase):
-    """Collectives that have kernels."""
+    """Collectives that move data, each in its three forms."""
 
     def Barrier(self, *, device: bool = False, algorithm: str | None = None) -> None:
         """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams.
 
-        `algorithm` can be "numba": the kernel written in Python.
+        Parameters
+        ----------
+        device : bool
+        algorithm : {"numba"}, optional
+            The kernel written in Python.
         """
         if not by_kernel(self, barrier, device=device, algorithm=algorithm):
             super().Barrier()
@@ -51,64 +56,72 @@ class Collectives(IntraBase):
     Bcast_init = persistent(bcast)
 
     @or_staged
-    def Reduce(
-        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
-    ) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Give root all ranks' data, in rank order.
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root reads recvbuf
-        recvbuf : the same at root; not used elsewhere
-        op : MPI.Op or pyncclx.AVG
+        sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE at root leaves root's block alone
+        recvbuf : array or buffer spec, shape (size * count,), at root; not used elsewhere
         root : int
-        algorithm : {"one_shot", "two_shot_lines", "two_shot", "chain"}, optional
-            By length if left out. The result has the same bits in all.
         """
-        if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
-            super().Reduce(sendbuf, recvbuf, op, root)
+        if not by_kernel(self, gather, sendbuf, recvbuf, root):
+            super().Gather(sendbuf, recvbuf, root)
 
-    Ireduce = nonblocking(reduce)
-    Reduce_init = persistent(reduce)
+    Igather = nonblocking(gather)
+    Gather_init = persistent(gather)
 
     @or_staged
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Give root all ranks' data, blocks of any length.
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
-        recvbuf : array or buffer spec, same count and datatype
-        op : MPI.Op or pyncclx.AVG
-        algorithm : {"one_shot", "two_shot_lines", "two_shot", "numba"}, optional
-            By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
-            ranks and in every run.
+        sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE at root leaves root's block alone
+        recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, … at root; not used elsewhere
+            Counts and displacements in elements, on the host. What no block covers stays as it is. A rank that sends
+            more than its count is an error, which root's next call raises (MPI.Exception, class ERR_TRUNCATE).
+        root : int
         """
-        if not by_kernel(self, allreduce, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Allreduce(sendbuf, recvbuf, op)
+        if not by_kernel(self, gatherv, sendbuf, recvbuf, root):
+            super().Gatherv(sendbuf, recvbuf, root)
 
-    Iallreduce = nonblocking(allreduce)
-    Allreduce_init = persistent(allreduce)
+    Igatherv = nonblocking(gatherv)
+    Gatherv_init = persistent(gatherv)
 
     @or_staged
-    def Reduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-    ) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets block r of the result.
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Give rank r block r of root's data.
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, then of that shape
-        recvbuf : array or buffer spec, shape (count,), same datatype
-        op : MPI.Op or pyncclx.AVG
-        algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both.
+        sendbuf : array or buffer spec, shape (size * count,), any datatype, at root; not used elsewhere
+        recvbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root leaves root's block where it is
+        root : int
         """
-        if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        if not by_kernel(self, scatter, sendbuf, recvbuf, root):
+            super().Scatter(sendbuf, recvbuf, root)
 
-    Ireduce_scatter_block = nonblocking(reduce_scatter_block)
-    Reduce_scatter_block_init = persistent(reduce_scatter_block)
+    Iscatter = nonblocking(scatter)
+    Scatter_init = persistent(scatter)
+
+    @or_staged
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """Give each rank a block of root's data, of any length.
+
+        Parameters
+        ----------
+        sendbuf : ``[array, counts]``, ``[array, (counts, displs)]``, … at root; not used elsewhere
+            Any datatype; counts and displacements in elements, on the host.
+        recvbuf : array or buffer spec; MPI.IN_PLACE at root leaves root's block where it is
+            If the block is longer than this, a later call on this rank raises MPI.Exception of class ERR_TRUNCATE.
+        root : int
+        """
+        if not by_kernel(self, scatterv, sendbuf, recvbuf, root):
+            super().Scatterv(sendbuf, recvbuf, root)
+
+    Iscatterv = nonblocking(scatterv)
+    Scatterv_init = persistent(scatterv)
 
     @or_staged
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
@@ -128,6 +141,23 @@ class Collectives(IntraBase):
 
     Iallgather = nonblocking(allgather)
     Allgather_init = persistent(allgather)
+
+    @or_staged
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Give every rank all ranks' data, blocks of any length.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
+        recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, …
+            Counts and displacements in elements, on the host; the counts are the same on all ranks. What no block
+            covers stays as it is.
+        """
+        if not by_kernel(self, allgatherv, sendbuf, recvbuf):
+            super().Allgatherv(sendbuf, recvbuf)
+
+    Iallgatherv = nonblocking(allgatherv)
+    Allgatherv_init = persistent(allgatherv)
 
     @or_staged
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
@@ -201,10 +231,49 @@ class Collectives(IntraBase):
             int64; `all_lengths` is an output, shape (size, segments): the lengths on all ranks.
         algorithm : {"numba"}, optional
             Of the dynamic form: the kernel written in Python.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> rows, counts = np.arange(6.0).reshape(3, 2), np.array([2])
+        >>> received, stored = np.zeros((4, 2)), np.zeros(1, "i8")
+        >>> comm.Alltoallv([rows, counts], [received, stored], layout="packed")
+        >>> stored.tolist(), received[:2].tolist()
+        ([2], [[0.0, 1.0], [2.0, 3.0]])
         """
-        options = {"layout": layout, "capacity": capacity, "total": total, "status": status, "overflow": overflow}
-        if not by_kernel(self, alltoallv, sendbuf, recvbuf, **options, segments=segments, algorithm=algorithm):
+        if not by_kernel(
+            self,
+            alltoallv,
+            sendbuf,
+            recvbuf,
+            layout=layout,
+            capacity=capacity,
+            total=total,
+            status=status,
+            overflow=overflow,
+            segments=segments,
+            algorithm=algorithm,
+        ):
             super().Alltoallv(sendbuf, recvbuf)
 
     Ialltoallv = nonblocking(alltoallv)
     Alltoallv_init = persistent(alltoallv)
+
+    @or_staged
+    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Send each rank a block and receive one from it, each of a datatype of its own.
+
+        Parameters
+        ----------
+        sendbuf : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
+            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces
+            recvbuf, whose blocks must then be as long on both sides.
+        recvbuf : the same
+            A rank that sends more than the block for it is an error, which a later call raises (MPI.Exception, class
+            ERR_TRUNCATE).
+        """
+        if not by_kernel(self, alltoallw, sendbuf, recvbuf):
+            super().Alltoallw(sendbuf, recvbuf)
+
+    Ialltoallw = nonblocking(alltoallw)
+    Alltoallw_init = persistent(alltoallw)

@@ -14,13 +14,13 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from ..team.state import state_of
-from .block_collectives import BlockCollectives, PrefixReductions
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
 from .neighborhood import Neighbors
 from .point_to_point import PointToPoint
 from .probes import Probes
+from .reductions import Reductions
 from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
 __all__ = [
@@ -158,8 +158,7 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
 
 class Intracomm(
     Collectives,
-    BlockCollectives,
-    PrefixReductions,
+    Reductions,
     Extensions,
     StagedCollectives,
     MPI.Intracomm,

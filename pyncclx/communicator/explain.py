@@ -89,9 +89,7 @@ class Explained(MessageBase):
         aware = is_cuda_aware()
         if aware is False:
             return f"refused: {operation} has no kernel, and MPI takes no device arrays; comm.staging = True allows it"
-        return (
-            f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'does not say whether it takes'} device arrays"
-        )
+        return f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'may or may not take'} device arrays"
 
     def memory_report(self) -> dict[str, int]:
         """Bytes of device memory that this process holds for communication, by purpose.

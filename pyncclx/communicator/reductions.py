@@ -1,0 +1,145 @@
+"""The collectives that reduce: on device arrays by a kernel, else mpi4py's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..collectives.allreduce import allreduce
+from ..collectives.exscan import exscan
+from ..collectives.reduce import reduce
+from ..collectives.reduce_scatter import reduce_scatter
+from ..collectives.reduce_scatter_block import reduce_scatter_block
+from ..collectives.scan import scan
+from ..launch.run import by_kernel, by_new_kernel
+from ..team.base import IntraBase
+from .methods import nonblocking, or_staged, persistent
+
+
+class Reductions(IntraBase):
+    """Collectives that reduce, each in its three forms. They fold in rank order."""
+
+    @or_staged
+    def Reduce(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+    ) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root reads recvbuf
+        recvbuf : the same at root; not used elsewhere
+        op : MPI.Op or pyncclx.AVG
+        root : int
+        algorithm : {"one_shot", "two_shot_lines", "two_shot", "chain"}, optional
+            By length if left out. The result has the same bits in all.
+        """
+        if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
+            super().Reduce(sendbuf, recvbuf, op, root)
+
+    Ireduce = nonblocking(reduce)
+    Reduce_init = persistent(reduce)
+
+    @or_staged
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
+        recvbuf : array or buffer spec, same count and datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot_lines", "two_shot", "numba"}, optional
+            By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
+            ranks and in every run.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x, y = np.arange(4.0), np.zeros(4)
+        >>> comm.Allreduce(x, y, algorithm="one_shot")
+        >>> y.tolist()
+        [0.0, 1.0, 2.0, 3.0]
+        """
+        if not by_kernel(self, allreduce, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Allreduce(sendbuf, recvbuf, op)
+
+    Iallreduce = nonblocking(allreduce)
+    Allreduce_init = persistent(allreduce)
+
+    @or_staged
+    def Reduce_scatter_block(
+        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+    ) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets block r of the result.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, then of that shape
+        recvbuf : array or buffer spec, shape (count,), same datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot"}, optional
+            By length if left out. The result has the same bits in both.
+        """
+        if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Reduce_scatter_block(sendbuf, recvbuf, op)
+
+    Ireduce_scatter_block = nonblocking(reduce_scatter_block)
+    Reduce_scatter_block_init = persistent(reduce_scatter_block)
+
+    @or_staged
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = MPI.SUM, *, algorithm: str | None = None
+    ) -> None:
+        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets the next recvcounts[r] elements.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (sum(recvcounts),); MPI.IN_PLACE reads recvbuf, then of that shape
+            In place the result stands at the beginning of recvbuf; what its other elements are then is undefined.
+        recvbuf : array or buffer spec, shape (recvcounts[rank],), same datatype
+        recvcounts : sequence of int, on all ranks the same
+            If left out, the ranks exchange the lengths of their recvbufs, on the host; not in place.
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot"}, optional
+            By length if left out. The result has the same bits in both.
+        """
+        if not by_new_kernel(self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm):
+            super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+
+    Ireduce_scatter = nonblocking(reduce_scatter)
+    Reduce_scatter_init = persistent(reduce_scatter)
+
+    @or_staged
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+        """Fold sendbuf elementwise over the ranks 0 to this one, in rank order.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
+        recvbuf : array or buffer spec, same count and datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot"}, optional
+            By length if left out. The result has the same bits in both.
+        """
+        if not by_kernel(self, scan, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Scan(sendbuf, recvbuf, op)
+
+    Iscan = nonblocking(scan)
+    Scan_init = persistent(scan)
+
+    @or_staged
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+        """Fold sendbuf elementwise over the ranks below this one, in rank order; rank 0's recvbuf stays as it is.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf, op, algorithm
+            As for `Scan`.
+        """
+        if not by_kernel(self, exscan, sendbuf, recvbuf, op, algorithm=algorithm):
+            super().Exscan(sendbuf, recvbuf, op)
+
+    Iexscan = nonblocking(exscan)
+    Exscan_init = persistent(exscan)
