@@ -127,7 +127,7 @@ class PointToPoint(MessageBase):
                 status,
             )
         send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
-        return exchange.exchange(self, send_side, receive_side, status)
+        return exchange.exchange(self, "Sendrecv", send_side, receive_side, status)
 
     @or_staged
     def Isendrecv(
@@ -149,7 +149,7 @@ class PointToPoint(MessageBase):
             request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
             return host_receive.ireceive(self, request, recvbuf)
         send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
-        return exchange.iexchange(self, send_side, receive_side)
+        return exchange.iexchange(self, "Isendrecv", send_side, receive_side)
 
     @or_staged
     def Sendrecv_replace(
@@ -171,7 +171,7 @@ class PointToPoint(MessageBase):
             return host_receive.receive(
                 self, lambda known: replace(buf, dest, sendtag, source, recvtag, known), buf, status
             )
-        return exchange.exchange_in_place(self, Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
+        return exchange.exchange(self, "Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
 
     @or_staged
     def Isendrecv_replace(
@@ -185,7 +185,7 @@ class PointToPoint(MessageBase):
         if on_host(buf):
             request = super().Isendrecv_replace(buf, dest, sendtag, source, recvtag)
             return host_receive.ireceive(self, request, buf)
-        return exchange.iexchange_in_place(self, Side(buf, dest, sendtag), Side(buf, source, recvtag))
+        return exchange.iexchange(self, "Isendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
 
     def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
         """Check the ranks and tags of a send and a receive before either begins."""

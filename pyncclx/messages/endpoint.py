@@ -45,7 +45,7 @@ class Endpoint:
         Of the communicator, once it has one: its windows.
     watch : Watch
         Error record.
-    known : dict
+    known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
     """
 
@@ -69,7 +69,7 @@ class Endpoint:
         self._readers: set[int] = set()  # ranks known to have opened the bounce memory
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
-        self.known: dict[Hashable, tuple[Any, ...]] = {}
+        self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
         weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
 
     @cached_property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from ..requests.host_receive import ENVELOPE_MAGIC
@@ -52,7 +53,7 @@ class Sender:
     @functools.cached_property
     def packed(self) -> bytes:
         """As in an envelope."""
-        return _SENDER.pack(self.uid, self.node, self.bounce_handle, self.bounce_nbytes, self.socket, self.token)
+        return _SENDER.pack(*astuple(self))
 
 
 @dataclass(slots=True)
@@ -95,20 +96,10 @@ class Envelope:
 
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
-        return _ENVELOPE.pack(
-            ENVELOPE_MAGIC,
-            self.transport,
-            self.clock,
-            self.nbytes,
-            self.place,
-            self.answer,
-            self.offset,
-            self.allocation,
-            self.identity,
-            self.allocation_nbytes,
-            self.handle,
-            self.sender.packed,
-        )
+        return _ENVELOPE.pack(ENVELOPE_MAGIC, *_after_sender(self), self.sender.packed)
+
+
+_after_sender = attrgetter(*[field.name for field in fields(Envelope)][1:])
 
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:

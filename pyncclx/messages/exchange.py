@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
+IN_PLACE = ("Sendrecv_replace", "Isendrecv_replace")  # with one buffer, of which a copy is sent
 
-def exchange(
-    comm: MessageBase, sending: Side, receiving: Side, status: MPI.Status | None, operation: str = "Sendrecv"
-) -> None:
-    """Sendrecv."""
+
+def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, status: MPI.Status | None) -> None:
+    """Sendrecv and Sendrecv_replace."""
     began = events.now() if events.listeners else None
     endpoint = comm.endpoint
     incoming, outgoing = _begin(comm, endpoint, operation, sending, receiving, at_once=True)
@@ -42,26 +42,14 @@ def exchange(
         emit(comm, operation, began, outgoing, incoming)
 
 
-def exchange_in_place(comm: MessageBase, sending: Side, receiving: Side, status: MPI.Status | None) -> None:
-    """Sendrecv_replace."""
-    operation = "Sendrecv_replace"
-    exchange(comm, _copied(comm, operation, sending), receiving, status, operation)
-
-
-def iexchange(comm: MessageBase, sending: Side, receiving: Side, operation: str = "Isendrecv") -> Request:
-    """Isendrecv."""
+def iexchange(comm: MessageBase, operation: str, sending: Side, receiving: Side) -> Request:
+    """Isendrecv and Isendrecv_replace."""
     began = events.now() if events.listeners else None
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
     request = together(receive_request(comm, incoming), send_request(comm, outgoing))
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
     return request
-
-
-def iexchange_in_place(comm: MessageBase, sending: Side, receiving: Side) -> Request:
-    """Isendrecv_replace."""
-    operation = "Isendrecv_replace"
-    return iexchange(comm, _copied(comm, operation, sending), receiving, operation)
 
 
 def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
@@ -83,6 +71,8 @@ def _begin(
 
     With `at_once` the receive is waited for next: a message that arrives soon is taken by the kernel that copies ours.
     """
+    if operation in IN_PLACE:
+        sending = _copied(endpoint, operation, sending)
     # Checked before the receive is begun, which cannot be taken back.
     resolved = resolve_send(endpoint, operation, sending)
     not_captured = None if resolved is None else resolved.stream
@@ -101,9 +91,8 @@ def _begin(
     return incoming, outgoing
 
 
-def _copied(comm: MessageBase, operation: str, side: Side) -> Side:
+def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
     """The side with a copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
-    endpoint = comm.endpoint
     buffer, stream = resolve(endpoint, operation, side, writable=True)
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)

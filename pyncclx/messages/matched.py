@@ -1,4 +1,4 @@
-"""Messages that a probe has matched: received by kernels if they can, else by MPI."""
+"""Messages that a probe has matched: received by kernels if possible, else by MPI."""
 
 from __future__ import annotations
 
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
 
 
 class Message(StandIn, MPI.Message):
-    """A matched message of one of our communicators; an `mpi4py.MPI.Message`."""
+    """An `mpi4py.MPI.Message` of one of our communicators.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> x, y = comm.Alloc(4), comm.Alloc(4)
+    >>> request = comm.Isend(x, 0)
+    >>> comm.Mprobe().Recv(y)
+    >>> request.Wait()
+    True
+    """
 
     like = MPI.Message
     _comm: MessageBase | None = None
     _probed: ProbedMessage | None = None  # if the probe has read it
 
-    def __new__(
-        cls, message: MPI.Message | None = None, comm: MessageBase | None = None, probed: ProbedMessage | None = None
-    ) -> Message:
+    def __new__(cls, message: MPI.Message | None = None, *_: Any) -> Message:
         """As mpi4py's, which takes the message alone."""
         return super().__new__(cls, message)
 
@@ -41,41 +49,43 @@ class Message(StandIn, MPI.Message):
         self._probed = probed
 
     def recv(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's."""
-        return _constant(self, super()).recv(status) if self._probed is None else self._object(receive_object, status)
+        """As mpi4py's `recv`."""
+        if self._probed is None:
+            return _reusable(self, super()).recv(status)
+        return receive_object(self._taken(self._probed), status)
 
     def irecv(self) -> MPI.Request:
-        """As mpi4py's."""
-        if self._probed is not None:
-            return cast(MPI.Request, self._object(ireceive_object))
-        return cast(MPI.Request, _constant(self, super()).irecv())
+        """As mpi4py's `irecv`."""
+        if self._probed is None:
+            return cast(MPI.Request, _reusable(self, super()).irecv())
+        return ireceive_object(self._taken(self._probed))
 
-    def _object(self, receive: Callable[..., Any], *args: Any) -> Any:
-        """What a function does with a message that a probe has read, which is used up."""
-        probed = cast(ProbedMessage, self._probed)._replace(message=MPI.Message(self))
+    def _taken(self, probed: ProbedMessage) -> ProbedMessage:
+        """Move the message out of this one, which is used up."""
+        probed = probed._replace(message=MPI.Message(self))
         self.free()
-        return receive(probed, *args)
+        return probed
 
     @classmethod
     def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
-        """As mpi4py's."""
+        """As mpi4py's `Probe`."""
         if hasattr(type(comm), "endpoint"):
             return cast(Message, comm.Mprobe(*args, **kwargs))
         return cls(super().Probe(comm, *args, **kwargs))
 
     @classmethod
     def Iprobe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message | None:
-        """As mpi4py's."""
+        """As mpi4py's `Iprobe`."""
         if hasattr(type(comm), "endpoint"):
             return cast("Message | None", comm.Improbe(*args, **kwargs))
         message = super().Iprobe(comm, *args, **kwargs)
         return None if message is None else cls(message)
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
-        """As mpi4py's; buf may be a device array."""
+        """As mpi4py's `Recv`; buf may be a device array."""
         own: Callable[..., None]
         began = events.now() if events.listeners else None
-        comm, probed, own = self._comm, self._probed, _constant(self, super()).Recv
+        comm, probed, own = self._comm, self._probed, _reusable(self, super()).Recv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return own(buf, status)
 
@@ -98,10 +108,10 @@ class Message(StandIn, MPI.Message):
         return None
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        """As mpi4py's; buf may be a device array."""
+        """As mpi4py's `Irecv`; buf may be a device array."""
         receive: Callable[[Any], MPI.Request]
         began = events.now() if events.listeners else None
-        comm, probed, receive = self._comm, self._probed, _constant(self, super()).Irecv
+        comm, probed, receive = self._comm, self._probed, _reusable(self, super()).Irecv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return receive(buf)
         if not on_host(buf):
@@ -123,6 +133,6 @@ MESSAGE_NO_PROC = Message(MPI.MESSAGE_NO_PROC)
 Message.constants = {"MESSAGE_NULL": MESSAGE_NULL, "MESSAGE_NO_PROC": MESSAGE_NO_PROC}
 
 
-def _constant(message: Message, other: Any) -> Any:
-    """What a method of `message` works on: receiving uses a message up, but not the constant."""
+def _reusable(message: Message, other: Any) -> Any:
+    """Return `other` to receive with, or mpi4py's constant: a receive uses a message up, but not the constant."""
     return MPI.MESSAGE_NO_PROC if message is MESSAGE_NO_PROC else other

@@ -71,7 +71,7 @@ def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
     """Emit the event of a call that has sent or received messages, or has begun to; None for MPI.PROC_NULL."""
-    known = [message for message in messages if message is not None]
-    how = events.STAGED if any(message.is_inline for message in known) else events.NATIVE
-    nbytes = max((message.buffer.nbytes for message in known), default=0)
-    events.emit(operation, how, nbytes, began, comm=comm, peer=known[0].peer if known else MPI.PROC_NULL)
+    under_way = [message for message in messages if message is not None]
+    how = events.STAGED if any(message.is_inline for message in under_way) else events.NATIVE
+    nbytes = max((message.buffer.nbytes for message in under_way), default=0)
+    events.emit(operation, how, nbytes, began, comm=comm, peer=under_way[0].peer if under_way else MPI.PROC_NULL)

@@ -1,9 +1,8 @@
-"""Ranks that have opened this process's bounce memory, and how a sender learns of them.
+"""Ranks that have opened this process's bounce memory: found by answers to messages, not by a collective call.
 
-No call sets this up. The first messages to a rank carry their data through MPI and ask for an answer; the receiver
-opens the sender's bounce memory and, if that works, sends a datagram to the sender's socket. From then on the sender
-leaves data where it is. A rank on another node, or in a container that cannot open the memory, never answers, and its
-messages go on through MPI.
+The first messages to a rank carry their data through MPI and request an answer. The receiver opens the sender's bounce
+memory and, if that works, sends a datagram to the sender's socket. From then on the sender leaves data where it is. A
+rank on another node, or in a container that cannot open the memory, never answers, and its messages go on through MPI.
 """
 
 from __future__ import annotations
@@ -56,6 +55,6 @@ class Readers:
         return len(self._numbers) > before
 
     def answer(self, sender: Sender, number: int) -> None:
-        """Tell a sender that this process has opened its bounce memory. It asks again if the answer is lost."""
+        """Answer a sender whose bounce memory is open here. If the answer is lost, the next message requests one."""
         with contextlib.suppress(OSError):
             self._socket.sendto(_ANSWER.pack(sender.token, number), sender.socket)

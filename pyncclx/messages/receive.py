@@ -247,7 +247,7 @@ class Incoming:
     def is_due(self) -> bool:
         """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.
 
-        Only for a long message: others have left their senders. The kernel then waits neither for the data nor for what
+        Only of a long message: senders do not wait for others. The kernel then waits neither for the data nor for what
         the stream had, so that no other one waits for it, nor a call that waits for the whole device.
         """
         if self._envelope is None or not is_ready(self.endpoint, self._envelope):

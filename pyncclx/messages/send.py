@@ -33,6 +33,8 @@ class Outgoing:
     ----------
     put : bytes
         Arguments of the kernel that copies a short message, until it is launched.
+    peer : int
+        The rank that receives it.
     is_inline : bool
         Whether MPI transfers the data with the envelope.
     """
@@ -41,7 +43,7 @@ class Outgoing:
         self, endpoint: Endpoint, operation: str, side: ResolvedSide, start: Callable[[Any], MPI.Request]
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.stream, self.dest, self.tag = side.stream, side.rank, side.tag
+        self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
         self._nbytes = self.buffer.nbytes
         self.clock = self.postbox.clock.next()
@@ -50,18 +52,13 @@ class Outgoing:
         self._message = self._choose()  # what MPI reads
         self._request = start(self._message)
 
-    @property
-    def peer(self) -> int:
-        """The rank that receives it."""
-        return self.dest
-
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
     def _choose(self) -> Any:
         if self._nbytes == 0:
             return self._envelope(EMPTY).pack()
-        if not self.endpoint.is_read_by(self.dest):
-            return self._inline(answer=self.endpoint.number_of(self.dest) + 1)
+        if not self.endpoint.is_read_by(self.peer):
+            return self._inline(answer=self.endpoint.number_of(self.peer) + 1)
         return self._eager() or self._offer() or self._inline()
 
     def _envelope(self, transport: int) -> Envelope:
@@ -119,7 +116,7 @@ class Outgoing:
         return envelope, exported
 
     def _inline(self, answer: int = 0) -> Any:
-        """MPI transfers the data; `answer` asks whether other ways are open."""
+        """MPI transfers the data; with `answer`, the receiver is to answer if it can read the bounce memory."""
         self.is_inline = True
         envelope = self._envelope(INLINE)
         envelope.answer = answer
@@ -160,7 +157,7 @@ class Outgoing:
             ready=ready_word if ready else 0,
             done=done_word if wait else 0,
             clock=self.clock,
-            peer=self.dest,
+            peer=self.peer,
             tag=self.tag,
         )
         self.endpoint.launch(self.operation, "offer", 1, 1, offer.pack(), stream)

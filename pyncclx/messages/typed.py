@@ -59,15 +59,15 @@ def buffer_of(endpoint: Endpoint, operation: str, side: Side, *, writable: bool)
         key = key_of(spec), writable
     except NoKey:
         return _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
-    known = endpoint.known.get(key)
+    known = endpoint.known_buffers.get(key)
     if known is not None:
         address, count, datatype, shape, readonly = known
         return Buffer(address, count, datatype, shape, readonly, None, spec)
     buffer = _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
     if type(buffer) is Buffer and buffer.stream is None:
-        if len(endpoint.known) >= _MAX_KNOWN:
-            endpoint.known.clear()
-        endpoint.known[key] = buffer.address, buffer.count, buffer.datatype, buffer.shape, buffer.readonly
+        if len(endpoint.known_buffers) >= _MAX_KNOWN:
+            endpoint.known_buffers.clear()
+        endpoint.known_buffers[key] = buffer.address, buffer.count, buffer.datatype, buffer.shape, buffer.readonly
     return buffer
 
 

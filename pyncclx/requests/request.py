@@ -137,7 +137,7 @@ class Request(MPI.Request):
         """Whether all are over; if so, do what `Waitall` does. As mpi4py's `Testall`."""
         ours = [request for request in requests if isinstance(request, Request)]
         theirs = [request for request in requests if not isinstance(request, Request)]
-        over = [request._is_over() for request in ours]  # all of them: to ask moves each on
+        over = [request._is_over() for request in ours]  # all of them: each call moves one on
         over += [request.Get_status() for request in theirs]
         return all(over) and cls.Waitall(requests, statuses)
 
@@ -229,7 +229,7 @@ def _wait_and_check(
     left = list(to_check)
     while left := [index for index in left if not to_check[index].is_over(statuses[index], errors)]:
         for each in ours:
-            each._is_over()  # to ask moves it on
+            each._is_over()  # moves it on
         os.sched_yield()
     rest = [index for index in range(len(requests)) if index not in to_check]
     try:
