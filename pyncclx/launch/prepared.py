@@ -18,7 +18,8 @@ from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
 from .call import Call
-from .run import compare, prepare
+from .compare import compare
+from .plan import plan_of
 
 _serials = itertools.count()
 
@@ -41,7 +42,7 @@ class Prepared:
         if self._team is None:
             return
         team, device = self._team, self._team.device
-        self._plan = prepare(comm, team, call)
+        self._plan = plan_of(comm, team, call)
         _, function, grid, threads, _ = self._plan
         parameters = team.parameters(self._plan, call.buffers, call.arguments)
         self._device, self._event = device, device.event()

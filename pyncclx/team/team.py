@@ -154,11 +154,6 @@ class Team:
         _, function, grid, threads, early = plan
         self.order.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
-    def launch_again(self, remembered: RememberedLaunch, stream: Any) -> None:
-        """Launch once more what was launched before."""
-        (_, function, grid, threads, early), parameters, _ = remembered
-        self.order.enqueue(function, grid, threads, parameters, stream, early)
-
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
         """Return the bytes of the kernel's only parameter."""
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.buffers import Buffer
 from ..launch import kernels
-from ..launch.run import compare
+from ..launch.compare import compare
 from ..team.state import state_of
 from ..team.streams import stream_for
 from .memory import Memory

@@ -1,0 +1,43 @@
+"""The plan of a call: which kernel it runs, on how many blocks of how many threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..operators import user_op
+from ..team.plans import Plan
+from ..team.team import Team
+from . import kernels
+from .call import Call
+from .choice import MOST_EARLY
+from .sources import check_records, file_of
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase as Intracomm
+
+MOST_KEPT = 1024  # plans, or launches, of a communicator; a program with more different calls makes them anew
+
+
+def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
+    """Return the plan of a call, made at the first call of its kind. Collective at the first use of a kernel."""
+    kind = call.operation, call.template, call.sized
+    plan = team.plans.get(kind)
+    if plan is None:
+        plan = _make(comm, team, call)
+        if len(team.plans) >= MOST_KEPT:
+            team.plans.clear()
+        team.plans[kind] = plan
+    return plan
+
+
+def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
+    choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
+    if call.load is None:
+        check_records(call.operation, choice.kernel, call.template)
+        function = kernels.get(comm, team, file_of(choice.kernel), choice.kernel, *call.template)
+    else:
+        function = call.load(comm, team, choice.kernel, call.template)
+    threads = min(choice.threads or team.threads, team.threads)
+    most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
+    early = call.load is None and choice.grid <= most_early
+    return Plan(call.operation, function, choice.grid, threads, early)
