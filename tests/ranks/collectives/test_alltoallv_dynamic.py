@@ -28,7 +28,7 @@ def matrices(size, chunk_rows):
 
 
 def rows_to_send(matrix, rank, call=0):
-    """What `rank` sends, in order of receivers; a row's elements say sender, call and place."""
+    """What `rank` sends, in order of receivers; a row's elements are made of sender, call and place."""
     return labels(rank, int(matrix[rank].sum()) * WIDTH, call).reshape(-1, WIDTH)
 
 
@@ -113,7 +113,7 @@ def test_same_arrays_with_other_counts(comm, layout):
 
 @LAYOUTS
 def test_capacity_too_small(comm, layout):
-    """The rows that fit arrive, the status tells whose were cut; the ranks' capacities differ."""
+    """The rows that fit arrive, the status has which were cut; the ranks' capacities differ."""
     with comparing() as compare:
         for name, matrix in matrices(comm.size, 100).items():
             for few in (1, 2, 10):
@@ -174,7 +174,7 @@ def test_rows_of_every_shape(comm):
 
 @pytest.mark.parametrize(("counts", "displs"), [([-1], None), ([9], None), ([3], [6]), ([3], [-1]), ([2**62], [2**62])])
 def test_counts_outside_of_the_buffer(comm, counts, displs):
-    """A row count for one rank that sendbuf has not: nothing goes there, the sender's next call says why."""
+    """A row count for one rank that sendbuf has not: nothing goes there, and the sender's next call raises."""
     size, rank = comm.size, comm.rank
     send = put(labels(rank, 8 * WIDTH).reshape(-1, WIDTH))
     recv, got = Output((8 * size, WIDTH), "i8"), Output(size, "i8")

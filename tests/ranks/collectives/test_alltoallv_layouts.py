@@ -109,7 +109,7 @@ def test_capacity_below_the_room(comm, layout):
 @pytest.mark.parametrize("with_status", [False, True])
 @pytest.mark.parametrize("overflow", ["raise", "drop", None])
 def test_overflow(comm, overflow, with_status):
-    """Rows that do not fit are an error of the next call, or none, as the caller says."""
+    """Rows that do not fit are an error of the next call, or none, as the caller chooses."""
     size = comm.size
     status = xp.zeros(size, "i8") if with_status else None
     recv = Output((size, 1, WIDTH), "i8")

@@ -60,7 +60,7 @@ class Rank:
 
 
 def try_all(rank, numbers):
-    """Make the calls; say what was wrong with the first few that were."""
+    """Make the calls; return what was wrong with the first few that failed."""
     wrong = []
     for number in numbers:
         found = rank.problems(draw(number, rank.comm.size))

@@ -18,7 +18,7 @@ on_one = pytest.mark.parametrize("comm", ["dup"], indirect=True)
 
 @dataclass
 class Split:
-    """One call, as all ranks know it."""
+    """One call: the same on all ranks."""
 
     call: int
     layout: str
@@ -208,7 +208,7 @@ def test_segments_in_a_graph(comm):
 
 @on_one
 @pytest.mark.parametrize(
-    ("lengths", "ids", "count", "said"),
+    ("lengths", "ids", "count", "message"),
     [
         ([2, -1, 2], [0], 1, "entry 1 .* is -1"),
         ([2, 9, 2], [0], 1, "entry 1 .* is 9"),
@@ -217,7 +217,7 @@ def test_segments_in_a_graph(comm):
         ([2, 2, 2], [0], 2, "entry 0 .* is 2; 0 to 1"),
     ],
 )
-def test_impossible_numbers_are_reported(comm, lengths, ids, count, said):
+def test_impossible_numbers_are_reported(comm, lengths, ids, count, message):
     """They count as none; the communicator goes on."""
     size = comm.size
     sent = np.zeros(size, "i8")
@@ -225,7 +225,7 @@ def test_impossible_numbers_are_reported(comm, lengths, ids, count, said):
     recv, counts = xp.zeros((size, 6), "i8"), xp.zeros(size, "i8")
     segments = (put(np.array(lengths)), put(np.array(ids)))
     comm.Alltoallv([put(np.arange(6)), put(sent)], [recv, counts], layout="slots", segments=segments)
-    with raises_everywhere(comm, ValueError, match=said):
+    with raises_everywhere(comm, ValueError, match=message):
         comm.synchronize()
     arrays = Arrays(draw(1, size, "packed"), comm.rank)
     arrays.call(comm.Alltoallv)

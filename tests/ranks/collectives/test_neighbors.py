@@ -16,7 +16,7 @@ OPERATIONS = [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoa
 
 @pytest.fixture(scope="module", params=["ring", "line", "torus", "grid", "cube"])
 def cart(request):
-    """Communicators on which ranks have themselves, nobody, or one rank twice as neighbours."""
+    """Communicators on which ranks have themselves, no rank, or one rank twice as neighbours."""
     world = pyncclx.Communicator()
     dimensions = {"ring": 1, "line": 1, "torus": 2, "grid": 2, "cube": 3}[request.param]
     periods = {"ring": [True], "line": [False], "torus": [True] * 2, "grid": [False] * 2, "cube": [True, False, True]}
@@ -77,7 +77,7 @@ def graphs(world):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_graphs(name):
-    """In all forms; every block says whose it is."""
+    """In all forms; every block differs by its sender."""
     with comparing() as compare:
         for graph, edges in graphs(pyncclx.Communicator()):
             assert graph.explain(name).startswith("native")
@@ -111,7 +111,7 @@ def test_edges_in_one_direction(name, length):
 
 
 def test_rank_without_neighbours():
-    """It need not bring arrays, so nobody runs a kernel."""
+    """It need not pass arrays, so no rank runs a kernel."""
     world = pyncclx.Communicator()
     apart = world.rank == world.size - 1
     others = [] if apart or world.size < 2 else list(range(world.size - 1))

@@ -30,7 +30,7 @@ def test_counts(comm, algorithm):
 
 
 def test_counts_left_out(comm):
-    """The ranks then tell each other how long their recvbufs are."""
+    """The ranks then exchange the lengths of their recvbufs."""
     counts = [(3 * rank + 1) % 5 for rank in range(comm.size)]
     vectors, recv = contributions(comm.size, sum(counts)), Output(counts[comm.rank], "f4")
     comm.Reduce_scatter(put(vectors[comm.rank]), recv.array)

@@ -76,7 +76,7 @@ def test_against_mpi(comm, operation):
 
 
 def test_calls_back_to_back(comm):
-    """Rank 0 of a small one waits for nobody and runs ahead; between them operations in which all hear of all."""
+    """Rank 0 of a small one waits for no rank and runs ahead; between them operations in which all wait for all."""
     tile = comm.team.layout.chunk_nbytes * comm.size // 4
     sizes = (3, 2 * tile, 4, 100, tile, 5) * 3
     calls = [contributions(comm.size, count, call=call) for call, count in enumerate(sizes)]

@@ -45,7 +45,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("dtype", WITHOUT_ARITHMETIC, ids=str)
 def test_elements_without_arithmetic_are_not_reduced(comm, dtype, name):
-    """They can be moved, and reduced as the numbers that the caller says they are."""
+    """They can be moved, and reduced as the numbers that the caller declares."""
     array = np.zeros(2 * comm.size, dtype)
     for op in (MPI.SUM, MPI.BOR, MPI.MAX, MPI.LAND):
         refused(comm, lambda op=op: REDUCTIONS[name](comm, array, op), TypeError, "without arithmetic")

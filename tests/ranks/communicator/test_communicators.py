@@ -191,7 +191,7 @@ def test_world_gives_its_memory_back():
 
 
 def test_free_by_an_mpi4py_object():
-    """Free of the handle releases the lease too, whoever calls it; our object notices."""
+    """Free of the handle releases the lease too, from any object; ours has been freed then."""
     comm = pyncclx.Communicator().Dup()
     comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
     heap, before = comm.team.heap, len(comm.team.heap.leases)
@@ -271,7 +271,7 @@ def test_heap_holds_32_communicators(heap):
 
 
 def test_heap_is_full(heap, monkeypatch):
-    """All ranks are told alike, and a Free makes room."""
+    """All ranks raise alike, and a Free makes room."""
     monkeypatch.setattr(Heap, "offer", lambda self: self.nbytes)
     world = pyncclx.Communicator()
     with world.Dup() as comm, comparing() as compare, world.Dup() as second:
@@ -341,9 +341,9 @@ def test_explain(comm):
     assert "kernel allreduce_two_shot" in large
     assert "chunks" in large
     for operation in ("Barrier", "Bcast", "Reduce", "Allgather", "Reduce_scatter_block", "Alltoall", "Alltoallv"):
-        said = comm.explain(operation, 1000)
-        assert said.startswith("native: ")
-        assert f"kernel {operation.lower()}" in said
+        sentence = comm.explain(operation, 1000)
+        assert sentence.startswith("native: ")
+        assert f"kernel {operation.lower()}" in sentence
     for operation in ("Send", "Irecv", "Sendrecv", "Isendrecv_replace"):
         assert comm.explain(operation, 8).startswith(f"native: {operation} of 8 bytes: MPI matches, the sender's")
         assert "receiver's kernel fetches" in comm.explain(operation, 1 << 20)
@@ -358,12 +358,12 @@ def test_ranks_that_share_a_gpu(comm, heap, monkeypatch, runs_concurrently):
     monkeypatch.setattr(device, "runs_concurrently", runs_concurrently)
     monkeypatch.setattr(device, "assigned_processes", 1)  # other tests may have asked for it
     sharing = 2 if runs_concurrently and comm.size > 1 else 1
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         together = comm.Dup()
         with comparing() as compare:
             allreduce(together, compare)
-    assert len(said) == (comm.rank == 0 and comm.size > 1 and not runs_concurrently)
+    assert len(caught) == (comm.rank == 0 and comm.size > 1 and not runs_concurrently)
     assert together.team.layout.sharing == sharing
     assert together.team.layout.channels == members.channels(device) // sharing
     with together.Create_token_shuffle(4 * comm.size, 64, 64, k=2, max_tokens=8, blocks=6) as shuffle:

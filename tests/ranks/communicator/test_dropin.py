@@ -62,7 +62,7 @@ def test_addresses_and_handles(module):
 
 
 def test_staging_is_allowed(module):
-    """By the module alone, unless the communicator says otherwise."""
+    """By the module alone, unless the communicator has another setting."""
     comm = module.COMM_WORLD.Dup()
     assert comm.staging
     comm.staging = False
