@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arrays.places import on_host
-from ..derived.packing import Part
+from ..derived.batches import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
 from .edges import edges_of
@@ -40,9 +40,10 @@ def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, dev
     """A block for each neighbour, all of the same length."""
     blocks = max(neighbors, 1)  # a rank without any may pass any buffer
     typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)
-    typemap, count, offset, _ = typed.parts[0]
-    each = count // blocks
-    parts = tuple(Part(typemap, each, offset + n * each * typemap.extent, 0) for n in range(neighbors))
+    whole = typed.parts[0]
+    each = whole.count // blocks
+    step = each * whole.typemap.extent
+    parts = tuple(Part(whole.typemap, each, whole.offset + n * step, 0) for n in range(neighbors))
     return replace(typed, parts=parts)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
+from ..derived.batches import Part
 from ..derived.calls import Packed, reserve, with_copies
-from ..derived.packing import Part
 from ..derived.typed import Typed, aligned
 from ..launch.call import Call
 from ..launch.choice import Choice
@@ -58,7 +58,7 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
         end = aligned(end)
         displs.append(end)
         for part in own:
-            placed.append(part._replace(start=end))
+            placed.append(replace(part, start=end))
             end += part.nbytes
     return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
 

@@ -14,7 +14,7 @@ from ..arrays.buffers import Buffer, resolve
 from ..arrays.specs import spec_parts
 from ..backends import Device
 from ..errors import MPIError
-from .packing import WIDEST, Part
+from .batches import WIDEST_NBYTES, Part
 from .typemap import Typemap, typemap_of
 
 __all__ = ["Typed", "aligned", "resolve_blocks", "resolve_each", "resolve_typed"]
@@ -50,7 +50,7 @@ class Typed:
 
 def aligned(nbytes: int) -> int:
     """The next number of bytes that keeps what follows aligned."""
-    return -(-nbytes // WIDEST) * WIDEST
+    return -(-nbytes // WIDEST_NBYTES) * WIDEST_NBYTES
 
 
 def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Typed:
@@ -161,13 +161,13 @@ def _of_rows(buffer: Buffer, array: Any, rows: list[tuple[Typemap, int, int]], n
 
 def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
     """A part, if all of it is in the array."""
-    typemap, count, offset, _ = part
+    typemap, count, offset = part.typemap, part.count, part.offset
     if count < 0:
         text = f"{name} has count {count}; it cannot be negative"
         raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
     if not part.nbytes:
         return part
-    if array is MPI.BOTTOM:  # the datatype's addresses are absolute, and nobody knows the arrays that they are in
+    if array is MPI.BOTTOM:  # addresses are absolute, and the arrays that they are in unknown
         return part
     last = (count - 1) * typemap.extent
     begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)

@@ -5,7 +5,8 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import backends
-from pyncclx.derived.packing import PACK, UNPACK, Part, packing_of
+from pyncclx.derived.batches import Part
+from pyncclx.derived.packing import PACK, UNPACK, packing_of
 from pyncclx.derived.typemap import typemap_of
 from support.arrays import Output, gpu_only, put, xp
 from support.columns import INT64
