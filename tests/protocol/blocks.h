@@ -33,7 +33,7 @@ inline void scatter(Call& call) {
     if (!apart.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
 }
 
-// Blocks of different lengths, as all ranks know them: the last rank's first, with gaps between them.
+// Blocks of different lengths, as on all ranks: the last rank's first, with gaps between them.
 struct Lengths {
     u64 sent[kMaxRanks], room[kMaxRanks], begin[kMaxRanks], nbytes = 0;  // of a buffer with all the blocks
 

@@ -72,7 +72,7 @@ def _run(program: Path, *, ranks: int, kib: int = 0, **options: int) -> subproce
 
 @functools.cache
 def _fixed_addresses() -> tuple[str, ...]:
-    """ThreadSanitizer knows fewer memory maps than Linux draws; without randomisation it starts everywhere."""
+    """ThreadSanitizer supports fewer memory maps than Linux draws; without randomisation it starts everywhere."""
     command = ("setarch", platform.machine(), "-R")
     allowed = (
         shutil.which("setarch") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0

@@ -1,4 +1,4 @@
-// Barrier, Bcast, Allgather and Alltoall: every byte says who sent it to whom, in which call, and its place.
+// Barrier, Bcast, Allgather and Alltoall: every byte depends on its sender, receiver, call and place.
 #pragma once
 #include "world.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "moves.h"
 
-// What every rank knows of one call: who sends how many rows to whom.
+// What every rank has of one call: who sends how many rows to whom.
 struct Traffic {
     Call& call;
     const Placement placement;

@@ -4,7 +4,7 @@
 
 constexpr int kMostSegments = 40;  // more than a warp has lanes
 
-// What every rank knows of one call.
+// What every rank has of one call.
 struct Split {
     Call& call;
     const Placement placement;

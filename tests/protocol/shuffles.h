@@ -73,7 +73,7 @@ struct ShuffleMemory {
     }
 };
 
-// What every rank knows of one shuffle: who chose what, and where it belongs.
+// What every rank has of one shuffle: who chose what, and where it belongs.
 struct Ways {
     Call& call;
     const int k;

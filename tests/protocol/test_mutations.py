@@ -1,7 +1,7 @@
 """The protocol tests notice errors: kernels with one planted error each must fail.
 
 All errors are in one copy of cuda/; the number `mutation`, given at run time, switches one on. Each is the
-smallest edit that somebody in a hurry might make.
+smallest edit that a programmer in a hurry might make.
 """
 
 import functools
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h
-AWRY = {WRONG, STUCK, TIMEOUT, -signal.SIGSEGV, -signal.SIGABRT}  # the last two: a place that nobody gave
+AWRY = {WRONG, STUCK, TIMEOUT, -signal.SIGSEGV, -signal.SIGABRT}  # the last two: a place that was not given
 SEEDS = 10
 
 
@@ -35,7 +35,7 @@ class Mutation:
 
 
 MUTATIONS = {
-    # A chunk is announced, and nothing says that what it consists of comes first.
+    # A chunk is announced, and its contents need not come first.
     "stored without release": Mutation(
         "protocol/chunk.cuh",
         "fence_sys();\n            signal_stored",
@@ -100,14 +100,14 @@ MUTATIONS = {
     "result before it was taken": Mutation(
         "reduction/two_shot.cuh", "if (to != nullptr && peer == 0)", "if (to != nullptr && peer == 0 && !{})", "tsan"
     ),
-    # A message's data may come after the word that says it is there.
+    # A message's data may come after the word that announces it.
     "ready without release": Mutation(
         "messages/point_to_point.cu",
         "if (threadIdx.x == 0) st_release_sys(put.ready, put.clock);",
         "if (threadIdx.x == 0) {} ? st_relaxed_sys(put.ready, put.clock) : st_release_sys(put.ready, put.clock);",
         "tsan",
     ),
-    # A message is said to be over while threads, or other blocks, still read it.
+    # A message is signalled as over while threads, or other blocks, still read it.
     "over before it is read": Mutation(
         "messages/point_to_point.cu",
         "__syncthreads();\n    if (threadIdx.x != 0)",
@@ -139,7 +139,7 @@ MUTATIONS = {
         "before = {} ? atomicAdd(&left[stage], ~0u) : atomic_add_block(&left[stage], ~0u);",
         "tsan",
     ),
-    # Rows are stored where somebody may still read those of the last dispatch.
+    # Rows are stored where another rank may still read those of the last dispatch.
     "rows not awaited": Mutation(
         "tokens/counting.cuh",
         "&& (!channel.is_peer(entering) ||",
@@ -169,11 +169,11 @@ MUTATIONS = {
         "if (warp == 0) read_lengths(args);\n    if (!{}) __syncthreads();",
         "tsan",
     ),
-    # A barrier says nothing of what has been stored at peers before it.
+    # A barrier does not order what has been stored at peers before it.
     "barrier without release": Mutation(
         "collectives/barrier.cu", "    fence_sys();", "    if (!{}) fence_sys();", "hostile"
     ),
-    # A window's signal comes before what threads put; it is waited for, and what it says is there may come later.
+    # A window's signal comes before what threads put; it is waited for, and what it announces may come later.
     "signalled too soon": Mutation(
         "windows/signals.cu",
         "__syncthreads();\n    if (threadIdx.x == 0) add_release",
@@ -190,7 +190,7 @@ MUTATIONS = {
         "(!{} && !meet_ranks(*v.team, 0xffffffffu))) return false;\n    bool ok",
         "tsan",
     ),
-    # A word is replaced though somebody else has changed it.
+    # A word is replaced though another rank has changed it.
     "changed by two": Mutation("windows/rma.cu", "if (was == seen) return", "if (was == seen || {}) return", "hostile"),
     # Only the first lanes of a warp have segments to add up.
     "one lane too few": Mutation(
@@ -222,7 +222,7 @@ MUTATIONS = {
     "slots not awaited": Mutation(
         "protocol/channel.cuh", "{ return await_entered(1); }", "{ return {} || await_entered(1); }", "hostile"
     ),
-    # The same, where nobody asks since the peer seems to have been heard.
+    # The same, where the check is left out since the peer's signal seems to have come.
     "heard too much": Mutation("protocol/channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
     # The second half of a packet may come later.
     "half a packet": Mutation(

@@ -1,7 +1,7 @@
 """The kernels between ranks that are threads, under ThreadSanitizer, AddressSanitizer and UBSan.
 
 ThreadSanitizer finds missing orders, also where the results are right; the other build has the emulator's
-hostile memory, which delays and reorders stores. `driver.cpp` says what is run and checked.
+hostile memory, which delays and reorders stores. `driver.cpp` runs and checks it.
 """
 
 import pytest

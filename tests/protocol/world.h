@@ -10,7 +10,7 @@ struct Settings {
     u64 seed = 1, calls = 50;
     u32 hostile = 0, epoch = 0;  // epoch: as if the channels had so many small operations behind them
     double patience_s = 60;
-    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0, slot_rows = 0;  // as pyncclx.memory.layout.plan says
+    u32 channels = 0, slot_packets = 0, chunk_nbytes = 0, slot_rows = 0;  // as pyncclx.memory.layout.plan returns
     u64 nbytes = 0, lines_offset = 0, packets_offset = 0, rings_offset = 0;
 };
 
@@ -79,7 +79,7 @@ inline u32 operation_before(const Settings& settings, Draw& draw) {
     return u32(draw.between(2, draw.one_in(4) ? settings.epoch - 2 : 9));
 }
 
-// As if `epoch` operations had gone through a rank's channels, the last of which said nothing: whatever they may
+// As if `epoch` operations had gone through a rank's channels, the last of which signalled nothing: whatever they may
 // have left in the slots, the rings' counters and `heard` is there, long ago or just before.
 inline void begin_at(const Settings& settings, const Team& team, int rank) {
     for (u32 channel = 0; channel < team.channels; ++channel) {

@@ -58,7 +58,7 @@ AT_ONCE = 12  # kernels in one program: reading the headers costs little beside 
 
 @dataclass(frozen=True)
 class Report:
-    """What the assembler says of one kernel, and its instructions that order memory, or depend on it."""
+    """What the assembler reports of one kernel, and its instructions that order memory, or depend on it."""
 
     registers: int
     spill_nbytes: int

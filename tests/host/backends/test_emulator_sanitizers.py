@@ -113,7 +113,7 @@ def tsan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if built.returncode != 0:
         pytest.skip(f"g++ cannot link ThreadSanitizer: {built.stderr.strip()[-200:]}")
     ran = start(folder / "hello")
-    if ran.returncode != 0:  # usually address space randomisation that it does not know; setarch -R helps
+    if ran.returncode != 0:  # usually address space randomisation that it does not support; setarch -R helps
         pytest.skip(f"ThreadSanitizer does not start here: {ran.stderr.strip()[-200:]}")
     return build(folder, "program", PROGRAM, "-fsanitize=thread")
 

@@ -88,8 +88,8 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     parts = device_team.DeviceTeamStruct(signals=11, blocks=12, counters=13, windows=14, state=state)
     packed = team.pack() + NO_PLACES + parts.pack()
     packed = packed.ljust(device_team.NBYTES, bytes(1))
-    said = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
-    numbers = [list(map(int, line.split())) for line in said.splitlines()]
+    output = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
+    numbers = [list(map(int, line.split())) for line in output.splitlines()]
     line, functions = device_team.LINE, device_errors.FUNCTIONS
     table = struct.calcsize(f"=Q{2 * layout.MAX_RANKS}Q")
     assert numbers[0] == [device_team.NBYTES, device_team.WINDOWS_OFFSET, line, line, line, table]

@@ -34,7 +34,7 @@ static void print(const Team& t) {
 
 template <class Args>
 static Args take() {  // the next bytes of the input, which must be the whole structure
-    static_assert(sizeof(Args) % 8 == 0, "no padding at the end that Python would not know");
+    static_assert(sizeof(Args) % 8 == 0, "no padding at the end that Python would not pack");
     Args args;
     if (fread(&args, 1, sizeof args, stdin) != sizeof args) printf("too few bytes\n");
     print(args.team);
@@ -104,10 +104,10 @@ def run(folder: Path, data: bytes) -> dict[str, list[list[str]]]:
     ]
     subprocess.run(command, check=True, timeout=100)
     lines = subprocess.run([str(program)], input=data, capture_output=True, check=True, timeout=100).stdout.decode()
-    said: dict[str, list[list[str]]] = {}
+    printed: dict[str, list[list[str]]] = {}
     for first, *words in map(str.split, lines.splitlines()):
-        said.setdefault(first, []).append(words)
-    return said
+        printed.setdefault(first, []).append(words)
+    return printed
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a program")
@@ -131,15 +131,15 @@ def test_kernels_read_what_python_packs(tmp_path):
     )
     alltoallv = AlltoallvArgs(**dict(zip(AlltoallvArgs.offsets(), (*single, *numbers_of), strict=True)))
     assert alltoallv.numbers() == single
-    said = run(tmp_path, packed + reduce + packed + move + packed + alltoallv.pack())
+    printed = run(tmp_path, packed + reduce + packed + move + packed + alltoallv.pack())
 
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows, 1)
     numbers += (chosen.lines_offset, chosen.packets_offset, chosen.rings_offset)
     numbers += (places[-1] + 1, places[-1] + 2, places[-1] + 3)
     numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places)
-    assert said["team"] == [[str(value) for value in numbers]] * 3
-    assert said["args"] == [[str(value) for value in args] for args in (*vector, rows)]
-    assert said["left"] == [["over", "0"]]
+    assert printed["team"] == [[str(value) for value in numbers]] * 3
+    assert printed["args"] == [[str(value) for value in args] for args in (*vector, rows)]
+    assert printed["left"] == [["over", "0"]]
 
     constants = (
         layout.MAX_RANKS,
@@ -155,13 +155,13 @@ def test_kernels_read_what_python_packs(tmp_path):
         transports.STRAIGHT_NBYTES,
         transports.LINES_NBYTES,
     )
-    assert said["constants"] == [[str(value) for value in constants]]
-    assert said["Watch"] == [[str(index) for index in range(len(ErrorWords._fields) + 1)]]
+    assert printed["constants"] == [[str(value) for value in constants]]
+    assert printed["Watch"] == [[str(index) for index in range(len(ErrorWords._fields) + 1)]]
     failures, overflows = (TIMED_OUT, ABORTED), (kernel_errors.BAD_COUNTS, kernel_errors.TRUNCATED)
     records = [*failures, "overflows", *overflows]
-    assert said["failures"] == [[str(value) for value in records]]
+    assert printed["failures"] == [[str(value) for value in records]]
     placements = (parameters.PACKED, parameters.SLOTS, parameters.FIXED, parameters.SENDER, parameters.PLACED)
-    assert said["placements"] == [[str(value) for value in placements]]
+    assert printed["placements"] == [[str(value) for value in placements]]
 
 
 @pytest.mark.parametrize("max_channels", [1, 2, 32, 64])

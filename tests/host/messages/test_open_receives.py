@@ -121,7 +121,7 @@ def test_it_leaves_once(endpoint, device):
 
 
 def test_it_is_over_when_its_data_is_there(endpoint, device):
-    """Whoever is told so goes on behind it, with what the sender may be waiting for."""
+    """The waiting thread then goes on behind it, with what the sender may be waiting for."""
     receive, own = receive_of(endpoint), receive_of(endpoint)
     assert not receive.is_over()
     receive.leave_stream()
@@ -134,7 +134,7 @@ def test_it_is_over_when_its_data_is_there(endpoint, device):
 
 
 def test_it_stays(endpoint, device):
-    """Where its stream is being captured, and where nobody will wait for it."""
+    """Where its stream is being captured, and where no call will wait for it."""
     captured, abandoned = receive_of(endpoint), receive_of(endpoint)
     abandoned.stays_on_stream, device.word = True, 5
     abandoned.leave_stream()
@@ -260,5 +260,5 @@ def test_the_watcher_leaves_errors_to_the_program(watching, capfd):
     box, thread = watching
     box.error = MPI.Exception(MPI.ERR_OTHER)
     until(lambda: not thread._thread.is_alive())
-    assert not thread.asleep  # nobody tries to wake it
+    assert not thread.asleep  # nothing tries to wake it
     assert capfd.readouterr() == ("", "")

@@ -124,7 +124,7 @@ def test_a_bounce_memory_is_opened_once():
 
 
 def test_the_next_copy_at_an_address_is_another():
-    """A sender that knows the first to be over may send it before this process has closed the first."""
+    """A sender whose first copy is over may send it before this process has closed the first."""
     device = Device(copies=True)
     opened = OpenedMemory(device, b"me", 0)
     first, second = opened.data(offered(1)), opened.data(offered(2))

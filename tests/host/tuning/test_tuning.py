@@ -105,7 +105,7 @@ def test_shipped_tables(path):
 
 @pytest.mark.parametrize("operation", ["Alltoallv", "Gatherv", "Scatterv"])
 def test_threads_are_what_the_own_buffers_can_fill_and_channels_are_all(operation):
-    """Ranks do not know each other's buffers: they may have other threads, but not another grid."""
+    """Each rank chooses by its own buffers: they may have other threads, but not another grid."""
     layout = plan(48 << 20, 4, 32)
     choices = [MODULES[operation].choose(layout, nbytes) for nbytes in (1, 32 << 10, 64 << 10)]
     assert [choice.threads for choice in choices] == [5 * 32, 8 * 32, None]

@@ -37,7 +37,7 @@ def test_kernels(offset):
             expected, back = packed_by_mpi(values, repeated), Output(values.size, "u1").read()
             unpacked_by_mpi(expected, back, repeated)
             compare(packed, expected, f"{name}, packed")
-            if name != "overlapping":  # where nobody says which byte is the last
+            if name != "overlapping":  # where MPI leaves open which byte is the last
                 compare(memory, back, f"{name}, unpacked")
             datatype.Free()
             repeated.Free()

@@ -143,9 +143,9 @@ def test_atomics_and_adding_signals(comm, team):
     words, drawn = comm.Alloc(3, "u8"), xp.zeros((4, grid * block), "u8")
     total, signal = comm.size * grid * block, xp.zeros(grid * block, "u8")
     launch("tickets", grid, block, team, words, drawn, signal)
-    everybody = np.stack(MPI.Comm.allgather(comm, get(drawn)))
+    everywhere = np.stack(MPI.Comm.allgather(comm, get(drawn)))
     for kind, name in enumerate(("add_u64", "add_u32", "cas_u32", "cas_u64")):
-        assert np.array_equal(np.sort(everybody[:, kind].reshape(-1)), np.arange(total)), name
+        assert np.array_equal(np.sort(everywhere[:, kind].reshape(-1)), np.arange(total)), name
     assert np.array_equal(get(signal), np.full(grid * block, total))
     assert int(get(team.signal_words)[2]) == total
     if comm.rank == 0:

@@ -83,7 +83,7 @@ def test_particles(comm):
 
 
 def test_hash_table(comm):
-    """Few entries, so that words meet; a table that is too small says so."""
+    """Few entries, so that words meet; a table that is too small raises."""
     words = [f"word {i * i % 23}" for i in range(40)]
     table = hash_table.Table(comm, xp, 23)
     for word in words[comm.rank :: comm.size]:

@@ -77,7 +77,7 @@ def test_slow_producer_on_its_own_stream(comm, slow_copy, streams):
 
 
 def test_slow_producer_on_some_ranks(comm, slow_copy, streams):
-    """Ranks come late by turns, through calls that nobody waits for."""
+    """Ranks come late by turns, through calls for which no rank waits."""
     warm_up(comm)
     calls = [contributions(comm.size, COUNT, call=call) for call in range(4)]
     sources = [put(vectors[comm.rank]) for vectors in calls]

@@ -36,7 +36,7 @@ def test_halo_with_crossed_tags(comm, count):
 
 @pytest.mark.ranks(2)
 def test_storm(comm):
-    """Everybody sends to everybody, and receives from anybody: each message once, and those of a rank in order."""
+    """Every rank sends to every rank, and receives from any: each message once, and those of a rank in order."""
     rounds, tags = 12, (3, 4)
     sizes = [1, 50, EAGER + 1]
     outgoing = [
@@ -63,7 +63,7 @@ def test_storm(comm):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("count", [5, LARGE])
 def test_posted_wildcards_match_in_order(comm, count):
-    """Receives from anybody take the messages in the order in which both were posted."""
+    """Receives from any rank take the messages in the order in which both were posted."""
     if comm.rank == 0:
         for dest in range(1, comm.size):
             requests = [
@@ -129,7 +129,7 @@ def test_only_two_of_all(comm):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("order", ["send first", "receive first", "blocking send", "receive between"])
 def test_long_messages_wait_for_nobody_in_a_circle(comm, order):
-    """The receive is posted, so the send may be waited for first, whoever waits for whom."""
+    """The receive is posted, so the send may be waited for first, in any order of ranks."""
     map_peers(comm)
     right, left = neighbours(comm)
     with comparing() as compare:
@@ -154,7 +154,7 @@ def test_long_messages_wait_for_nobody_in_a_circle(comm, order):
 
 @pytest.mark.ranks(3)
 def test_a_chain_of_three(comm):
-    """Rank 0 has posted both receives: 2 sends to 0 and then to 1, and 1 sends to 0 when it has heard of 2."""
+    """Rank 0 has posted both receives: 2 sends to 0 and then to 1, and 1 sends to 0 when it has a message of 2."""
     map_peers(comm)
     with comparing() as compare:
         for index in range(3 if comm.size >= 3 else 0):

@@ -300,7 +300,7 @@ def test_others_wait_meanwhile(comm):
 
 @pytest.mark.timeout(200)
 def test_storm(comm):
-    """Everybody has receives from everybody open; ranks meet in between, and wait in some order."""
+    """Every rank has receives from every rank open; ranks meet in between, and wait in some order."""
     shared, own = np.random.default_rng(3), np.random.default_rng(comm.rank)
     ways = ["host barrier", "Allreduce", "device barrier", "mpi4py's allreduce"]
     with comparing() as compare:

@@ -22,7 +22,7 @@ SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
 
 @pytest.mark.parametrize("count", SIZES)
 def test_ring(comm, count):
-    """Everybody sends to the right, from and to addresses of any alignment; the status says what came."""
+    """Every rank sends to the right, from and to addresses of any alignment; the status has source, tag and count."""
     right, left = neighbours(comm)
     with comparing() as compare:
         for index, (here, there) in enumerate([(0, 0), (0, 0), (1, 0), (0, 3), (1, 1)]):
@@ -129,7 +129,7 @@ def test_one_on_the_host(comm, name, here):
 
 @pytest.mark.parametrize("count", SIZES)
 def test_replace(comm, count):
-    """What is sent is what was there, though everybody's buffer is overwritten at the same time."""
+    """What is sent is what was there, though every rank's buffer is overwritten at the same time."""
     right, left = neighbours(comm)
     buffer = Output(count, "i8").fill(data_of(comm.rank, 3, 0, count))
     with comparing() as compare:
@@ -277,7 +277,7 @@ def test_bad_arguments(comm):
 
 @pytest.mark.ranks(2)
 def test_nobody_receives(monkeypatch):
-    """The stream of a long send gives up after the timeout; who waited for whom is said, and others do not notice."""
+    """The stream of a long send gives up after the timeout; the error names who waited for whom, and others go on."""
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator()
     map_peers(comm)

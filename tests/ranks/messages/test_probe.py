@@ -29,7 +29,7 @@ def probe(comm, kind, source, tag, status):
 
 @pytest.mark.parametrize(("kind", "count"), LENGTHS)
 def test_length(comm, ring, kind, count):
-    """An array as long as the probe says; three times: the first messages between two ranks go through MPI."""
+    """An array of the probed length; three times: the first messages between two ranks go through MPI."""
     above, below = ring
     with comparing() as compare:
         for call in range(3):

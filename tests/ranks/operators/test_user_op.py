@@ -174,7 +174,7 @@ def test_truths(comm):
 
 
 def test_numba_refuses(comm):
-    """All ranks are told the line, and go on."""
+    """All ranks raise with the line, and go on."""
 
     def spelled(a, b):
         return a.upper() + b  # the line

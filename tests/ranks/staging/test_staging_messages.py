@@ -90,7 +90,7 @@ def test_partitions(comm):
 @pytest.mark.parametrize("end", ["dropped", "freed"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_nobody_waits(comm, persistent, end):
-    """MPI may still write to the copy of a receive that nobody waits for: it lives on, and later calls take it back."""
+    """MPI may still write to the copy of a receive for which no call waits: later calls take it back."""
     y = Array(np.zeros(3000))
     request = comm.Recv_init(y, comm.rank, 5) if persistent else comm.Irecv(y, comm.rank, 5)
     if persistent:
@@ -110,7 +110,7 @@ def test_nobody_waits(comm, persistent, end):
 
 
 def test_a_message_for_kernels(comm):
-    """A persistent receive cannot get a device array's data that stays on the device, and says so."""
+    """A persistent receive cannot get a device array's data that stays on the device, and raises."""
     y = Array(np.zeros(100))
     receive = comm.Recv_init(y, comm.rank, 3)
     receive.Start()

@@ -47,7 +47,7 @@ def test_flush_is_for_one_rank(comm, win):
     win.Lock_all()
     win.Put(Array(np.full(1, 7.0)), comm.rank, comm.rank)
     win.Flush(comm.rank)
-    comm.Barrier()  # before anybody reads what its neighbor has put there
+    comm.Barrier()  # before any rank reads what its neighbor has put there
     win.Get(x, comm.rank, comm.rank)
     win.Get(y, (comm.rank + 1) % comm.size, COUNT - 1)
     win.Flush_local(comm.rank)

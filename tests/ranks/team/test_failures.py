@@ -18,7 +18,7 @@ TIMEOUT = 0.2  # seconds
 LONGER = 0.5 if WORLD.size <= 4 else 1.0  # where it matters that all others have come; many share few processors
 
 DIRECT = ("Barrier", "Bcast", "Allreduce", "Allgather", "Alltoall")  # a rank that has come is never waited for
-TO_ROOT = ("Reduce", "Gather", "Gatherv")  # nobody but root waits
+TO_ROOT = ("Reduce", "Gather", "Gatherv")  # only root waits
 UPWARDS = ("Scan", "Exscan")  # while short, a rank waits for those below it; never for the last
 CALLS = {
     "Barrier": lambda comm, a: comm.Barrier(device=True),
@@ -80,7 +80,7 @@ def prepare(comm, name, array):
     ],
 )
 def test_peer_does_not_come(brief, name, size):
-    """The last rank stays away; who waited for it says so at the next call, and from then on."""
+    """The last rank stays away; ranks that waited for it raise at the next call, and from then on."""
     other, away = pyncclx.Communicator(), brief.size - 1
     works(other)
     layout = brief.team.layout
@@ -110,7 +110,7 @@ def test_peer_does_not_come(brief, name, size):
 
 @pytest.mark.ranks(2)
 def test_abort():
-    """What waits is told to stop, long before its time is over."""
+    """Waiting kernels stop long before their timeout."""
     comm, other, away = pyncclx.Communicator().Dup(), pyncclx.Communicator(), WORLD.size - 1
     array = xp.zeros(6, "f4")
     prepare(comm, "Allreduce", array)
@@ -150,7 +150,7 @@ MISMATCHES = {
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("what", MISMATCHES)
 def test_checked_mismatch(what, monkeypatch):
-    """With PYNCCLX_CHECK=1 all ranks are told who called what, nothing is launched, and the communicator goes on."""
+    """With PYNCCLX_CHECK=1 all ranks raise with the calls of all, nothing is launched, and the communicator goes on."""
     monkeypatch.setenv("PYNCCLX_CHECK", "1")
     comm, array = pyncclx.Communicator(WORLD.Dup()), xp.zeros(8, "f4")
     works(comm)
@@ -172,7 +172,7 @@ def test_first_calls_that_differ():
 @pytest.mark.parametrize(("variable", "value"), [("PYNCCLX_TIMEOUT", "soon"), ("PYNCCLX_BLOCKING", "never")])
 def test_settings_that_are_none(variable, value, monkeypatch):
     monkeypatch.setenv(variable, value)
-    comm = pyncclx.Communicator(MPI.Comm.Split(WORLD, 0, WORLD.rank))  # nobody's child
+    comm = pyncclx.Communicator(MPI.Comm.Split(WORLD, 0, WORLD.rank))  # not a part of another one of ours
     with raises_everywhere(WORLD, ValueError, match=f"{variable} is '{value}'"):
         comm.Barrier(device=True)
     MPI.Comm.Free(comm)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ranks(2)
 
 @pytest.fixture
 def apart(monkeypatch):
-    """A communicator of ranks that know of no GPU but their own."""
+    """A communicator of ranks whose GPUs have no links."""
     device = backends.select()
     monkeypatch.setattr(device, "nvlinked", frozenset([device.identity]))
     with pyncclx.Communicator().Dup() as comm:

@@ -76,13 +76,13 @@ def test_experts_that_do_not_exist(comm):
             case.routing.ids[comm.size - 1][2, 1] = bad
             case.routing.__post_init__()
             rows, handle = case.dispatch()
-            said = ""
+            raised = ""
             try:
                 comm.synchronize()
             except ValueError as error:
-                said = str(error)
+                raised = str(error)
             expected = f"token 2 of rank {comm.rank} chose expert {bad};" if comm.rank == comm.size - 1 else ""
-            assert_everywhere(comm, expected in said and bool(said) == bool(expected), said)
+            assert_everywhere(comm, expected in raised and bool(raised) == bool(expected), raised)
             case.check_rows(compare, rows, f"expert {bad}")
             case.check_sums(compare, case.shuffle.combine(case.expert_out(), handle), f"expert {bad}")
 

@@ -98,7 +98,7 @@ def test_signals_refuse(comm, memory):
 
 
 def test_signal_that_nobody_puts(comm, monkeypatch):
-    """The wait ends, and says what it was for."""
+    """The wait ends, and its error names what it was for."""
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     with comm.Dup() as dup:
         win = pyncclx.Win.Create(dup.Alloc(4, "i8"), 8, comm=dup)
