@@ -1,48 +1,33 @@
-"""What the benchmark can run: one case for each operation."""
+"""One case for each operation that the benchmark can time."""
 
 from __future__ import annotations
 
+from . import moves, reductions
 from .case import Case, Options
-from .moves import (
-    Allgather,
-    Allgatherv,
-    Alltoall,
-    Alltoallv,
-    Bcast,
-    Gather,
-    Gatherv,
-    Isend,
-    PutSignal,
-    Scatter,
-    Scatterv,
-    Send,
-    Sendrecv,
-)
-from .reductions import Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan
 
 __all__ = ["CASES", "Case", "Options"]
 
 CASES: dict[str, type[Case]] = {
     case.method.lower(): case
     for case in (
-        Allgather,
-        Allgatherv,
-        Allreduce,
-        Alltoall,
-        Alltoallv,
-        Bcast,
-        Exscan,
-        Gather,
-        Gatherv,
-        Isend,
-        PutSignal,
-        Reduce,
-        ReduceScatter,
-        ReduceScatterBlock,
-        Scan,
-        Scatter,
-        Scatterv,
-        Send,
-        Sendrecv,
+        moves.Allgather,
+        moves.Allgatherv,
+        reductions.Allreduce,
+        moves.Alltoall,
+        moves.Alltoallv,
+        moves.Bcast,
+        reductions.Exscan,
+        moves.Gather,
+        moves.Gatherv,
+        moves.Isend,
+        moves.PutSignal,
+        reductions.Reduce,
+        reductions.ReduceScatter,
+        reductions.ReduceScatterBlock,
+        reductions.Scan,
+        moves.Scatter,
+        moves.Scatterv,
+        moves.Send,
+        moves.Sendrecv,
     )
 }

@@ -1,4 +1,4 @@
-"""One operation at one size: its buffers, our call, and the result that it must have."""
+"""One operation at one size: its buffers, our call, the expected result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Case = TypeVar("_Case", bound="Case")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of the operation itself."""
+    """Options of the operation itself."""
 
     datatype: str = "float32"
     op: str = "sum"
@@ -31,19 +31,19 @@ class Case:
     Attributes
     ----------
     method : str
-        Of the communicator, or of a window.
+        Name of our method, of the communicator or a window.
     mpi_method : str or None
-        What mpi4py's communicator has in its place, if it has not the same.
+        Name of mpi4py's method, if that is another one.
     kind : str
-        The operation that it is to a peer, who has no other one for it.
+        Name of a peer's method.
     forms : tuple of bool
-        Whether it is in place; most operations can be both.
+        Whether the operation can be out of place (False) and in place (True).
     blocks : bool
-        Whether the size is that of a block for each rank together.
+        Whether the size is that of all ranks' blocks together.
     nbytes, count, block : int
-        Size in the sense of nccl-tests, its number of elements, and how many of them are a rank's.
+        Size in the sense of nccl-tests; elements of it, and of one rank's part.
     send, recv : arrays
-        In place one of them is both.
+        In place, one of them is both.
     """
 
     method: ClassVar[str]
@@ -72,10 +72,10 @@ class Case:
         self.recv = memory.empty(RECV, recv, self.elements.storage)
 
     def twin(self: _Case, memory: Memory) -> _Case:
-        """The same case in other memory."""
+        """Make the same case in other memory."""
         return type(self)(self.comm, self.nbytes, self.options, memory)
 
-    # What each operation says of itself
+    # Defined by each operation
 
     @property
     def bus_factor(self) -> float:
@@ -83,29 +83,29 @@ class Case:
         return 1 - 1 / self.size if self.blocks else 1.0
 
     def lengths(self) -> tuple[int, int]:
-        """Elements of send and recv."""
+        """Number of elements of send and of recv."""
         return self.count, self.count
 
     def source(self, in_place: bool) -> Any:
-        """What this rank contributes; None if nothing."""
+        """The part of a buffer that holds this rank's contribution; None if it has none."""
         return self.recv if in_place else self.send
 
     def target(self, in_place: bool) -> Any:
-        """Where this rank's result stands; None if it gets none."""
+        """The part of a buffer that holds this rank's result; None if it gets none."""
         return self.recv
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        """What our method and mpi4py's are called with."""
+        """Arguments of our method and of mpi4py's."""
         raise NotImplementedError
 
     def expected(self) -> Any:
-        """What the target must hold."""
+        """The elements that the target must hold."""
         raise NotImplementedError
 
-    # What they all have
+    # Common to all operations
 
     def own(self, rank: int, first: int = 0, count: int | None = None) -> Any:
-        """Elements `first` … of what a rank contributes."""
+        """Elements of a rank's contribution, from `first` on."""
         make = self.elements.to_reduce if self.reduces else self.elements.to_move
         return make(self.xp, rank, first, self.count - first if count is None else count)
 
@@ -114,7 +114,7 @@ class Case:
         return array[rank * self.block : (rank + 1) * self.block]
 
     def fill(self, in_place: bool) -> None:
-        """Make the buffers ready for one operation that is to be checked."""
+        """Fill the buffers for one operation that is checked: this rank's contribution, and POISON elsewhere."""
         self.send[...] = POISON
         self.recv[...] = POISON
         source = self.source(in_place)
@@ -122,6 +122,6 @@ class Case:
             source[...] = self.own(self.rank, count=len(source))
 
     def call(self, in_place: bool) -> Callable[[], Any]:
-        """Our operation, ready to be called."""
+        """Make the call of our method."""
         keywords = {"algorithm": self.options.algorithm} if self.options.algorithm else {}
         return functools.partial(getattr(self.comm, self.method), *self.arguments(in_place), **keywords)

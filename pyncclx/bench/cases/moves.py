@@ -1,4 +1,4 @@
-"""Cases of operations that move elements and change none."""
+"""Cases of operations that only move elements."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Gather(Allgather):
 
 
 class Gatherv(Gather):
-    """Equal counts, which root alone is told."""
+    """Equal counts, which only root passes."""
 
     method = "Gatherv"
 
@@ -103,7 +103,7 @@ class Scatter(Case):
 
 
 class Scatterv(Scatter):
-    """Equal counts, which root alone is told."""
+    """Equal counts, which only root passes."""
 
     method = "Scatterv"
 
@@ -124,7 +124,7 @@ class Alltoall(Case):
 
 
 class Alltoallv(Alltoall):
-    """Equal counts: on the device for us, with all outputs asked for; on the host for peers, the easier task."""
+    """Equal counts: ours are on the device, with all outputs; the peers' are on the host, which is easier."""
 
     method, kind = "Alltoallv", "alltoallv"
     forms = (False,)
@@ -146,7 +146,7 @@ class Alltoallv(Alltoall):
 
 
 class Sendrecv(Case):
-    """A ring: everybody sends to the next rank. Messages are matched on the host, so not in graphs."""
+    """A ring: each rank sends to the next one. Messages are matched on the host, so graphs cannot hold them."""
 
     method, kind = "Sendrecv", "sendrecv"
     forms = (False,)
@@ -183,7 +183,7 @@ class Isend(Sendrecv):
 
 
 class Send(Sendrecv):
-    """The same ring by `Send` and `Recv`; every second rank receives first. One alone cannot, and calls `Sendrecv`."""
+    """The same ring by `Send` and `Recv`; every second rank receives first. A single rank calls `Sendrecv`."""
 
     method, mpi_method, kind = "Send", "Sendrecv", "send"
 
@@ -204,7 +204,7 @@ class Send(Sendrecv):
 
 
 class PutSignal(Sendrecv):
-    """The same ring by one-sided operations, which need no match: so it can be in graphs."""
+    """The same ring by one-sided operations, which need no matching, so that graphs can hold them."""
 
     method, mpi_method = "Put_signal", "Sendrecv"
     capturable = True

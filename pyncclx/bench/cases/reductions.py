@@ -1,4 +1,4 @@
-"""Cases of operations that reduce."""
+"""Cases of reductions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .case import Case
 
 
 class Reduction(Case):
-    """Elements are folded in the order of the ranks: results are compared bit by bit."""
+    """Elements are folded in rank order, so results are compared bit by bit."""
 
     reduces = True
 
@@ -23,7 +23,7 @@ class Reduction(Case):
         return self.elements.spec(array)
 
     def folded(self, ranks: int, first: int = 0, count: int | None = None) -> Any:
-        """What the first `ranks` ranks contribute, folded."""
+        """Fold the contributions of the first ranks."""
         return self.elements.fold(self.xp, self.options.op, [self.own(rank, first, count) for rank in range(ranks)])
 
 
@@ -64,7 +64,7 @@ class Reduce(Reduction):
 
 
 class ReduceScatterBlock(Reduction):
-    """In place MPI wants the result at the beginning of the buffer."""
+    """In place, MPI's result is at the beginning of the buffer."""
 
     method, kind = "Reduce_scatter_block", "reduce_scatter"
 

@@ -1,4 +1,4 @@
-"""Who can be measured beside us, in the same processes and the same run."""
+"""Other libraries that are timed in the same processes and the same run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PEERS: dict[str, Callable[[Any], Peer]] = {
 
 
 def make(names: str | None, comm: Any) -> dict[str, Peer]:
-    """The peers of a list with commas. Collective."""
+    """Make the peers of a list with commas. Collective."""
     wanted = [name.strip() for name in names.split(",")] if names else []
     for name in wanted:
         if name not in PEERS:
             raise SystemExit(f"--against {name}: give one or more of {','.join(PEERS)}")
         if comm.device == "host" and name != "mpi":
-            raise SystemExit(f"--against {name} needs GPUs; on the host device there is mpi")
+            raise SystemExit(f"--against {name} needs GPUs; the host device has --against mpi")
     return {name: PEERS[name](comm) for name in wanted}
 
 
 def nvls_setting() -> str:
-    """Whether NCCL may use NVLink multicast, as its user has set it."""
+    """The setting of NCCL's NVLink multicast."""
     return settings.foreign("NCCL_NVLS_ENABLE") or "not set"

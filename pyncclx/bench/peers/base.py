@@ -1,4 +1,4 @@
-"""What every peer has."""
+"""The base of all peers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Call = Callable[[], Any]
 class Peer(ABC):
     """Another library, with the ranks of a communicator.
 
-    For each kind of case that it has, a peer has a method of that name, which takes the case and whether it is in
-    place, and gives the call, or None if it has no such form.
+    A peer has a method for each kind of case that it can do, by the kind's name. It takes the case and whether it is in
+    place, and returns the call.
 
     Attributes
     ----------
@@ -25,33 +25,39 @@ class Peer(ABC):
     about : str
         Name and version.
     capturable : bool
-        Whether its calls can be captured in CUDA graphs; if not, they are always timed without.
+        Whether CUDA graphs can capture its calls; else they are timed eagerly.
+    in_place_only, out_of_place_only : set of str
+        Kinds that it can do in one form.
     """
 
     queue: Queue
     about: str
     capturable = True
+    in_place_only: frozenset[str] = frozenset()
+    out_of_place_only: frozenset[str] = frozenset()
 
     def adopt(self, case: Case) -> Case:
-        """The case in the memory that the peer wants. Collective."""
+        """Move a case to the memory that the peer needs. Collective."""
         return case
 
     def call(self, case: Case, in_place: bool) -> Call | None:
-        """The peer's call for a case; None if it has none."""
+        """Make the peer's call for a case; None if it cannot do that."""
+        if case.kind in (self.out_of_place_only if in_place else self.in_place_only):
+            return None
         make: Callable[[Case, bool], Call | None] | None = getattr(self, case.kind, None)
         return make(case, in_place) if make else None
 
     def target(self, case: Case, in_place: bool) -> Any:
-        """Where this rank's result stands; None if it gets none."""
+        """The part of a buffer that holds this rank's result; None if it gets none."""
         return case.target(in_place)
 
     @abstractmethod
     def close(self) -> None:
-        """Leave in order. Collective."""
+        """Release what the peer holds. Collective."""
 
 
 def own_block(case: Case, in_place: bool) -> Any:
-    """As `Case.target`, but a reduce-scatter in place leaves each block where it is, as NCCL does."""
+    """As `Case.target`, but an in-place reduce-scatter leaves each block where it is, as NCCL's does."""
     if in_place and case.kind == "reduce_scatter":
         return case.part(case.send, case.rank)
     return case.target(in_place)

@@ -1,4 +1,4 @@
-"""The part of NCCL's C interface that the benchmark calls (nccl.h of NCCL 2.28)."""
+"""The part of NCCL's C interface that the benchmark calls (nccl.h of NCCL 2.28), by ctypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, which is passed by value."""
+    """ncclUniqueId, an argument by value."""
 
     _fields_ = (("internal", ctypes.c_byte * UNIQUE_ID_NBYTES),)
 
@@ -52,7 +52,7 @@ class NcclError(RuntimeError):
 
 
 class Library:
-    """libnccl.so.2, whose functions are attributes that raise `NcclError` where NCCL returns an error."""
+    """libnccl.so.2: its functions are attributes that raise `NcclError` where NCCL returns an error."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = ctypes.CDLL(find()) if library is None else library
@@ -82,13 +82,13 @@ class Library:
             status = function(*arguments)
             if status:
                 text = self._library.ncclGetErrorString(status).decode()
-                raise NcclError(f"{name}: {text} (status {status}); NCCL_DEBUG=WARN says more")
+                raise NcclError(f"{name}: {text} (status {status}); NCCL_DEBUG=WARN prints more")
 
         return call
 
 
 def find() -> str:
-    """Path of the library that pip has installed (PyTorch brings it), else its name for the system to find."""
+    """Path of the library that pip has installed (with PyTorch), else its name, which the system searches for."""
     nvidia = importlib.util.find_spec("nvidia")
     for folder in (nvidia.submodule_search_locations or ()) if nvidia else ():
         library = Path(folder) / "nccl" / "lib" / "libnccl.so.2"

@@ -19,12 +19,14 @@ Messages = list[tuple[Any, int]]  # blocks, and the rank that each comes from or
 
 
 def address(array: Any) -> int:
-    """Where a contiguous array begins."""
+    """The address of an array."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 class Nccl(Peer):
-    """libnccl.so.2, by ctypes. What moves elements moves bytes; gather, scatter and all-to-all are groups of sends."""
+    """Direct calls of NCCL. Moves are of bytes; gather, scatter and all-to-all are groups of sends and receives."""
+
+    out_of_place_only = frozenset({"alltoall", "alltoallv"})
 
     def __init__(self, comm: Any, library: libnccl.Library | None = None) -> None:
         self.comm, self.nccl = comm, library or libnccl.Library()
@@ -45,7 +47,7 @@ class Nccl(Peer):
         return own_block(case, in_place)
 
     def _bind(self, function: Callable[..., None], *arguments: Any) -> Call:
-        """A call on the stream that is current when it is made."""
+        """Make a call that runs on the stream that is current at its time."""
         handle, current = self._handle, self._device.current_stream
         return lambda: function(*arguments, handle, getattr(current(), "ptr", None))
 
@@ -101,8 +103,8 @@ class Nccl(Peer):
         sends = self._blocks(case, case.send) if case.is_root else []
         return self._group(sends, [(case.target(in_place), case.root)])
 
-    def alltoall(self, case: Case, in_place: bool) -> Call | None:
-        return None if in_place else self._group(self._blocks(case, case.send), self._blocks(case, case.recv))
+    def alltoall(self, case: Case, in_place: bool) -> Call:
+        return self._group(self._blocks(case, case.send), self._blocks(case, case.recv))
 
     alltoallv = alltoall
 
@@ -111,7 +113,7 @@ class Nccl(Peer):
 
 
 class SymmetricNccl(Nccl):
-    """The same on memory that NCCL allocated and all ranks registered as a window (NCCL 2.27 and newer)."""
+    """The same in memory that NCCL allocated and all ranks registered as a window (NCCL 2.27 and newer)."""
 
     def __init__(self, comm: Any, library: libnccl.Library | None = None) -> None:
         super().__init__(comm, library)
@@ -125,7 +127,7 @@ class SymmetricNccl(Nccl):
         return case.twin(self)
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
-        """A registered array, in the place of the one before. Collective."""
+        """Allocate and register an array, which replaces the one before. Collective."""
         self._release(place)
         nbytes = count * np.dtype(dtype).itemsize
         memory, window = ctypes.c_void_p(), ctypes.c_void_p()
@@ -136,7 +138,7 @@ class SymmetricNccl(Nccl):
         self._held[place] = memory, window
         if not window.value:
             raise libnccl.NcclError(f"{self.nccl} does not register symmetric windows on these GPUs")
-        return over(self._xp, memory.value or 0, count, dtype)
+        return array_over(self._xp, memory.value or 0, count, dtype)
 
     def _release(self, place: int) -> None:
         if place in self._held:
@@ -152,8 +154,8 @@ class SymmetricNccl(Nccl):
         super().close()
 
 
-def over(xp: Any, begin: int, count: int, dtype: Any) -> Any:
-    """An array over memory that somebody else owns."""
+def array_over(xp: Any, begin: int, count: int, dtype: Any) -> Any:
+    """Make an array over memory that the array does not own."""
     nbytes = count * np.dtype(dtype).itemsize
     if xp is np:
         return np.frombuffer((ctypes.c_char * nbytes).from_address(begin), dtype)

@@ -1,4 +1,4 @@
-"""NCCL as PyTorch programs call it, on the same buffers."""
+"""NCCL through torch.distributed, on the same buffers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REDUCED = {"int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32",
 
 
 class TorchQueue:
-    """A stream of PyTorch's."""
+    """A PyTorch stream."""
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._stream = torch, torch.cuda.Stream()
@@ -48,7 +48,10 @@ class TorchQueue:
 
 
 class Torch(Peer):
-    """torch.distributed with NCCL. Its all-reduce, reduce and broadcast are in place only."""
+    """torch.distributed with NCCL."""
+
+    in_place_only = frozenset({"allreduce", "reduce"})
+    out_of_place_only = frozenset({"gather", "scatter", "alltoall"})
 
     def __init__(self, comm: Any) -> None:
         import torch  # noqa: PLC0415  an optional peer
@@ -64,7 +67,7 @@ class Torch(Peer):
         self.about = f"PyTorch {torch.__version__} (NCCL {version})"
 
     def _meet(self) -> Any:
-        """The store that the ranks share; rank 0 has it, at a port that was free when it opened it."""
+        """Open the store that the ranks share, which is on rank 0 at a port that the system chose."""
         host, store = "127.0.0.1", self.distributed.TCPStore
         own = store(host, 0, is_master=True, wait_for_workers=False) if self.comm.rank == 0 else None
         port = MPI.Comm.bcast(self.comm, own and own.port)
@@ -86,21 +89,20 @@ class Torch(Peer):
     def _op(self, case: Case) -> Any:
         return getattr(self.distributed.ReduceOp, _OPS[case.options.op])
 
-    def allreduce(self, case: Case, in_place: bool) -> Call | None:
-        if not in_place or case.elements.name not in _REDUCED:
+    def call(self, case: Case, in_place: bool) -> Call | None:
+        if case.reduces and case.elements.name not in _REDUCED:
             return None
+        return super().call(case, in_place)
+
+    def allreduce(self, case: Case, in_place: bool) -> Call:
         tensor, op = self._numbers(case, case.recv), self._op(case)
         return lambda: self.distributed.all_reduce(tensor, op)
 
-    def reduce(self, case: Case, in_place: bool) -> Call | None:
-        if not in_place or case.elements.name not in _REDUCED:
-            return None
+    def reduce(self, case: Case, in_place: bool) -> Call:
         tensor, op = self._numbers(case, case.source(in_place)), self._op(case)
         return lambda: self.distributed.reduce(tensor, case.root, op)
 
-    def reduce_scatter(self, case: Case, in_place: bool) -> Call | None:
-        if case.elements.name not in _REDUCED:
-            return None
+    def reduce_scatter(self, case: Case, in_place: bool) -> Call:
         send, op = self._numbers(case, case.send), self._op(case)
         recv = self._numbers(case, own_block(case, in_place))
         return lambda: self.distributed.reduce_scatter_tensor(recv, send, op)
@@ -113,23 +115,17 @@ class Torch(Peer):
         send, recv = self._bytes(case.source(in_place)), self._bytes(case.recv)
         return lambda: self.distributed.all_gather_into_tensor(recv, send)
 
-    def gather(self, case: Case, in_place: bool) -> Call | None:
-        if in_place:
-            return None
+    def gather(self, case: Case, in_place: bool) -> Call:
         send = self._bytes(case.send)
         blocks = list(self._bytes(case.recv).chunk(case.size)) if case.is_root else None
         return lambda: self.distributed.gather(send, blocks, case.root)
 
-    def scatter(self, case: Case, in_place: bool) -> Call | None:
-        if in_place:
-            return None
+    def scatter(self, case: Case, in_place: bool) -> Call:
         recv = self._bytes(case.recv)
         blocks = list(self._bytes(case.send).chunk(case.size)) if case.is_root else None
         return lambda: self.distributed.scatter(recv, blocks, case.root)
 
-    def alltoall(self, case: Case, in_place: bool) -> Call | None:
-        if in_place:
-            return None
+    def alltoall(self, case: Case, in_place: bool) -> Call:
         send, recv = self._bytes(case.send), self._bytes(case.recv)
         return lambda: self.distributed.all_to_all_single(recv, send)
 
@@ -139,7 +135,7 @@ class Torch(Peer):
         return lambda: self.distributed.all_to_all_single(recv, send, counts, counts)
 
     def sendrecv(self, case: Any, in_place: bool) -> Call:
-        """Both ways of the exchange in one group, as nccl-tests do."""
+        """Send and receive in one group, as nccl-tests do."""
         d = self.distributed
         pair = [
             d.P2POp(d.isend, self._bytes(case.send), case.next),
@@ -153,7 +149,7 @@ class Torch(Peer):
         return exchange
 
     def send(self, case: Any, in_place: bool) -> Call:
-        """One after the other; every second rank receives first."""
+        """Send and receive one after the other; every second rank receives first."""
         d, send, recv = self.distributed, self._bytes(case.send), self._bytes(case.recv)
 
         def send_first() -> None:

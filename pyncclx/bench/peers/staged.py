@@ -1,4 +1,4 @@
-"""mpi4py between host buffers, with copies from the device and back: what programs do without GPU-aware MPI."""
+"""mpi4py on host buffers, with copies from the device and back, as programs do without a GPU-aware MPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Call, Peer
 
 
 class Staged(Peer):
-    """mpi4py's own operations on pinned copies; never in a graph. It has what MPI can reduce."""
+    """mpi4py's own operations on pinned copies; never in a graph, and reductions of MPI's types only."""
 
     capturable = False
 
@@ -41,11 +41,11 @@ class Staged(Peer):
         return staged
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """The peer holds nothing."""
 
 
 def copy(to: Any, array: Any) -> None:
-    """Copy to the host or to the device; done when it returns."""
+    """Copy to the host or to the device; returns when the copy is complete."""
     if isinstance(array, np.ndarray) and isinstance(to, np.ndarray):
         to[...] = array
     elif isinstance(to, np.ndarray):
