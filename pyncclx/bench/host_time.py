@@ -102,9 +102,8 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
                 request.Free()
     for name, peer in peers.items():
         theirs = peer.adopt(case)
-        form = next((form for form in case.forms if peer.call(theirs, form)), None)
-        call = None if form is None else peer.call(theirs, form)
-        if call:
+        call = next(filter(None, (peer.call(theirs, form) for form in case.forms)), None)
+        if call is not None:
             yield Timed(f"{case.method}, {name}", call, _nothing, peer.queue)
 
 

@@ -72,7 +72,7 @@ def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) 
     if setting.routing == "trace":
         recorded = np.load(trace)[:, : setting.k] if trace else np.empty((0, 0))
         if recorded.shape[1:] != (setting.k,) or recorded.max() >= setting.experts:
-            raise ValueError(f"--routing trace wants --trace with {setting.k} of {setting.experts} experts a token")
+            raise ValueError(f"--routing trace needs --trace with {setting.k} of {setting.experts} experts a token")
         return np.ascontiguousarray(recorded[(rank * tokens + np.arange(tokens)) % len(recorded)], np.int64)
     if setting.routing == "one":  # all choose the first experts, which are on the first rank
         return np.tile(np.arange(setting.k), (tokens, 1))

@@ -69,13 +69,10 @@ class Sweep:
             "bus_factor": case.bus_factor,
         }
         row |= {name: self._ours(case, form) if form in case.forms else None for name, form in FORMS.items()}
-        row["peers"] = {}
-        for who, peer in self._peers.items():
-            own = peer.adopt(case)
-            row["peers"][who] = {
-                name: self._theirs(peer, own, form) if form in case.forms else None for name, form in FORMS.items()
-            }
-        return row
+        return row | {"peers": {name: self._forms_of(peer, peer.adopt(case)) for name, peer in self._peers.items()}}
+
+    def _forms_of(self, peer: Peer, case: Case) -> Row:
+        return {name: self._theirs(peer, case, form) if form in case.forms else None for name, form in FORMS.items()}
 
     def _ours(self, case: Case, in_place: bool) -> Row | None:
         call = case.call(in_place)

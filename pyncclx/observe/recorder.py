@@ -8,7 +8,7 @@ from ..events import HOST, NATIVE, STAGED, Event, listeners
 
 _MEANINGS = {
     NATIVE: "device arrays, moved by kernels",
-    STAGED: "device arrays, copied to host memory and back, with MPI between; `comm.explain` says what has no kernel",
+    STAGED: "device arrays, copied to host memory and back, with MPI between; see `comm.explain`",
     HOST: "host arrays, by mpi4py",
 }
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from mpi4py import MPI
+
 from ..elements import Elements
 from ..memory import RECV, SEND, Memory, array_module
 
@@ -96,7 +98,7 @@ class Case:
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
         """Arguments of our method and of mpi4py's."""
-        raise NotImplementedError
+        return MPI.IN_PLACE if in_place else self.send, self.recv
 
     def expected(self) -> Any:
         """The elements that the target must hold."""

@@ -39,9 +39,6 @@ class Allgather(Case):
     def source(self, in_place: bool) -> Any:
         return self.part(self.recv, self.rank) if in_place else self.send
 
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.send, self.recv
-
     def expected(self) -> Any:
         return self.xp.concatenate([self.own(rank, count=self.block) for rank in range(self.size)])
 
@@ -52,7 +49,8 @@ class Allgatherv(Allgather):
     method = "Allgatherv"
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.send, [self.recv, [self.block] * self.size]
+        send, recv = super().arguments(in_place)
+        return send, [recv, [self.block] * self.size]
 
 
 class Gather(Allgather):
@@ -114,9 +112,6 @@ class Scatterv(Scatter):
 
 class Alltoall(Case):
     method, kind = "Alltoall", "alltoall"
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.send, self.recv
 
     def expected(self) -> Any:
         first = self.rank * self.block

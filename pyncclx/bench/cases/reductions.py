@@ -22,6 +22,9 @@ class Reduction(Case):
     def spec(self, array: Any) -> Any:
         return self.elements.spec(array)
 
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else self.spec(self.send), self.spec(self.recv), self.op
+
     def folded(self, ranks: int, first: int = 0, count: int | None = None) -> Any:
         """Fold the contributions of the first ranks."""
         return self.elements.fold(self.xp, self.options.op, [self.own(rank, first, count) for rank in range(ranks)])
@@ -35,9 +38,6 @@ class Allreduce(Reduction):
     @property
     def bus_factor(self) -> float:
         return 2 - 2 / self.size
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.spec(self.send), self.spec(self.recv), self.op
 
     def expected(self) -> Any:
         return self.folded(self.size)
@@ -57,7 +57,7 @@ class Reduce(Reduction):
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
         if not self.is_root:
             return self.spec(self.send), None, self.op, self.root
-        return MPI.IN_PLACE if in_place else self.spec(self.send), self.spec(self.recv), self.op, self.root
+        return (*super().arguments(in_place), self.root)
 
     def expected(self) -> Any:
         return self.folded(self.size)
@@ -99,9 +99,6 @@ class ReduceScatter(ReduceScatterBlock):
 class Scan(Reduction):
     method, kind = "Scan", "scan"
     blocks = False
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.spec(self.send), self.spec(self.recv), self.op
 
     def expected(self) -> Any:
         return self.folded(self.rank + 1)

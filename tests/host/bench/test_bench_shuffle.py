@@ -41,5 +41,5 @@ def test_a_trace_goes_on_from_rank_to_rank(tmp_path):
     assert shuffle_settings.choose(setting, 3, 2, path).tolist() == [[18, 19], [0, 1], [3, 4]]
     few = shuffle_settings.settings_of(parsed("--routing", "trace", "--k", "2", "--experts", "16"))[0]
     for bad, file in ((few, path), (setting, None)):
-        with pytest.raises(ValueError, match="--routing trace wants --trace"):
+        with pytest.raises(ValueError, match="--routing trace needs --trace"):
             shuffle_settings.choose(bad, 3, 0, file)
