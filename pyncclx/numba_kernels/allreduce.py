@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
 from .. import device as d
@@ -49,7 +50,7 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
         arrived = cuda.shared.array(elements, element)
         turn = next_turn(work, last_turn(work))
         to = d.address(arrived) + peer_of_warp(me, size) * slot
-        if cuda.syncthreads_and(swap_packets(team, work, turn, size, send, part, to, part)):
+        if cuda.syncthreads_and(swap_packets(team, work, turn, me, size, send, part, to, part)):
             own, result = d.pointer(send, element), d.pointer(recv, element)
             for i in range(cuda.threadIdx.x, part // itemsize, cuda.blockDim.x):
                 result[i] = fold(own, arrived, stride, me, i)
@@ -84,7 +85,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
             turn = next_turn(work, turn)
             to = d.address(arrived) + peer * half
             if not cuda.syncthreads_and(
-                swap_packets(team, work, turn, size, send + theirs, length_of_theirs, to, length)
+                swap_packets(team, work, turn, me, size, send + theirs, length_of_theirs, to, length)
             ):
                 break
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
@@ -93,7 +94,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
             cuda.syncthreads()
             halves = work + 2 * half  # packets take twice as much as what they carry
             if not cuda.syncthreads_and(
-                swap_packets(team, halves, turn, size, recv + mine, length, recv + theirs, length_of_theirs)
+                swap_packets(team, halves, turn, me, size, recv + mine, length, recv + theirs, length_of_theirs)
             ):
                 break
         leave(work, turn)
@@ -118,7 +119,7 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
         turn = last_turn(work)
         for tile in range(0, part, size * shard):
             turn = next_turn(work, turn)
-            put_shards(team, work, turn, size, send, tile, shard, part)
+            put_shards(team, work, turn, me, size, send, tile, shard, part)
             if not meet(team, turn, size):
                 break
             mine, length = shard_of(me, tile, shard, part)
@@ -133,10 +134,10 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
                         result[first + k * cuda.blockDim.x] = totals[k]
             cuda.syncthreads()
             turn = next_turn(work, turn)
-            put_chunks(team, work, turn, size, recv + mine, 0, length)
+            put_chunks(team, work, turn, me, size, recv + mine, 0, length)
             if not meet(team, turn, size):
                 break
-            take_shards(team, work, turn, size, recv, tile, shard, part)
+            take_shards(work, turn, me, size, recv, tile, shard, part)
         leave(work, turn)
 
     return allreduce_two_shot
@@ -147,10 +148,13 @@ def _folding(combine: Combine, size: int) -> Callable[..., Any]:
 
     @inline
     def fold(own: Any, arrived: Any, stride: int, me: int, i: int) -> Any:
-        """Element `i` of all ranks, in rank order; that of another rank r is ``arrived[r * stride + i]``."""
-        total = own[i] if me == 0 else arrived[i]
+        """Element `i` of all ranks, in rank order; that of another rank r is ``arrived[r * stride + i]``.
+
+        Indices are unsigned: Numba compares others with 0, and then the caller's loop is not unrolled.
+        """
+        total = own[i] if me == 0 else arrived[np.uintp(i)]
         for rank in range(1, size):
-            total = combine(total, own[i] if rank == me else arrived[rank * stride + i])
+            total = combine(total, own[i] if rank == me else arrived[np.uintp(rank * stride + i)])
         return total
 
     return fold
@@ -170,9 +174,10 @@ def shard_of(rank: int, tile: int, shard: int, part: int) -> tuple[int, int]:
 
 
 @inline
-def put_shards(team: int, work: int, turn: int, size: int, send: int, tile: int, shard: int, part: int) -> None:
+def put_shards(
+    team: int, work: int, turn: int, me: int, size: int, send: int, tile: int, shard: int, part: int
+) -> None:
     """Send every peer its shard of a tile, as a chunk. Each rank begins with the next one."""
-    me = d.rank(team)
     for j in range(1, size):
         peer = after(me, j, size)
         begin, length = shard_of(peer, tile, shard, part)
@@ -180,9 +185,8 @@ def put_shards(team: int, work: int, turn: int, size: int, send: int, tile: int,
 
 
 @inline
-def take_shards(team: int, work: int, turn: int, size: int, recv: int, tile: int, shard: int, part: int) -> None:
+def take_shards(work: int, turn: int, me: int, size: int, recv: int, tile: int, shard: int, part: int) -> None:
     """Copy what the peers have made of their shards from their chunks."""
-    me = d.rank(team)
     for j in range(1, size):
         source = after(me, j, size)
         begin, length = shard_of(source, tile, shard, part)

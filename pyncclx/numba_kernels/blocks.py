@@ -47,23 +47,24 @@ def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
         begin, part = part_of(nbytes)
         if part == 0:  # of this block of the grid, on all ranks
             return
-        send, recv, stride = args[SEND] + begin, args[RECV] + begin, own_blocks * nbytes
+        send, recv, stride = args[SEND], args[RECV], own_blocks * nbytes
         turn, ok = last_turn(work), True
         if part <= longest_packets(size):
             turn = next_turn(work, turn)
             peer = peer_of_warp(me, size)
-            swap_packets(team, work, turn, size, send + peer * stride, part, recv + peer * nbytes, part)
+            to, source = recv + peer * nbytes + begin, send + peer * stride + begin
+            swap_packets(team, work, turn, me, size, source, part, to, part)
         else:
-            for at in range(0, part, longest_chunk(size)):
+            for at in range(begin, begin + part, longest_chunk(size)):
                 turn = next_turn(work, turn)
-                length = min(longest_chunk(size), part - at)
-                put_chunks(team, work, turn, size, send + at, stride, length)
+                length = min(longest_chunk(size), begin + part - at)
+                put_chunks(team, work, turn, me, size, send + at, stride, length)
                 ok = meet(team, turn, size)
                 if not ok:
                     break
-                take_chunks(team, work, turn, size, recv + at, nbytes, length)
+                take_chunks(work, turn, me, size, recv + at, nbytes, length)
         if ok and send + me * stride != recv + me * nbytes:
-            d.copy_block(recv + me * nbytes, send + me * stride, part)
+            d.copy_block(recv + me * nbytes + begin, send + me * stride + begin, part)
         leave(work, turn)
 
     return kernel

@@ -146,11 +146,10 @@ def meet(team: int, turn: int, size: int) -> Any:
 
 @inline
 def swap_packets(
-    team: int, work: int, turn: int, size: int, send: int, send_nbytes: int, recv: int, recv_nbytes: int
+    team: int, work: int, turn: int, me: int, size: int, send: int, send_nbytes: int, recv: int, recv_nbytes: int
 ) -> Any:
     """By each warp with a peer: send a message to it as packets, and receive one from it. 0: leave."""
-    me, ok = d.rank(team), 1
-    peer = peer_of_warp(me, size)
+    peer, ok = peer_of_warp(me, size), 1
     if peer != me:
         d.put_packets_warp(team, packets(work, turn, me, size), send, send_nbytes, peer, turn)
         ok = d.receive_packets_warp(team, recv, packets(work, turn, peer, size), recv_nbytes, turn)
@@ -158,18 +157,16 @@ def swap_packets(
 
 
 @inline
-def put_chunks(team: int, work: int, turn: int, size: int, send: int, stride: int, nbytes: int) -> None:
+def put_chunks(team: int, work: int, turn: int, me: int, size: int, send: int, stride: int, nbytes: int) -> None:
     """Send every peer a chunk: that of rank r begins at ``send + r * stride``. Each rank begins with the next one."""
-    me = d.rank(team)
     for j in range(1, size):
         peer = after(me, j, size)
         d.put_block(team, chunks(work, turn, me, size), send + peer * stride, nbytes, peer)
 
 
 @inline
-def take_chunks(team: int, work: int, turn: int, size: int, recv: int, stride: int, nbytes: int) -> None:
+def take_chunks(work: int, turn: int, me: int, size: int, recv: int, stride: int, nbytes: int) -> None:
     """Copy the peers' chunks from their slots: that of rank r to ``recv + r * stride``."""
-    me = d.rank(team)
     for j in range(1, size):
         source = after(me, j, size)
         d.copy_block(recv + source * stride, chunks(work, turn, source, size), nbytes)
