@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -22,11 +22,21 @@ ONE, BLOCKS, VECTOR = "one", "blocks", "vector"  # a message, one block for each
 _Make = TypeVar("_Make", bound=Callable[..., "Call | None"])
 
 
-class Packed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Packed:
     """An argument that has a packed copy."""
 
     typed: Typed
     address: int  # of the copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What an operation does with its buffer arguments on this rank."""
+
+    kinds: dict[str, str]  # of those that it uses, by name: ONE, BLOCKS or VECTOR
+    read: set[str]
+    written: set[str]
 
 
 def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Callable[[_Make], _Make]:
@@ -43,6 +53,7 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
 
     def decorate(make: _Make) -> _Make:
         names = list(inspect.signature(make).parameters)[1:]
+        kind_of = dict(zip(names, kinds, strict=False))
 
         @functools.wraps(make)
         def native(comm: Any, *args: Any, **kwargs: Any) -> Call | None:
@@ -51,49 +62,49 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
             except DerivedDatatype:
                 given = {**dict(zip(names, args, strict=False)), **kwargs}
             is_root = comm.rank == given.get("root", 0)
-            named = dict(zip(names, kinds, strict=False))
             used = {
                 name: kind
-                for name, kind in named.items()
+                for name, kind in kind_of.items()
                 if (name != at_root or is_root) and not is_in_place(given.get(name))
             }
-            if operation == "Bcast":
-                read, written = ({"buf"}, set()) if is_root else (set(), {"buf"})
-            else:
-                in_place = "sendbuf" not in used and (at_root != "sendbuf" or is_root)
-                read, written = {"recvbuf" if in_place else "sendbuf"}, {"recvbuf"}
-            return _in_bytes(comm, operation, make, given, used, read, written)
+            roles = _bcast_roles(used, is_root) if operation == "Bcast" else _roles(used, at_root, is_root)
+            return _in_bytes(comm, operation, make, given, roles)
 
         return native  # type: ignore[return-value]
 
     return decorate
 
 
+def _bcast_roles(used: dict[str, str], is_root: bool) -> _Roles:
+    return _Roles(used, {"buf"}, set()) if is_root else _Roles(used, set(), {"buf"})
+
+
+def _roles(used: dict[str, str], at_root: str | None, is_root: bool) -> _Roles:
+    in_place = "sendbuf" not in used and (at_root != "sendbuf" or is_root)
+    return _Roles(used, {"recvbuf" if in_place else "sendbuf"}, {"recvbuf"})
+
+
 def _in_bytes(
-    comm: Any,
-    operation: str,
-    make: Callable[..., Call | None],
-    given: dict[str, Any],
-    kinds: dict[str, str],
-    read: set[str],
-    written: set[str],
+    comm: Any, operation: str, make: Callable[..., Call | None], given: dict[str, Any], roles: _Roles
 ) -> Call | None:
-    """The call with each argument in `kinds` as bytes; `read` and `written` are those that the operation does."""
-    device = backends.select()
-    typed = {}
-    for name, kind in kinds.items():
-        label, writable = f"{operation}: {name}", name in written
-        if kind == VECTOR:
-            typed[name] = resolve_blocks(given[name], label, comm.size, writable=writable, device=device)
-        else:
-            blocks = comm.size if kind == BLOCKS else 1
-            typed[name] = resolve_typed(given[name], label, writable=writable, device=device, blocks=blocks)
+    """The call with each buffer argument as bytes, packed where it is not contiguous."""
+    typed = {
+        name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name in roles.written)
+        for name, kind in roles.kinds.items()
+    }
     packed = reserve(comm, {name: each for name, each in typed.items() if not each.is_contiguous})
-    bytes_of = {name: _spec(each, packed.get(name), kinds[name]) for name, each in typed.items()}
+    bytes_of = {name: _spec(each, packed.get(name), roles.kinds[name]) for name, each in typed.items()}
     call = make(comm, **{**given, **bytes_of})
-    before = [each for name, each in packed.items() if name in read]
-    after = [each for name, each in packed.items() if name in written]
+    before = [each for name, each in packed.items() if name in roles.read]
+    after = [each for name, each in packed.items() if name in roles.written]
     return None if call is None else with_copies(call, before, after)
+
+
+def _resolve(spec: Any, label: str, kind: str, size: int, *, writable: bool) -> Typed:
+    device = backends.select()
+    if kind == VECTOR:
+        return resolve_blocks(spec, label, size, writable=writable, device=device)
+    return resolve_typed(spec, label, writable=writable, device=device, blocks=size if kind == BLOCKS else 1)
 
 
 def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
@@ -130,10 +141,9 @@ def with_copies(call: Call, before: list[Packed], after: list[Packed]) -> Call:
 
 
 def _move(kernel: str, packed: Packed, team: Team, stream: Any) -> None:
-    typed, address = packed
-    launches = packing_of(team.device).launches(kernel, typed.parts, typed.buffer.address, address, stream)
-    for function, grid, threads, parameters in launches:
-        team.order.enqueue(function, grid, threads, parameters, stream)
+    parts, memory = packed.typed.parts, packed.typed.buffer.address
+    for launch in packing_of(team.device).launches(kernel, parts, memory, packed.address, stream):
+        team.order.enqueue(*launch, stream)
 
 
 def _spec(typed: Typed, packed: Packed | None, kind: str) -> Any:

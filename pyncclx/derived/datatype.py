@@ -22,13 +22,13 @@ from .typemap import typemap_of
 
 
 class Datatype(StandIn, MPI.Datatype):
-    """An `mpi4py.MPI.Datatype` that packs device arrays too: as MPI does, so that each unpacks what the other packed.
+    """An `mpi4py.MPI.Datatype` that packs device arrays too, as MPI does: each unpacks the other's.
 
     The external representation, whose bytes are swapped, is made by MPI on host copies.
     """
 
     like = MPI.Datatype
-    _decoded: MPI.Datatype  # what has the same handle, and frees it in the end
+    _decoded: MPI.Datatype  # mpi4py's object of the same handle, which it frees in the end
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         reduced: Any = super().__reduce__()
@@ -39,40 +39,69 @@ class Datatype(StandIn, MPI.Datatype):
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """As mpi4py's."""
+        """As mpi4py's fromcode."""
         return _ours(super().fromcode(code))
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
-        """As mpi4py's; of device arrays on the current stream.
+        """Pack elements of this datatype into contiguous memory. As mpi4py's Pack.
+
+        Parameters
+        ----------
+        inbuf : array
+            As many elements as it has room for; a device array, or one in host memory.
+        outbuf : array
+            Where `inbuf` is. Device arrays are packed on the current stream.
+        position : int
+            Of the first byte in `outbuf`.
+        comm : MPI.Comm
+
+        Returns
+        -------
+        int
+            The position behind the packed elements.
 
         Raises
         ------
         MPI.Exception
             Of class ERR_TRUNCATE: outbuf is too short.
         ValueError
-            The datatype names what lies outside of inbuf.
+            The datatype names bytes outside of inbuf.
         NotSupported
             One of the arrays is on the device, the other on the host.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from pyncclx import MPI
+        >>> column = MPI.LONG.Create_vector(2, 1, 3).Commit()
+        >>> packed = np.zeros(2, "i8")
+        >>> column.Pack(np.arange(6).reshape(2, 3), packed, 0, MPI.COMM_SELF)
+        16
+        >>> packed.tolist()
+        [0, 3]
         """
         if not on_host(inbuf, outbuf) and self._has_kernels:
-            return _move(self, PACK, "Pack", (inbuf, "inbuf"), (outbuf, "outbuf"), position, comm)
+            return _move(self, PACK, inbuf, outbuf, position, comm)
         call = super().Pack
         return _on_copies("Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: MPI.Comm) -> int:
-        """As mpi4py's; of device arrays on the current stream. Raises what `Pack` does."""
+        """Unpack elements that `Pack` has packed, or another MPI. As mpi4py's Unpack.
+
+        Parameters and exceptions are those of `Pack`, with the elements in `outbuf` and contiguous memory in `inbuf`.
+        """
         if not on_host(inbuf, outbuf) and self._has_kernels:
-            return _move(self, UNPACK, "Unpack", (outbuf, "outbuf"), (inbuf, "inbuf"), position, comm)
+            return _move(self, UNPACK, outbuf, inbuf, position, comm)
         call = super().Unpack
         return _on_copies("Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """As mpi4py's; device arrays on host copies, the result is there when it returns."""
+        """As mpi4py's Pack_external. Of device arrays on host copies: the result is there when it returns."""
         call, pack = super().Pack_external, "Pack_external"
         return _on_copies(pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """As mpi4py's; device arrays on host copies, the result is there when it returns."""
+        """As mpi4py's Unpack_external. Of device arrays on host copies: the result is there when it returns."""
         call, unpack = super().Unpack_external, "Unpack_external"
         return _on_copies(unpack, lambda source, target: call(datarep, source, position, target), inbuf, outbuf)
 
@@ -85,35 +114,26 @@ class Datatype(StandIn, MPI.Datatype):
             return False
 
 
-def _move(
-    datatype: Datatype,
-    kernel: str,
-    operation: str,
-    unpacked: tuple[Any, str],
-    packed: tuple[Any, str],
-    position: int,
-    comm: MPI.Comm,
-) -> int:
-    """Enqueue what packs, or unpacks, as many elements as `unpacked` has room for; the position behind them."""
-    device, (array, name), (memory, packed_name) = backends.select(), unpacked, packed
-    room = resolve([array, MPI.BYTE], f"{operation}: {name}", writable=kernel == UNPACK, device=device)
-    target = resolve([memory, MPI.BYTE], f"{operation}: {packed_name}", writable=kernel == PACK, device=device)
-    count = room.nbytes // max(typemap_of(datatype).extent, 1)
-    spec = [array, count, datatype]
-    typed = resolve_typed(spec, f"{operation}: {name}", writable=kernel == UNPACK, device=device)
-    if not 0 <= position <= target.nbytes - typed.nbytes:
-        raise MPIError(
-            MPI.ERR_TRUNCATE,
-            f"{operation}: {packed_name} has {target.nbytes} bytes, those from {position} to "
-            f"{position + typed.nbytes} are needed; pass a larger array",
-        )
-    stream = stream_for(device, (typed.buffer, target))
-    place = target.address + position
+def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: int, comm: MPI.Comm) -> int:
+    """Pack or unpack as many elements as an array has room for; returns the position behind them."""
+    device, operation = backends.select(), kernel.capitalize()
+    array_name, packed_name = ("inbuf", "outbuf") if kernel == PACK else ("outbuf", "inbuf")
+    name, writable = f"{operation}: {array_name}", kernel == UNPACK
+    whole = resolve([array, MPI.BYTE], name, writable=writable, device=device)
+    memory = resolve([packed, MPI.BYTE], f"{operation}: {packed_name}", writable=not writable, device=device)
+    count = whole.nbytes // max(typemap_of(datatype).extent, 1)
+    typed = resolve_typed([array, count, datatype], name, writable=writable, device=device)
+    end = position + typed.nbytes
+    if position < 0 or end > memory.nbytes:
+        needed = f"those from {position} to {end} are needed; pass a larger array"
+        raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {packed_name} has {memory.nbytes} bytes, {needed}")
+    stream = stream_for(device, (typed.buffer, memory))
+    place = memory.address + position
     for launch in packing_of(device).launches(kernel, typed.parts, typed.buffer.address, place, stream):
         device.launch(*launch, stream)
     if isinstance(comm, Base) and comm.blocking == "host":
         device.synchronize(stream)
-    return position + typed.nbytes
+    return end
 
 
 def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
