@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
     about = environment.describe(comm, graph=comm.device != "host")
+    about["program"] = f"python -m pyncclx tune -b {arguments.minbytes} -e {arguments.maxbytes} -n {arguments.iters}"
     sizes = list(steps(parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)))
     if not sizes:
         raise SystemExit("-b, -e: the largest size must not be less than the smallest")

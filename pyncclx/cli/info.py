@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
+from .. import tuning
 from ..system import driver, mpi_library, packages, paths, settings
 
 HELP = "print what this machine has"
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     if MPI.COMM_WORLD.rank == 0:
         facts = {"pyncclx": _pyncclx(), "GPUs": _gpus(), "Packages": _packages()}
         facts |= {"MPI": _mpi(), "Launcher": _launcher(), "Kernel cache": _cache(), "Host compiler": _compiler()}
+        facts |= {"Tuning tables": _tables()}
         for name, text in facts.items():
             print(f"{name + ':':15}{text}")
         print("\nSettings" + "".join(f"\n{line}" for line in _settings()) + "\n")
@@ -105,6 +107,13 @@ def _cache() -> str:
     try:
         files = [path for path in paths.cache_directory().rglob("*") if path.is_file()]
         return f"{paths.cache_directory()}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+    except OSError as error:
+        return f"cannot be used: {error}"
+
+
+def _tables() -> str:
+    try:
+        return "; ".join(tuning.provenance())
     except OSError as error:
         return f"cannot be used: {error}"
 

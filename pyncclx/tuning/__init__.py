@@ -1,20 +1,24 @@
 """Which algorithm for which length: tables that `python -m pyncclx tune` has measured, one for each kind of device.
 
-A table says, for a number of ranks and a kernel, how long a message may be in bytes for the kernel to be chosen; of the
-kernels of an operation the first that may is. The operations' own rules stand where there is no table.
+A table has, for a number of ranks and a kernel, the longest message in bytes for which the kernel is chosen; the first
+kernel of an operation that may take a message gets it. Without a table the operations' own rules hold.
+
+A file ``tuned-DEVICE.json`` has two members: "limits", by number of ranks and kernel, and "environment", by number of
+ranks: device, date, program and versions with which those limits were measured.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..system.paths import cache_directory
 
-Limits = tuple[tuple[str, int], ...]  # kernel, bytes
+Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 
-#: The ladders: an operation's algorithms, for short messages first. The last takes what is left.
+#: The ladders: an operation's algorithms, for short messages first. The last one has no limit.
 LADDERS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
     "reduce": ("one_shot", "two_shot_lines", "two_shot", "chain"),
@@ -24,18 +28,21 @@ LADDERS = {
 
 
 def limits(device: str, size: int) -> Limits:
-    """What is known of a kind of device, such as "NVIDIA H200", and a number of ranks: measured here, or shipped.
+    """Return the limits for a kind of device, such as "NVIDIA H200", and a number of ranks.
+
+    A table in the cache folder, measured on this machine, is used instead of a shipped one. Without either there are
+    no limits.
 
     Raises
     ------
     ValueError
         If a table cannot be read.
     """
-    for folder in (cache_directory(), Path(__file__).parent):
+    for folder in _folders():
         path = folder / file_name(device)
         if path.exists():
             try:
-                found: dict[str, int] = json.loads(path.read_text())["limits"].get(str(size), {})
+                found: dict[str, int] = read(path)["limits"].get(str(size), {})
                 return tuple((str(kernel), int(nbytes)) for kernel, nbytes in found.items())
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 text = f"{path} is not a table of limits ({error}); remove it, or make it anew: python -m pyncclx tune"
@@ -43,12 +50,27 @@ def limits(device: str, size: int) -> Limits:
     return ()
 
 
+def provenance() -> Iterator[str]:
+    """Yield a line for each table that `limits` can find: the device, what was measured when, and the file."""
+    for path in (path for folder in _folders() for path in sorted(folder.glob(file_name("*")))):
+        try:
+            measured = sorted(read(path)["environment"].values(), key=lambda about: int(about["ranks"]))
+            dates = ", ".join(f"{about['ranks']} ranks on {about['date']}" for about in measured)
+            yield f"{measured[0]['device']}: {dates} ({path})"
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            yield f"{path}: without the device and date of its measurement"
+
+
 def file_name(device: str) -> str:
-    """Of the table of a kind of device."""
+    """Return the name of the file with the table of a kind of device."""
     return f"tuned-{device.replace(' ', '-')}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A table, or a new one."""
+    """Return the content of a table, or that of an empty one if there is no such file."""
     table: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"environment": {}, "limits": {}}
     return table
+
+
+def _folders() -> tuple[Path, ...]:
+    return cache_directory(), Path(__file__).parent

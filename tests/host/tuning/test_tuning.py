@@ -101,6 +101,20 @@ def test_shipped_tables(path):
         about = table["environment"][size]
         assert about["ranks"] == int(size)
         assert tuning.file_name(about["device"]) == path.name
+        assert about["date"] > "2026"
+        assert about["program"].startswith("python -m pyncclx tune")
+
+
+def test_provenance_of_all_tables(cache):
+    """Shipped ones, those of this user, and files without a date."""
+    (cache / tuning.file_name("No GPU")).write_text('{"limits": {}}')
+    (cache / tuning.file_name("A GPU")).write_text(
+        json.dumps({"environment": {"2": {"ranks": 2, "date": "2026-01-02", "device": "A GPU"}}, "limits": {}})
+    )
+    first, second, *shipped = tuning.provenance()
+    assert first == f"A GPU: 2 ranks on 2026-01-02 ({cache / 'tuned-A-GPU.json'})"
+    assert second == f"{cache / 'tuned-No-GPU.json'}: without the device and date of its measurement"
+    assert [line.partition(":")[0] for line in shipped] == ["NVIDIA H200"]
 
 
 @pytest.mark.parametrize("operation", ["Alltoallv", "Gatherv", "Scatterv"])
