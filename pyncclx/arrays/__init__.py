@@ -1,1 +1,1 @@
-"""Any array or mpi4py buffer spec -> address, count, datatype."""
+"""Any array or mpi4py buffer spec -> address, count, datatype: `buffers.resolve`, `vector_buffers`, `places.where`."""

@@ -59,7 +59,7 @@ class Buffer:
 
 
 def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:
-    """Find address, count and datatype of a plain buffer argument.
+    """Resolve a plain buffer argument to address, count and datatype.
 
     Parameters
     ----------

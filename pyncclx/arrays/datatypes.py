@@ -27,7 +27,7 @@ class Datatype:
     itemsize : int
         Bytes from one element to the next (the MPI extent: pairs are padded as C pads them).
     kind : {"integer", "float", "complex", "bool", "pair", "opaque"}
-        What reductions may do with it.
+        Which reductions take it.
     mpi : MPI.Datatype or None
         None where this MPI has no such type.
     """
@@ -50,6 +50,7 @@ def _table(*rows: Datatype) -> Mapping[str, Datatype]:
     return {row.name: row for row in rows}
 
 
+# name, cxx, itemsize, kind, mpi
 TABLE = _table(
     Datatype("int8", "signed char", 1, "integer", MPI.INT8_T),
     Datatype("uint8", "unsigned char", 1, "integer", MPI.UINT8_T),
@@ -83,7 +84,7 @@ MOVED_ONLY = _table(
 )
 
 _ALIASES = {"bf16": "bfloat16"}
-# What mpi4py's `typestr` says of the predefined types that NumPy's naming does not cover.
+# mpi4py's `typestr` of the predefined types that have no name in NumPy.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
 _known: dict[Any, Datatype] = {}  # by NumPy dtype, torch dtype, class or string
@@ -91,7 +92,7 @@ _by_handle = {row.mpi.handle: row for row in (*TABLE.values(), *MOVED_ONLY.value
 
 
 def of(key: Any) -> Datatype:
-    """Find the datatype that `key` names.
+    """Return the datatype that `key` names.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def of(key: Any) -> Datatype:
     MPI.Exception
         ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
     DerivedDatatype
-        A derived MPI datatype: a NotSupported, unless the caller knows what to do with it.
+        A derived MPI datatype; a subclass of NotSupported.
     """
     if isinstance(key, MPI.Datatype):  # has no hash
         return _by_handle.get(key.handle) or _of_mpi(key)
@@ -118,7 +119,7 @@ def of(key: Any) -> Datatype:
 
 
 def predefined(mpi: MPI.Datatype) -> Datatype | None:
-    """The row of a predefined MPI datatype; None for a derived one, and before `of` has met a legacy one."""
+    """Return the row of a predefined MPI datatype; None for a derived one, and for a legacy one until `of` gets it."""
     return _by_handle.get(mpi.handle)
 
 

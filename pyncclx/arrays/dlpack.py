@@ -1,4 +1,4 @@
-"""Reading DLPack capsules with ctypes: where a tensor is and what it holds, without importing its library."""
+"""DLPack capsules, read with ctypes: a tensor's address, shape and type, without an import of its library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
 # DLTensor: data, device type, device ordinal, ndim, dtype (code, bits, lanes), shape, strides, byte offset.
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
-# What precedes it in DLManagedTensorVersioned: version (major, minor), manager, deleter, flags.
+# Before it in DLManagedTensorVersioned: version (major, minor), manager, deleter, flags.
 _HEADER = struct.Struct("@IIPPQ")
 _READ_ONLY = 1
 # By DLDataTypeCode; the other codes (opaque handles, 8-bit floats and smaller) have no element type here.
@@ -29,10 +29,10 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 @dataclass(slots=True)
 class Tensor:
-    """What a capsule says.
+    """The tensor in a capsule.
 
-    `name` is NumPy's or one that no table knows; `strides` counts elements and is None for C order. The
-    capsule is never consumed: while it lives it keeps the memory alive, then it gives back what it held.
+    `name` is NumPy's name of the element type, or one that is in no table; `strides` counts elements and is None for
+    C order. The capsule is never consumed: it keeps the memory alive, and frees it when it is deleted itself.
     """
 
     address: int
@@ -45,24 +45,24 @@ class Tensor:
 
 
 def device_of(array: Any) -> tuple[int, int]:
-    """Tell the DLPack device type and ordinal of `array`."""
+    """Return the DLPack device type and ordinal of `array`."""
     kind, ordinal = array.__dlpack_device__()
     return int(kind), int(ordinal)
 
 
 def read(array: Any, stream: int) -> Tensor:
-    """Export `array` and read the capsule.
+    """Return the tensor of `array`, which exports it.
 
     Parameters
     ----------
     array : object with `__dlpack__` and `__dlpack_device__`
     stream : int
-        The CUDA stream that the producer shall make its data ready for; -1 for no ordering.
+        The CUDA stream that waits for the producer's data; -1 for no ordering.
 
     Raises
     ------
     BufferError
-        The producer refuses, or the capsule is not one this module can read.
+        If the producer refuses, or the capsule is of an unknown kind.
     """
     order = {} if device_of(array)[0] == CPU else {"stream": stream}
     try:
@@ -96,7 +96,7 @@ def _tensor(pointer: int, readonly: bool, capsule: object) -> Tensor:
 
 
 def _name(code: int, bits: int, lanes: int) -> str:
-    """As NumPy calls the element type; mpi4py takes two lanes of floats for a complex number."""
+    """Return NumPy's name of an element type; two lanes of floats are a complex number, as in mpi4py."""
     name = _NAMES.get(code, "")
     if name == "float" and lanes == 2:
         return f"complex{2 * bits}"

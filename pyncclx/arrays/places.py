@@ -8,7 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..system import settings
-from ..system.pointers import is_device_pointer
+from ..system.driver import is_device_pointer
 from . import dlpack
 from .protocols import interface_address
 from .readers import Reader, device_classes, read_buffer, read_cupy, read_numpy, read_torch, reader_of

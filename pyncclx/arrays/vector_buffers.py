@@ -17,7 +17,7 @@ __all__ = ["resolve_dynamic", "resolve_vector"]
 def resolve_vector(
     spec: Any, name: str, size: int, *, writable: bool, device: Device
 ) -> tuple[Buffer, list[int] | Buffer, list[int] | Buffer | None]:
-    """Find the buffer, counts and displacements of an argument that has one block for each of `size` ranks.
+    """Resolve an argument that has one block for each of `size` ranks: its buffer, counts and displacements.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ def resolve_vector(
     Returns
     -------
     buffer : Buffer
-        All of the array: `Buffer.count` is the room that there is.
+        All of the array: `Buffer.count` is the number of elements that fit.
     counts : list of int, or Buffer
-        A `Buffer` if given on the device. NumPy arrays are counts on the host, always: under
-        ``PYNCCLX_DEVICE=host`` too, since mpi4py programs give them so.
+        A `Buffer` if given on the device. NumPy arrays are always counts on the host, also under
+        ``PYNCCLX_DEVICE=host``, since mpi4py programs pass them so.
     displs : list of int, Buffer or None
-        None if left out while counts are on the device: packed blocks, which only the device can place.
+        None for packed blocks whose counts are on the device.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def resolve_vector(
 def resolve_dynamic(
     spec: Any, name: str, size: int, *, writable: bool, device: Device
 ) -> tuple[Buffer, Buffer | None, Buffer | None]:
-    """Find the buffer of an argument whose counts and displacements, if any, are device arrays.
+    """Resolve an argument whose counts and displacements, if any, are device arrays.
 
     Parameters
     ----------

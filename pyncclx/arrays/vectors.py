@@ -1,4 +1,4 @@
-"""Counts and displacements of the v-collectives, as far as they are known on the host."""
+"""Counts and displacements of the v-collectives on the host, and integer arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check", "divide", "integer", "integers", "packed"]
 
 
 def integer(number: Any) -> int:
-    """Take a rank or a tag as mpi4py does: floats, which Python's division makes of integers, lose their fraction."""
+    """Return a rank or a tag as mpi4py takes it: floats, such as results of Python's division, lose their fraction."""
     if type(number) is int:
         return number
     if not hasattr(number, "__int__"):
@@ -23,13 +23,13 @@ def integer(number: Any) -> int:
 
 
 def divide(count: int, size: int) -> list[int]:
-    """Divide `count` elements into `size` blocks, if any; the first ones take the remainder."""
+    """Return the lengths of `size` blocks of `count` elements; the first ones take the remainder."""
     each, rest = divmod(count, max(size, 1))
     return [each + (rank < rest) for rank in range(size)]
 
 
 def packed(counts: Sequence[int]) -> list[int]:
-    """Place blocks one after the other."""
+    """Return the displacements of blocks that follow one another."""
     displs, end = [], 0
     for count in counts:
         displs.append(end)
@@ -38,7 +38,7 @@ def packed(counts: Sequence[int]) -> list[int]:
 
 
 def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
-    """Read counts or displs; one integer is every block's count, or with `stride` the distance of blocks."""
+    """Return counts or displs as a list; one integer is all blocks' count, or with `stride` their distance."""
     try:
         length = len(value)
     except TypeError:
@@ -50,7 +50,7 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
 
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
-    """Refuse blocks outside of the array; `displs` is None where only the device knows them."""
+    """Raise for blocks outside of the array; `displs` is None if they are on the device."""
     for rank, count in enumerate(counts):
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")

@@ -1,1 +1,1 @@
-"""What the machine says: driver, MPI library, folders. No package is needed, and no context is made."""
+"""Facts of the machine and the process: CUDA driver, MPI library, folders, settings. Makes no CUDA context."""

@@ -1,4 +1,4 @@
-"""The MPI library of this process: which it is, and whether it takes device arrays itself."""
+"""The MPI library of this process: its file, and whether it takes device arrays itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 
 def path() -> str | None:
-    """The file of the MPI library that mpi4py has loaded; None if it does not show."""
+    """Return the file of the MPI library that mpi4py has loaded; None if none is found."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = re.search(r"/\S*/libmpi(?:_abi|_cray|_gnu\S*|ch)?\.so\S*$", line)
         if found:
@@ -26,9 +26,9 @@ def path() -> str | None:
 
 @functools.cache
 def is_cuda_aware() -> bool | None:
-    """Whether the MPI library says that it takes device arrays; None if it does not say.
+    """Return whether the MPI library takes device arrays; None if it gives no answer.
 
-    Asked are, in this order, the info key of MPI 4.1 and the queries of Open MPI and of MPICH.
+    The answer is that of the info key of MPI 4.1, or else of MPICH's or Open MPI's query.
     """
     kinds = MPI.COMM_WORLD.Get_info().get("mpi_memory_alloc_kinds")
     if kinds is not None:
@@ -45,6 +45,6 @@ def is_cuda_aware() -> bool | None:
 
 
 def mpiexec() -> str | None:
-    """The path of an mpiexec; None if there is none."""
+    """Return the path of an mpiexec; None if there is none."""
     beside = Path(sys.executable).with_name("mpiexec")  # where the wheels of MPI libraries put it
     return str(beside) if beside.exists() else shutil.which("mpiexec")

@@ -1,4 +1,4 @@
-"""Where the CUDA sources lie, and where compiled kernels are kept."""
+"""The folders of the CUDA sources and of compiled kernels."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def cache_directory() -> Path:
 
 @functools.cache
 def sources_digest(file: str) -> str:
-    """Return a digest over a source and all it includes, so that an edit of any of them leads to new binaries.
+    """Return a digest of a source and all that it includes, so that an edit of any of them leads to new binaries.
 
-    Read once per process: kernels compiled later in it belong to the same sources.
+    It is computed once per process: kernels that are compiled later belong to the same sources.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def sources_digest(file: str) -> str:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file at once: a process that reads it meanwhile finds all of it or nothing."""
+    """Write a file in one step: another process reads all of it or finds no file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
@@ -75,7 +75,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def _with_includes(path: Path, found: set[Path]) -> set[Path]:
-    """Add a source, and what it includes by name in quotes, to `found`; the compiler will miss what is not there."""
+    """Add a source, and what it includes in quotes, to `found`; a missing file is an error of the compiler."""
     if path not in found and path.exists():
         found.add(path)
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Kernels for the emulator: compiled by g++ into shared libraries, which a cache keeps."""
+"""Compile kernels for the emulator with g++ into shared libraries; a cache on disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from ...errors import NotSupported
 from ...system import paths
 
-#: Hidden visibility: each library has an emulator of its own, whatever else the process has loaded.
-#: No contraction: a multiplication and an addition round twice on every CPU.
+#: Hidden visibility: each library has its own emulator, whichever other libraries the process has loaded.
+#: No contraction: a multiplication and an addition are rounded twice on every CPU.
 FLAGS = [
     *("-std=c++17", "-O1", "-DPYNCCLX_HOST", "-shared", "-fPIC", "-pthread"),
     *("-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off"),
@@ -25,7 +25,7 @@ FLAGS = [
 
 
 def compile_cached(source: Path, instantiations: Sequence[str]) -> Path:
-    """Return a library with these kernels; compile it unless the cache has it."""
+    """Return the path of a library with these kernels; compile it unless the cache contains it."""
     library = paths.cache_directory() / f"{source.stem}-{_key(source, instantiations)}.so"
     if not library.exists():
         with _locked(library.with_suffix(".lock")):
@@ -48,7 +48,7 @@ def compiler() -> tuple[str, str]:
 
 
 def _key(source: Path, instantiations: Sequence[str]) -> str:
-    """Digest all that decides what the library contains."""
+    """Return a digest of all that decides the content of the library."""
     sources = paths.sources_digest(str(source)), paths.sources_digest("protocol/signal.cuh")
     parts = [*sources, source.name, *FLAGS, *compiler(), *instantiations]
     digest = hashlib.sha256("\0".join(parts).encode())
@@ -57,7 +57,7 @@ def _key(source: Path, instantiations: Sequence[str]) -> str:
 
 
 def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
-    """Write the translation unit that exports each kernel under a plain name, and the list of them."""
+    """Return the translation unit that exports each kernel under a plain name, and a list of them."""
     entries = [f"EMULATE(kernel_{i}, {name})" for i, name in enumerate(instantiations)]
     names = "\\n".join(instantiations)
     exported = f'EMULATOR_EXPORT const char* pyncclx_kernels;\nconst char* pyncclx_kernels = "{names}";'
@@ -65,7 +65,7 @@ def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
 
 
 def _build(source: Path, instantiations: Sequence[str], library: Path) -> None:
-    """Compile in a folder of our own, then move the library into place in one step."""
+    """Compile in a temporary folder, then move the library into place in one step."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         unit, made = Path(folder, library.stem + ".cpp"), Path(folder, library.name)
         unit.write_text(_wrapper(source, instantiations))
@@ -78,9 +78,9 @@ def _build(source: Path, instantiations: Sequence[str], library: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process compile while the others of the node wait for its result."""
+    """Make processes wait until the one that compiles is done."""
     with open(path, "w") as file:
-        # On a file system without locks they all compile, and the last library stays.
+        # On a file system without locks all compile, and the last library stays.
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,6 @@
-"""Compile the kernels of cuda/ with NVRTC, for a GPU that need not be there; a cache on disk.
+"""Compile the kernels of cuda/ with NVRTC, and link them with nvJitLink; no GPU is needed.
 
-The flags are ours: no flush to zero and no fused multiply-add, so that sums and products have the bits that
-NumPy and MPI give.
+Flags: no flush to zero and no fused multiply-add, so that sums and products have the bits of NumPy's and MPI's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code of some kernels for one architecture, or what it is made from."""
+    """Machine code of some kernels for one architecture, or the LTO-IR that it is made from."""
 
     cubin: bytes  # or LTO-IR
     lowered_names: dict[str, str]  # instantiation -> symbol
@@ -71,7 +70,7 @@ def _version() -> Any:
 
 
 def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Binary:
-    """Link LTO-IR of kernels with that of what they call; needs no GPU.
+    """Link LTO-IR of kernels with that of the function that they call.
 
     Raises
     ------
@@ -102,7 +101,7 @@ def _log(linker: int, size: Any, get: Any) -> str:
 
 
 def compile_kernels(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
-    """Compile kernels of cuda/`file` for `architecture` ("sm_90"); needs no GPU. With "-dlto" to LTO-IR.
+    """Compile kernels of cuda/`file` for `architecture` ("sm_90"); to LTO-IR with the option "-dlto".
 
     Raises
     ------

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from ...errors import NotSupported
 from ...system import settings
-from ...system.pointers import is_device_pointer
+from ...system.driver import is_device_pointer
 from .driver import beside_captures, checked, handle_of, is_capturing
 from .shared_memory import POSIX_FD, LegacyPeerMemory, LegacySharedMemory, MappedMemory, Owner, SharedMemory
 from .streams import GpuStreams

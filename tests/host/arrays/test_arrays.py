@@ -11,7 +11,7 @@ from mpi4py import MPI
 from pyncclx.arrays import dlpack, places, readers
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.errors import NotSupported
-from pyncclx.system import pointers
+from pyncclx.system import driver
 from support.fake_arrays import (
     GPU,
     HOST,
@@ -100,10 +100,10 @@ def test_the_driver_says_what_is_device_memory(monkeypatch):
         return lambda: types.SimpleNamespace(cuPointerGetAttribute=attribute)
 
     for status, memory_type, expected in ((0, 2, True), (0, 1, False), (1, 2, False), (3, 0, False)):
-        monkeypatch.setattr(pointers, "_driver", answer(status, memory_type))
-        assert pointers.is_device_pointer(0x1000) is expected
-    monkeypatch.setattr(pointers, "_driver", lambda: None)
-    assert pointers.is_device_pointer(0x1000) is False
+        monkeypatch.setattr(driver, "_library", answer(status, memory_type))
+        assert driver.is_device_pointer(0x1000) is expected
+    monkeypatch.setattr(driver, "_library", lambda: None)
+    assert driver.is_device_pointer(0x1000) is False
 
 
 def test_cupy_arrays(on_gpus):
