@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..launch.choice import Choice
-from ..memory.layout import ROW_PAYLOAD, Layout
+from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 
 # All measured on H200; CHANGES.md has the times.
@@ -71,7 +71,7 @@ def lines(
 
 def half_of_lines(layout: Layout) -> int:
     """The longest shard of which a slot holds both a contribution and the result, as lines."""
-    return layout.slot_rows // 2 * ROW_PAYLOAD
+    return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
 def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Rung:

@@ -1,11 +1,11 @@
 """The symmetric heap: memory of this process that its peers map, and the leases communicators take of it.
 
-There is one heap a process, made at the first operation on device arrays. Two processes map each other's
-heap once, whatever the number of communicators they share. A communicator leases a region of each
-member's heap, of one size everywhere, and the members tell each other where theirs begins.
+A process has one heap, made at the first operation on device arrays. Two processes map each other's heap once, whatever
+the number of communicators they share. A communicator leases a region of each member's heap, all of one length; its
+members exchange where theirs begin.
 
-Two threads may make two communicators' leases at once. So a member reserves what it offers, and gives back what the
-others have no room for when it knows their offers; no lock is held while it waits for them.
+Two threads may lease for two communicators at once. So a member reserves what it offers, and gives back what exceeds
+the smallest offer once it has them all; it holds no lock while it waits for them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..system import settings
 
 ALIGNMENT = 4096
 
-# A process that follows many communicators wants most of them small. In parts of the heap: the first lease is large,
-# three are middling, and 28 more fit into the rest.
+# Most programs have one communicator with much to do, and perhaps many others. In parts of the heap: the first lease is
+# large, three are middling, and 28 more fit into the rest. Not measured; short leases have shorter chunks.
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
@@ -42,7 +42,7 @@ class Heap:
 
     device: Device
     nbytes: int = field(default_factory=settings.HEAP.get)
-    uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)  # names this heap to other processes
+    uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)  # its name among all processes
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
     memory: Shared = field(init=False)
@@ -50,12 +50,12 @@ class Heap:
 
     def __post_init__(self) -> None:
         self.memory = self.device.allocate_shared(self.nbytes)
-        self.nbytes = self.memory.nbytes  # a device gives whole pages, and those of a GPU are large
+        self.nbytes = self.memory.nbytes  # a device allocates whole pages, and those of a GPU are large
 
     def offer(self) -> int:
-        """The size of the lease this process would give a communicator now; 0 if it has none left.
+        """Return the length of the lease that a communicator can have now; 0 if there is no room.
 
-        The members of a communicator take the smallest of their offers.
+        The members of a communicator use the smallest of their offers.
         """
         share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
         for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
@@ -65,7 +65,7 @@ class Heap:
         return 0
 
     def find(self, nbytes: int) -> int | None:
-        """Offset of the first gap between the leases that holds `nbytes`."""
+        """Return the offset of the first gap between the leases that holds `nbytes`; None if none does."""
         begin = 0
         for lease in self.leases:  # kept in order of offset
             if lease.offset - begin >= nbytes > 0:
@@ -74,12 +74,12 @@ class Heap:
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
     def reserve(self) -> Lease:
-        """Lease what `offer` says, until the members' smallest offer is known."""
+        """Lease what `offer` returns, until the smallest of the members' offers is known."""
         with self._lock:
             return self._lease(self.offer())
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
-        """A lease of `nbytes` instead of one that was reserved, which is as long or longer."""
+        """Return a lease of `nbytes` in place of a reserved one, which is as long or longer."""
         with self._lock:
             self.leases.remove(lease)
             return self._lease(nbytes)
@@ -106,16 +106,16 @@ class Heap:
             self.leases.remove(lease)
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
-        """Map other processes' heaps: uid -> (handle as it was sent, its size)."""
+        """Map other processes' heaps: by uid, the handle as it was sent, and the bytes behind it."""
         for uid, (handle, nbytes) in handles.items():
             peer = self.device.map_peer(handle, nbytes)
             with self._lock:
                 first = self.peers.setdefault(uid, peer)
-            if first is not peer:  # that of another thread, which may be in use
+            if first is not peer:  # another thread has mapped it, and may use it
                 peer.close()
 
     def base(self, uid: bytes) -> int:
-        """Address in this process of the heap named `uid`."""
+        """Return the address in this process of the heap named `uid`."""
         return self.memory.address if uid == self.uid else self.peers[uid].address
 
 
@@ -124,7 +124,7 @@ _making = threading.Lock()
 
 
 def memory_held() -> dict[str, int]:
-    """Bytes of the process's heap and of its leased part; 0 if there is none."""
+    """Return the bytes of the process's heap and of its leased part; 0 without a heap."""
     if _heap is None:
         return {"heap": 0, "leased": 0}
     return {"heap": _heap.nbytes, "leased": sum(lease.nbytes for lease in _heap.leases)}

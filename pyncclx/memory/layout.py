@@ -10,17 +10,21 @@ MAX_RANKS = 16
 RINGS = 2
 PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
+LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
 CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
 DEPTH = 2  # chunks of one ring
 LANES = 2  # of a chain
-SMALLEST_CHUNK = 1024  # below it a lease gives channels up rather than shorten the chunks
-FEWEST_PACKETS = 4
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
-ROW_NBYTES, ROW_PAYLOAD = 512, 480  # of a row of lines, which a warp sends at once
-MOST_CHUNK = 84 << 10  # divided by the peers: more memory is slower, for it does not stay in the cache
-MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES  # of a channel's slots together: more are slower than chunks, in any heap
+FEWEST_PACKETS = HEADER_PACKETS + 2  # of a slot
+ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480  # of a row of lines, which a warp sends at once
 
-LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
+# A lease gives channels up rather than have shorter chunks than this. Not measured.
+SMALLEST_CHUNK_NBYTES = 1 << 10
+# Of a ring, divided among the peers. On 4 H200 (22 November 2026), Gather of 128 MB took 314 us with 28 KiB and 281
+# with these, Allreduce 734 and 680; in longer rings Reduce_scatter_block is slower (CHANGES.md, "The heap is 96 MiB").
+MOST_CHUNK_NBYTES = 84 << 10
+# Of a channel's slots, divided among the peers: where messages are longer, chunks are faster (same place).
+MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class Layout:
     channels: int
     slot_packets: int  # packets of one slot: 8 bytes of payload each
     chunk_nbytes: int
-    limits: Limits = ()  # which kernels are chosen for which messages
+    limits: Limits = ()  # the measured lengths up to which kernels are chosen
     slot_rows: int = 0  # rows of lines of one slot; 0: no lines between these ranks
-    windows: bool = False  # the communicator has some
+    windows: bool = False  # whether the communicator has some
     sharing: int = 1  # ranks of one GPU: their blocks wait for each other, so all of them must be on it at once
 
     @property
@@ -60,13 +64,13 @@ class Layout:
 
     @property
     def slot_nbytes(self) -> int:
-        """Payload that one channel can send to one peer as packets; the first packets say other things."""
+        """Payload that one channel can send to one peer as packets; the first of them are headers."""
         return (self.slot_packets - HEADER_PACKETS) * PACK_NBYTES // 2
 
     @property
     def line_nbytes(self) -> int:
         """Payload that one channel can send to one peer as lines."""
-        return self.slot_rows * ROW_PAYLOAD
+        return self.slot_rows * ROW_PAYLOAD_NBYTES
 
     @property
     def packet_nbytes(self) -> int:
@@ -77,27 +81,33 @@ class Layout:
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
     """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
 
-    Packets get up to a quarter, chunks half of the rest, and lines what these leave; a lease that is too small for
-    all has no lines.
+    A lease that is too small for all has no lines.
 
     Raises
     ------
     ValueError
         If not even one channel fits.
     """
-    channels, peers = max_channels, max(size - 1, 1)
+    channels = max_channels
     while channels >= 1:
-        room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
-        slots = channels * 2 * peers
-        for_packets = min(room // 4, (HEADER_PACKETS + MOST_PACKETS // peers) * slots * PACK_NBYTES)
-        for_chunks = (room - for_packets) // 2 if lines else room - for_packets
-        slot_packets = for_packets // (slots * PACK_NBYTES) // 2 * 2
-        chunk_nbytes = min(for_chunks // (RINGS * channels * peers * DEPTH), MOST_CHUNK // peers) // 128 * 128
-        if slot_packets >= FEWEST_PACKETS and (chunk_nbytes >= SMALLEST_CHUNK or (channels == 1 and chunk_nbytes > 0)):
-            for_lines = room - for_packets - chunk_nbytes * RINGS * channels * peers * DEPTH if lines else 0
-            slot_rows = for_lines // (slots * ROW_NBYTES)
-            return Layout(nbytes, size, channels, slot_packets, chunk_nbytes, slot_rows=slot_rows)
+        layout = _divide(nbytes, size, channels, lines)
+        is_long = layout.chunk_nbytes >= SMALLEST_CHUNK_NBYTES or (channels == 1 and layout.chunk_nbytes > 0)
+        if is_long and layout.slot_packets >= FEWEST_PACKETS:
+            return layout
         channels //= 2
-    if lines:  # they can be done without
+    if lines:
         return plan(nbytes, size, max_channels, lines=False)
     raise ValueError(f"a lease of {nbytes} bytes is too small for {size} ranks")
+
+
+def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
+    """Give packets up to a quarter, chunks half of the rest, and lines what these leave."""
+    peers = max(size - 1, 1)
+    slots, chunks = channels * 2 * peers, channels * RINGS * peers * DEPTH
+    room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
+    for_packets = min(room // 4, (HEADER_PACKETS + MOST_PACKETS // peers) * slots * PACK_NBYTES)
+    slot_packets = for_packets // (slots * PACK_NBYTES) // 2 * 2
+    for_chunks = (room - for_packets) // (2 if lines else 1)
+    chunk_nbytes = min(for_chunks // chunks, MOST_CHUNK_NBYTES // peers) // 128 * 128
+    for_lines = room - for_packets - chunks * chunk_nbytes if lines else 0
+    return Layout(nbytes, size, channels, slot_packets, chunk_nbytes, slot_rows=for_lines // (slots * ROW_NBYTES))

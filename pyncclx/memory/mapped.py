@@ -1,11 +1,11 @@
-"""Windows: arrays that every rank of a communicator has mapped, so that kernels read and write them in place.
+"""Windows: memory of each rank that all ranks of a communicator have mapped, for kernels to read and write in place.
 
-Their memory is allocated for that (`comm.Alloc`), or it is that of arrays that are there already (`comm.Register`).
+It is allocated for that (`comm.Alloc`), or it is the memory of existing arrays (`comm.Register`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -16,9 +16,9 @@ from ..backends import Device, Exported, Peer, Shared
 from ..errors import NotSupported
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Window:
-    """Memory of each rank of a communicator, of any length, that all of them have mapped.
+    """Memory of each rank of a communicator, of any length, that all ranks have mapped.
 
     Attributes
     ----------
@@ -27,8 +27,8 @@ class Window:
     memory : Shared or Exported
         This rank's.
     owner : object
-        What keeps that memory: the window until the communicator is freed, and each array over it; None if the
-        memory is an array's that was registered.
+        What keeps that memory: the window holds it until the communicator is freed, and so does each array over it.
+        None for registered memory, which is an array's.
     bases : tuple of int
         Every rank's address, as mapped in this process; this rank's own is `memory.address`.
     addresses : tuple of int
@@ -36,7 +36,7 @@ class Window:
     sizes : tuple of int
         Every rank's bytes.
     peers : tuple of Peer
-        What has to be unmapped in the end.
+        What `close` unmaps.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Window:
     peers: tuple[Peer, ...]
 
     def holds(self, address: int) -> bool:
-        """Tell whether an address is in this rank's memory."""
+        """Return whether an address is in this rank's memory."""
         return self.memory.address <= address < self.memory.address + self.memory.nbytes
 
     def close(self) -> None:
@@ -58,48 +58,74 @@ class Window:
 
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
     """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ."""
-    asked = max(nbytes, 1)  # what is mapped may be more: GPUs have pages of 2 MiB
+    asked = max(nbytes, 1)
     memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked))
     offer = memory.address, asked, memory.nbytes, memory.ipc_handle
     offers: list[tuple[int, int, int, bytes]] = MPI.Comm.allgather(comm, offer)
+    addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)  # mapped are whole pages: more than asked
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    handles: dict[int, int | bytes] = {rank: offers[rank][3] for rank in others}
-    if not memory.ipc_handle:
-        handles = {**mpi_bootstrap.allgather_fds(comm, memory.fd, others)}
+    handles = exchange_handles(comm, memory, ipc_handles, others)
     peers = mpi_bootstrap.agree(
         comm,
-        lambda: {rank: device.map_peer(handle, offers[rank][2]) for rank, handle in handles.items()},
-        undo=lambda mapped: _unmap(mapped.values()),
+        lambda: {rank: device.map_peer(handle, mapped_sizes[rank]) for rank, handle in handles.items()},
+        undo=_unmap_all,
     )
     memory.close_fd()
-    bases = tuple(peers[rank].address if rank in peers else memory.address for rank in range(comm.size))
-    addresses, sizes, _, _ = zip(*offers, strict=True)
-    return Window(number, memory, device.owner(memory), bases, addresses, sizes, tuple(peers.values()))
+    return Window(
+        number=number,
+        memory=memory,
+        owner=device.owner(memory),
+        bases=_bases(comm, memory.address, peers),
+        addresses=addresses,
+        sizes=sizes,
+        peers=tuple(peers.values()),
+    )
 
 
 def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
-    """Map the allocations that the ranks' arrays are in into all of them. Collective; an array may be empty.
+    """Map the allocations that the ranks' arrays are in into all ranks. Collective; an array may be empty.
 
     Raises
     ------
     NotSupported
-        On all ranks, if other processes cannot open some rank's.
+        On all ranks, if other processes cannot open some rank's allocation.
     """
-    memory = mpi_bootstrap.agree(comm, lambda: _allocation(device, address) if nbytes else NOTHING)
+    memory = mpi_bootstrap.agree(comm, lambda: _allocation(device, address) if nbytes else _NOTHING)
     offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.handle))
-    there = [rank for rank, (_, size, _) in enumerate(offers) if size and rank != comm.rank]
+    addresses, sizes, exported = zip(*offers, strict=True)
+    others = [rank for rank, size in enumerate(sizes) if size and rank != comm.rank]
     peers = mpi_bootstrap.agree(
         comm,
-        lambda: {rank: device.open_exported(offers[rank][2], offers[rank][1]) for rank in there},
-        undo=lambda mapped: _unmap(mapped.values()),
+        lambda: {rank: device.open_exported(exported[rank], sizes[rank]) for rank in others},
+        undo=_unmap_all,
     )
-    own = {comm.rank: memory.address}
-    bases = tuple(peers[rank].address if rank in peers else own.get(rank, 0) for rank in range(comm.size))
-    addresses, sizes, _ = zip(*offers, strict=True)
-    return Window(number, memory, None, bases, addresses, sizes, tuple(peers.values()))
+    return Window(
+        number=number,
+        memory=memory,
+        owner=None,
+        bases=_bases(comm, memory.address, peers),
+        addresses=addresses,
+        sizes=sizes,
+        peers=tuple(peers.values()),
+    )
 
 
-NOTHING = Exported(0, 0, b"")
+def empty_window(number: int, size: int) -> Window:
+    """Return what is left of a window that has been unmapped."""
+    nowhere = (0,) * size
+    return Window(number=number, memory=_NOTHING, owner=None, bases=nowhere, addresses=nowhere, sizes=nowhere, peers=())
+
+
+def exchange_handles(
+    comm: MPI.Intracomm, memory: Shared, ipc_handles: Sequence[bytes], ranks: Collection[int]
+) -> Mapping[int, int | bytes]:
+    """Return what maps the memory of `ranks` into this process: their IPC handles, or file descriptors. Collective."""
+    if memory.ipc_handle:
+        return {rank: ipc_handles[rank] for rank in ranks}
+    return mpi_bootstrap.allgather_fds(comm, memory.fd, ranks)
+
+
+_NOTHING = Exported(0, 0, b"")
 
 
 def _allocation(device: Device, address: int) -> Exported:
@@ -110,6 +136,16 @@ def _allocation(device: Device, address: int) -> Exported:
             "(CuPy's and PyTorch's default allocators); use an array from comm.Alloc"
         )
     return allocation
+
+
+def _bases(comm: MPI.Intracomm, own: int, peers: Mapping[int, Peer]) -> tuple[int, ...]:
+    """Every rank's address in this process; 0 where nothing is mapped."""
+    addresses = {comm.rank: own} | {rank: peer.address for rank, peer in peers.items()}
+    return tuple(addresses.get(rank, 0) for rank in range(comm.size))
+
+
+def _unmap_all(peers: Mapping[int, Peer]) -> None:
+    _unmap(peers.values())
 
 
 def _unmap(peers: Iterable[Peer]) -> None:

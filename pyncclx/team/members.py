@@ -16,6 +16,7 @@ from ..backends import Device
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap
+from ..memory.mapped import exchange_handles
 from ..system import settings
 
 
@@ -64,10 +65,7 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
     )
     _check(members, device)
     wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
-    if heap.memory.ipc_handle:
-        handles: dict[int, int | bytes] = {rank: members[rank].ipc_handle for rank in wanted}
-    else:
-        handles = {**mpi_bootstrap.allgather_fds(comm, heap.memory.fd, wanted)}
+    handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
     # Under `agree`: a program may turn warnings into errors, and one rank alone warns.

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Device, Upload
-from ..memory.mapped import NOTHING, Window, allocate_window, register_window
+from ..memory.mapped import Window, allocate_window, empty_window, register_window
 from ..memory.parameters import NO_PLACES, Places, pack_windows
 
 
@@ -46,8 +46,7 @@ class TeamWindows:
         self._device.synchronize()
         MPI.Comm.Barrier(comm)
         window.close()
-        nobody = (0,) * comm.size
-        self._windows[window.number] = Window(window.number, NOTHING, None, nobody, nobody, nobody, ())
+        self._windows[window.number] = empty_window(window.number, comm.size)
         del self._registered[window.number]
         self._tell()
 

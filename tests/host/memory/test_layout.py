@@ -203,7 +203,7 @@ def test_a_lease_is_used(ranks):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_without_lines_all_is_for_packets_and_chunks(ranks):
     with_lines, without = (layout.plan(1 << 20, ranks, 64, lines) for lines in (True, False))
-    assert with_lines.line_nbytes >= layout.ROW_PAYLOAD
+    assert with_lines.line_nbytes >= layout.ROW_PAYLOAD_NBYTES
     assert without.line_nbytes == without.slot_rows == 0
     assert without.chunk_nbytes > with_lines.chunk_nbytes or without.channels > with_lines.channels
     assert without.packets_offset == without.lines_offset
