@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..errors import MPIError
-from .arguments import Pull
+from .arguments import pull_arguments
 from .bounce import words_of
 from .endpoint import Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope, inline_nbytes, unpack
@@ -176,16 +176,16 @@ class Incoming:
         except (OSError, RuntimeError) as error:
             self._error = error
         try:
-            self._launch_pull(self._pull_arguments(envelope, bounce, data, nbytes), outgoing)
+            self._launch_pull(nbytes, self._pull_arguments(envelope, bounce, data, nbytes), outgoing)
             if self._start_event is not None:
                 self._end_event = self._event_on(self._kernel_stream)
         finally:
             if data and envelope.transport == OFFERED:
                 self.postbox.opened.launched(envelope)
 
-    def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> Pull:
+    def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)
-        return Pull(
+        return pull_arguments(
             ready=ready,
             done=done,
             arrived=self.postbox.bounce.arrived_word(self._kernel_stream),
@@ -197,13 +197,11 @@ class Incoming:
             tag=self.status.tag,
         )
 
-    def _launch_pull(self, pull: Pull, outgoing: Outgoing | None) -> None:
-        device = self.endpoint.device
-        grid = max(1, min(-(-pull.nbytes // BLOCK_NBYTES), device.max_channels))
-        kernel, arguments = "pull", pull.pack()
+    def _launch_pull(self, nbytes: int, arguments: bytes, outgoing: Outgoing | None) -> None:
+        device, kernel = self.endpoint.device, "pull"
+        grid = max(1, min(-(-nbytes // BLOCK_NBYTES), device.max_channels))
         if outgoing is not None:
-            kernel, arguments = "put_and_pull", outgoing.put + arguments
-            outgoing.put = b""
+            kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
         self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
 
     # The end

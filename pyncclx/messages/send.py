@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..backends import Exported
-from .arguments import Offer, Put
+from .arguments import offer_arguments, put_arguments
 from .bounce import SLOT_NBYTES, slot_offset, words_of
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
@@ -72,13 +72,13 @@ class Outgoing:
         envelope = self._envelope(EAGER)
         envelope.place, envelope.offset = place, slot_offset(place)
         ready, _ = words_of(bounce.address, place)
-        self.put = Put(
+        self.put = put_arguments(
             data=self.buffer.address,
             slot=bounce.address + envelope.offset,
             ready=ready,
             nbytes=self._nbytes,
             clock=self.clock,
-        ).pack()
+        )
         bounce.slots.hold(place, self.clock)
         return envelope.pack()
 
@@ -153,14 +153,14 @@ class Outgoing:
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
         ready_word, done_word = words_of(self.postbox.bounce.address, self._offered)
-        offer = Offer(
+        arguments = offer_arguments(
             ready=ready_word if ready else 0,
             done=done_word if wait else 0,
             clock=self.clock,
             peer=self.peer,
             tag=self.tag,
         )
-        self.endpoint.launch(self.operation, "offer", 1, 1, offer.pack(), stream)
+        self.endpoint.launch(self.operation, "offer", 1, 1, arguments, stream)
 
     # The end
 

@@ -1,20 +1,25 @@
 """The structs of messages/arguments.py lie in memory as those of cuda/messages/point_to_point.cu."""
 
+import inspect
 import shutil
+import struct
 import subprocess
 
 import pytest
 
-from pyncclx.messages.arguments import Offer, Pull, Put
+from pyncclx.messages import arguments
 from pyncclx.system import paths
 
 CPP_NAMES = {"data": "from", "buffer": "to"}
 
 
-def assertions(struct, cpp_struct, begin):
-    for name, offset in struct.offsets().items():
+def assertions(pack, packed, cpp_struct, begin):
+    """What a C++ compiler confirms of a struct that `pack` packs, by its parameters in their order."""
+    codes = packed.format[1:]
+    for index, name in enumerate(inspect.signature(pack).parameters):
+        offset = struct.calcsize(f"={codes[:index]}")
         yield f"static_assert(offsetof({cpp_struct}, {CPP_NAMES.get(name, name)}) == {begin} + {offset});"
-    yield f"static_assert(sizeof({cpp_struct}) == {begin} + {struct.sizeof()});"
+    yield f"static_assert(sizeof({cpp_struct}) == {begin} + {packed.size});"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a program")
@@ -22,9 +27,9 @@ def test_structs_are_those_of_the_kernels(tmp_path):
     lines = [
         "#include <stddef.h>",
         '#include "messages/point_to_point.cu"',
-        *assertions(Put, "Put", "0"),
-        *assertions(Pull, "Pull", "0"),
-        *assertions(Offer, "OfferArgs", "sizeof(Team)"),
+        *assertions(arguments.put_arguments, arguments.PUT, "Put", "0"),
+        *assertions(arguments.pull_arguments, arguments.PULL, "Pull", "0"),
+        *assertions(arguments.offer_arguments, arguments.OFFER, "OfferArgs", "sizeof(Team)"),
         "static_assert(offsetof(PutArgs, put) == sizeof(Team) && offsetof(PullArgs, pull) == sizeof(Team));",
         "static_assert(offsetof(ExchangeArgs, put) == sizeof(Team));",
         "static_assert(offsetof(ExchangeArgs, pull) == sizeof(Team) + sizeof(Put));",
