@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from ..communicator.communicator import Communicator
 from . import environment, host_time, peers, plot, sweep
-from .cases import CASES
+from .cases import CASES, FORMS
 from .elements import OPS
 
 HELP = "time operations over message sizes"
@@ -80,5 +80,5 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
         peer.close()
     if comm.rank == 0 and arguments.plot:
         plot.write(arguments.plot, about, rows)
-    if any(row[form] and row[form]["wrong"] for row in rows for form in sweep.FORMS):
+    if any(row[form] and row[form]["wrong"] for row in rows for form in FORMS):
         raise SystemExit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import environment, report
-from .cases import Case, Options
+from .cases import FORMS, Case, Options
 from .peers import Peer
 
 
@@ -29,5 +29,5 @@ def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
     """OSU's tables have no footer; wrong results make one."""
-    wrong = sum(row[form]["wrong"] or 0 for row in rows for form in ("out_of_place", "in_place") if row[form])
+    wrong = sum(row[form]["wrong"] or 0 for row in rows for form in FORMS if row[form])
     return f"# Wrong elements: {wrong}" if wrong else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cases import Case, Options
+from .cases import FORMS, Case, Options
 from .environment import HOST, ranks
 from .peers import Peer
 
@@ -50,12 +50,8 @@ def _titles(names: list[str]) -> str:
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
     """Make the line of one size."""
     text = f"{row['nbytes']:>12} {row['count']:>12} {row['datatype']:>9} {row['redop']:>6} {row['root']:>5}"
-    for form in ("out_of_place", "in_place"):
-        text += _form(row, row[form])
-    for name in peers:
-        for form in ("out_of_place", "in_place"):
-            text += _peer(row[form], row["peers"][name][form])
-    return text
+    text += "".join(_form(row, row[form]) for form in FORMS)
+    return text + "".join(_peer(row[form], row["peers"][name][form]) for name in peers for form in FORMS)
 
 
 def bandwidth(row: dict[str, Any], cell: dict[str, Any]) -> float:
@@ -80,7 +76,7 @@ def _peer(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str:
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
     """Make the lines after the table: wrong elements and the average of busbw, as nccl-tests."""
-    cells = [(row, row[form]) for row in rows for form in ("out_of_place", "in_place") if row[form]]
+    cells = [(row, row[form]) for row in rows for form in FORMS if row[form]]
     if not cells:
         return "# nothing was timed"
     wrong = sum(cell["wrong"] or 0 for _, cell in cells)

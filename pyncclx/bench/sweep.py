@@ -9,13 +9,12 @@ from typing import Any
 
 from ..errors import NotSupported
 from . import check, osu, report, timing
-from .cases import CASES, Case, Options
+from .cases import CASES, FORMS, Case, Options
 from .memory import memory_of
 from .peers import Peer
 from .progress import Progress
 from .sizes import parse_nbytes, steps
 
-FORMS = {"out_of_place": False, "in_place": True}
 _LONG_NBYTES = 16 << 20  # from here on a fifth of the operations is timed
 _MAX_GROWTH_NBYTES = 1 << 10  # by which a size may grow, so that each rank has an element
 

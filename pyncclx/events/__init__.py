@@ -1,6 +1,6 @@
 """The one event sink: each room emits an event for each operation that it carries out, and listeners receive it.
 
-While `listeners` is empty, an operation costs one look at it::
+While `listeners` is empty, an operation only looks at it once::
 
     began = events.now() if events.listeners else None
     ...
@@ -82,7 +82,7 @@ def emit(
 
 
 def longest_nbytes(arguments: Iterable[Any]) -> int:
-    """Length of the longest array among the arguments of a call, which are arrays, buffer specifications or others."""
+    """Length of the longest array among a call's arguments: arrays, buffer specifications and others."""
     return max(map(_nbytes, arguments), default=0)
 
 

@@ -1,6 +1,9 @@
-"""What a program's operations were done by: counted event by event, printed over all ranks."""
+"""Counts of a program's operations by what they ran as, printed over all ranks."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
 
 from mpi4py import MPI
 
@@ -13,42 +16,56 @@ _MEANINGS = {
 }
 
 
+@dataclass(slots=True)
+class Count:
+    """Calls of one operation, and the bytes and seconds of all of them."""
+
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+Counts = dict[tuple[str, str], Count]  # by operation and what it ran as
+
+
 class Recorder:
-    """Counts the operations of all communicators, windows and token shuffles, from when it is made.
+    """Counts the operations of all communicators, windows and token shuffles from when it is made.
 
-    Of persistent operations each start is a call. The time of nonblocking and persistent ones ends when their method
-    returns.
-
-    Attributes
-    ----------
-    rows : dict
-        By operation and how it was done: calls, bytes, seconds.
+    Each start of a persistent operation is a call. The time of nonblocking and persistent operations ends when their
+    method returns.
     """
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], tuple[int, int, float]] = {}
+        self._counts: Counts = defaultdict(Count)
         listeners.append(self._count)
 
     def _count(self, event: Event) -> None:
-        calls, nbytes, seconds = self.rows.get((event.operation, event.how), (0, 0, 0.0))
-        own = (event.ended - event.began) / event.together
-        self.rows[event.operation, event.how] = calls + 1, nbytes + event.nbytes, seconds + own
+        count = self._counts[event.operation, event.how]
+        count.calls += 1
+        count.nbytes += event.nbytes
+        count.seconds += (event.ended - event.began) / event.together
 
     def print(self) -> None:
-        """Print the sum over all ranks on rank 0, what took longest first. Collective."""
+        """Print the counts of all ranks on rank 0, the longest time first. Collective."""
         if MPI.Is_finalized():
             return
-        rows_of_ranks = MPI.COMM_WORLD.gather(self.rows)
-        if rows_of_ranks is None:
+        counts_of_ranks = MPI.COMM_WORLD.gather(self._counts)
+        if counts_of_ranks is None:
             return
-        lines = []
-        for key in {key for rows in rows_of_ranks for key in rows}:
-            found = [rows[key] for rows in rows_of_ranks if key in rows]
-            calls, nbytes = sum(row[0] for row in found), sum(row[1] for row in found)
-            lines.append((max(row[2] for row in found), key, calls, nbytes))
+        rows = sorted(_total(counts_of_ranks).items(), key=lambda row: row[1].seconds, reverse=True)
         print(f"\n{'operation':24}{'how':8}{'calls':>10}{'MB':>12}{'seconds':>10}   (of the slowest rank)")
-        lines.sort(reverse=True)
-        for seconds, (operation, how), calls, nbytes in lines:
-            print(f"{operation:24}{how:8}{calls:10}{nbytes / 1e6:12.3f}{seconds:10.3f}")
-        for how in dict.fromkeys(how for _, (_, how), _, _ in lines):
+        for (operation, how), count in rows:
+            print(f"{operation:24}{how:8}{count.calls:10}{count.nbytes / 1e6:12.3f}{count.seconds:10.3f}")
+        for how in dict.fromkeys(how for (_, how), _ in rows):
             print(f"{how}: {_MEANINGS[how]}", flush=True)
+
+
+def _total(counts_of_ranks: list[Counts]) -> Counts:
+    """Sum calls and bytes over the ranks; the seconds are the slowest rank's."""
+    total: Counts = defaultdict(Count)
+    for counts in counts_of_ranks:
+        for key, count in counts.items():
+            total[key].calls += count.calls
+            total[key].nbytes += count.nbytes
+            total[key].seconds = max(total[key].seconds, count.seconds)
+    return total

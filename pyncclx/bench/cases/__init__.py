@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import moves, reductions
-from .case import Case, Options
+from .case import FORMS, Case, Options
 
-__all__ = ["CASES", "Case", "Options"]
+__all__ = ["CASES", "FORMS", "Case", "Options"]
 
 CASES: dict[str, type[Case]] = {
     case.method.lower(): case

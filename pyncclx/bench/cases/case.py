@@ -13,6 +13,7 @@ from ..elements import Elements
 from ..memory import RECV, SEND, Memory, array_module
 
 POISON = 113
+FORMS = {"out_of_place": False, "in_place": True}  # keys of results, and `in_place` of `Case`
 
 _Case = TypeVar("_Case", bound="Case")
 
