@@ -44,7 +44,7 @@ def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory
     flags = array.flags
     if not flags.forc:
         raise not_contiguous(name, array.shape, array.strides)
-    # Get_address: a quarter of the cost of array.ctypes.data.
+    # Get_address takes 0.3 µs, array.ctypes.data 2.7 (CPython 3.11, 2026-11-24).
     return MPI.Get_address(array), array.nbytes, array.dtype, array.shape, not flags.writeable, None, array
 
 
@@ -81,7 +81,10 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
 
 
 def torch_stream(ordinal: int) -> int:
-    """Return PyTorch's current stream on a GPU, as its compilers do: `torch.cuda.current_stream` takes 4 us (H200)."""
+    """Return PyTorch's current stream on a GPU, as its compilers do.
+
+    `torch.cuda.current_stream` takes 4 µs (2026-11-22, device not noted).
+    """
     torch = sys.modules["torch"]
     return int(torch._C._cuda_getCurrentRawStream(ordinal))
 

@@ -21,7 +21,7 @@ class Shared(Protocol):
     ipc_handle: bytes  # empty where the memory travels as a descriptor
 
     def close_fd(self) -> None:
-        """Close the descriptor: every process that wants the memory has mapped it."""
+        """Close the descriptor: all processes that need the memory have mapped it."""
 
     def close(self) -> None:
         """Unmap the memory and close its descriptor. Peers that mapped it keep their mapping."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 from ...system.paths import cache_directory, write
 
@@ -13,9 +14,14 @@ def file_name(stem: str, key: object, suffix: str) -> str:
     return f"{stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{suffix}"
 
 
+def path_of(name: str) -> Path:
+    """Return the path of a file in the cache, which need not exist."""
+    return cache_directory() / name
+
+
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return the content of a file in the cache; if there is none, write there what `make` returns."""
-    path = cache_directory() / name
+    """Return the content of a file in the cache; if it does not exist, write there what `make` returns."""
+    path = path_of(name)
     if not path.exists():
         write(path, make())
     return path.read_bytes()

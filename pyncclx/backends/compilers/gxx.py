@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...errors import NotSupported
 from ...system import paths
+from . import cache
 
 #: Hidden visibility: each library has its own emulator, whichever other libraries the process has loaded.
 #: No contraction: a multiplication and an addition are rounded twice on every CPU.
@@ -26,7 +27,7 @@ FLAGS = [
 
 def compile_cached(source: Path, instantiations: Sequence[str]) -> Path:
     """Return the path of a library with these kernels; compile it unless the cache contains it."""
-    library = paths.cache_directory() / f"{source.stem}-{_key(source, instantiations)}.so"
+    library = cache.path_of(f"{source.stem}-{_key(source, instantiations)}.so")
     if not library.exists():
         with _locked(library.with_suffix(".lock")):
             if not library.exists():

@@ -1,6 +1,6 @@
 """Kernel launches through the CUDA driver: ctypes calls it with arguments that are prepared.
 
-Calls with arguments from Python objects take the host twice as long (not measured by a program of this repository).
+Calls with arguments from Python objects take the host twice as long (device and date not noted).
 One thread at a time may use a launcher.
 """
 

@@ -47,7 +47,7 @@ class GpuProperties:
         """Return whether this process reaches the GPU through the Multi-Process Service."""
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
         error, enabled = driver.cuDeviceGetAttribute(attribute, self.ordinal)
-        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not know the attribute
+        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not have the attribute
 
 
 def _identity(ordinal: int) -> str:

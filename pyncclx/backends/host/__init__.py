@@ -24,8 +24,8 @@ class Device(HostExports, HostKernels, HostStreams):
     ordinal = 0
     runs_concurrently = True
     assigned_processes = 1
-    max_channels = 2
-    multiprocessors = 64
+    max_channels = 2  # the emulator is slow: few blocks of few threads
+    multiprocessors = 64  # so many channels can be set; all blocks of a launch are alive at once
     threads = 64
     nvlinked: frozenset[str] | None = None
 
