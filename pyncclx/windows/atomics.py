@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from mpi4py import MPI
@@ -17,14 +16,13 @@ from ..operators import ops
 from ..operators.user_op import no_arithmetic
 from ..team.streams import stream_for
 from ..team.team import Team
+from .parameters import RmaArgs
 from .targets import Target
 
 COMPARE_AND_SWAP = "CompareAndSwap"  # in the place of an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
 _FILE, _KERNEL = "windows/rma.cu", "accumulate"
-_ARGUMENTS = struct.Struct("=QQQQQ")  # RmaArgs
-_MOST_THREADS = 256
-_BLOCKS_PER_CHANNEL = 4  # not measured
+_MOST_THREADS, _BLOCKS_PER_CHANNEL = 256, 4  # not measured
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
 
@@ -104,15 +102,17 @@ def change(
     stream = stream_for(team.device, buffers)
     if target.count:
         compared, fetched = (compare or origin).address, result.address if result else 0
-        parameters = _ARGUMENTS.pack(origin.address, compared, fetched, target.address, target.count)
-        _launch(team.device, template, parameters, target.count, stream)
+        arguments = RmaArgs(
+            origin=origin.address, compare=compared, result=fetched, target=target.address, count=target.count
+        )
+        _launch(team.device, template, arguments, stream)
     return stream
 
 
-def _launch(device: Device, template: tuple[str, ...], parameters: bytes, count: int, stream: Any) -> None:
+def _launch(device: Device, template: tuple[str, ...], arguments: RmaArgs, stream: Any) -> None:
     threads = min(device.threads, _MOST_THREADS)
-    grid = min(-(-count // threads), _BLOCKS_PER_CHANNEL * device.max_channels)
-    device.launch(kernels.load_template(device, _FILE, _KERNEL, *template), grid, threads, parameters, stream)
+    grid = min(-(-arguments.count // threads), _BLOCKS_PER_CHANNEL * device.max_channels)
+    device.launch(kernels.load_template(device, _FILE, _KERNEL, *template), grid, threads, arguments.pack(), stream)
 
 
 def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""Signals of windows: data in a peer's memory and a count that its stream can wait for (cuda/windows/signals.cu)."""
+"""The signals of a window: counts in peers' memory that their streams wait for (cuda/windows/signals.cu)."""
 
 from __future__ import annotations
 
 import operator
-import struct
 from typing import Any
 
 from mpi4py import MPI
@@ -15,14 +14,14 @@ from ..launch.sources import FILES
 from ..requests.open_receives import let_receives_leave
 from ..team.streams import stream_for
 from ..team.team import Team
+from .parameters import PutArgs, SignalArgs, WaitSignalArgs
 
 COUNT = 64  # signals of each rank in a window
-_BLOCK = 32 << 10  # bytes that the one block of the signal's kernel moves itself
-_LONG = 16 << 20  # bytes from which a copy engine moves the data, which is late to begin, and faster then
 _FILE = "windows/signals.cu"
-_PUT = struct.Struct("=QQQ")  # PutArgs
-_SIGNAL = struct.Struct("=Q")  # PutSignalArgs up to them
-_WAIT = struct.Struct("=QQQQI4x")  # WaitSignalArgs
+# Times with these limits: examples/benchmarks/results/h200-x2-put-signal.json (2 H200, 2026-11-21); others' not kept.
+_BLOCK_NBYTES = 32 << 10  # up to here the one block of the signal's kernel moves the data itself
+_COPY_ENGINE_NBYTES = 16 << 20  # from here on a copy engine moves it, which begins late, and is faster then
+_WORD_NBYTES = 8  # of a signal
 
 
 class Signals:
@@ -33,45 +32,49 @@ class Signals:
         functions = (kernels.get(comm, team, _FILE, kernel) for kernel in FILES[_FILE].kernels)
         self._put, self._signal, self._wait = functions
         self.team = DeviceTeam(comm, team, COUNT, 0, 0)
-        self._taken = self.device.upload(bytes(8 * COUNT))
+        self._taken = self.device.upload(bytes(_WORD_NBYTES * COUNT))
 
-    def put(self, origin: Buffer, address: int, rank: int, signal: int) -> Any:
-        """Enqueue a copy to an address in a rank's memory, then the signal; returns the stream."""
-        number, stream = _number("Put_signal", signal), stream_for(self.device, (origin,))
-        nbytes, data = origin.nbytes, _PUT.pack(origin.address, address, origin.nbytes)
-        if nbytes > _BLOCK:
-            self._move(address, origin, data, stream)
-            nbytes, data = 0, bytes(_PUT.size)
-        threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
-        parameters = _SIGNAL.pack(self.team.signal_address(number, rank)) + data
-        self.device.launch(self._signal, 1, threads, parameters, stream, early=True)
-        return stream
+    def put(self, origin: Buffer, address: int, rank: int, signal: int) -> None:
+        """Enqueue a copy to an address in a rank's memory, then the signal."""
+        number, stream = _checked("Put_signal", signal), stream_for(self.device, (origin,))
+        data = PutArgs(origin=origin.address, target=address, nbytes=origin.nbytes)
+        if data.nbytes > _BLOCK_NBYTES:
+            self._move(data, stream)
+            data = PutArgs(origin=0, target=0, nbytes=0)
+        threads = min(self.device.threads, max(32, -(-data.nbytes // 512) * 32))  # of 16 bytes each
+        word = SignalArgs(word=self.team.signal_address(number, rank))
+        self.device.launch(self._signal, 1, threads, word.pack() + data.pack(), stream, early=True)
 
-    def _move(self, address: int, origin: Buffer, data: bytes, stream: Any) -> None:
-        """Enqueue a copy of what is too long for one block."""
-        if origin.nbytes >= _LONG:
-            self.device.copy(address, origin.address, origin.nbytes, stream)
+    def _move(self, data: PutArgs, stream: Any) -> None:
+        """Enqueue a copy that takes one block too long."""
+        if data.nbytes >= _COPY_ENGINE_NBYTES:
+            self.device.copy(data.target, data.origin, data.nbytes, stream)
         else:
-            grid = min(self.device.max_channels, -(-origin.nbytes // _BLOCK))
-            self.device.launch(self._put, grid, self.device.threads, data, stream)
+            grid = min(self.device.max_channels, -(-data.nbytes // _BLOCK_NBYTES))
+            self.device.launch(self._put, grid, self.device.threads, data.pack(), stream)
 
     def wait(self, signal: int, count: int) -> None:
         """Enqueue a wait for `count` more of a signal."""
-        number = _number("Wait_signal", signal)
+        number = _checked("Wait_signal", signal)
         if operator.index(count) < 0:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
-        addresses = self.team.pointer, self.team.signal_address(number), self._taken.address + 8 * number
-        parameters = _WAIT.pack(*addresses, count, number)
+        arguments = WaitSignalArgs(
+            team=self.team.pointer,
+            word=self.team.signal_address(number),
+            taken=self._taken.address + _WORD_NBYTES * number,
+            count=count,
+            signal=number,
+        )
         let_receives_leave()
-        self.device.launch(self._wait, 1, 1, parameters, stream_for(self.device, ()), early=True)
+        self.device.launch(self._wait, 1, 1, arguments.pack(), stream_for(self.device, ()), early=True)
 
     def close(self) -> None:
-        """Give the memory back, if the communicator's end has not done so."""
+        """Release the memory, if the communicator has not been freed."""
         if self.team.is_open:
             self.team.close()
 
 
-def _number(operation: str, signal: int) -> int:
+def _checked(operation: str, signal: int) -> int:
     if not 0 <= operator.index(signal) < COUNT:
         raise ValueError(f"{operation}: signal is {signal}; a window has the signals 0 to {COUNT - 1}")
     return signal

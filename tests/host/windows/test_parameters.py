@@ -1,0 +1,29 @@
+"""The structs of windows/parameters.py lie in memory as those of cuda/windows/."""
+
+import pytest
+
+from pyncclx.windows import parameters
+from support import cxx_layout
+
+STRUCTS = {
+    "rma.cu": ["RmaArgs"],
+    "signals.cu": ["PutArgs", "WaitSignalArgs"],
+}
+
+
+@cxx_layout.needs_compiler
+@pytest.mark.parametrize("file", STRUCTS)
+def test_as_the_kernels_read_them(tmp_path, file):
+    structs = {name: (getattr(parameters, name), 0) for name in STRUCTS[file]}
+    cxx_layout.check(tmp_path, [f"windows/{file}"], structs)
+
+
+@cxx_layout.needs_compiler
+def test_data_follows_the_word(tmp_path):
+    word, data = parameters.SignalArgs.sizeof(), parameters.PutArgs.sizeof()
+    constants = {
+        "offsetof(PutSignalArgs, word)": 0,
+        "offsetof(PutSignalArgs, data)": word,
+        "sizeof(PutSignalArgs)": word + data,
+    }
+    cxx_layout.check(tmp_path, ["windows/signals.cu"], {}, constants)
