@@ -9,7 +9,6 @@ from . import (
     alltoallw,
     barrier,
     bcast,
-    exscan,
     gather,
     gatherv,
     neighbors,
@@ -38,7 +37,7 @@ MODULES = {
     "Allgatherv": allgatherv,
     "Reduce_scatter": reduce_scatter,
     "Scan": scan,
-    "Exscan": exscan,
+    "Exscan": scan,
     "Alltoallw": alltoallw,
     **dict.fromkeys(neighbors.OPERATIONS, neighbors),
 }

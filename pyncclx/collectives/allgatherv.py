@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.buffers import resolve
 from ..arrays.places import on_host
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
+from ..team.base import IntraBase as Intracomm
 from .blocks import check_fits, pack_blocks, resolve_blocks
 from .transports import choose_spans
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 choose = choose_spans("allgatherv")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -14,11 +14,9 @@ from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
 from ..operators import ops
+from ..team.base import IntraBase as Intracomm
 from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
 from .reductions import resolve_pair
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 # One shot sends the vector size - 1 times, two shots about twice, after one more trip. Chosen on H200, 2026-11-21, the
 # times are not kept; a measured table (tuning/) takes precedence.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.buffers import resolve
@@ -12,14 +12,12 @@ from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
+from ..team.base import IntraBase as Intracomm
 from .algorithms import COPY_ENGINE, NUMBA, check_algorithm
 from .blocks import check_fits
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 choose = choose_spans("alltoall")
 

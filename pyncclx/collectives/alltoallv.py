@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -13,12 +13,10 @@ from ..arrays.vector_buffers import resolve_vector
 from ..derived.calls import VECTOR, takes_derived
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
+from ..team.base import IntraBase as Intracomm
 from .alltoallv_dynamic import dynamic
 from .alltoallv_exchange import choose, exchange_call, fixed_arguments
 from .alltoallv_options import DynamicOptions
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 __all__ = ["alltoallv", "choose"]
 

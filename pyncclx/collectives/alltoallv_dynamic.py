@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -14,12 +14,10 @@ from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..launch.call import Call
 from ..memory.parameters import AlltoallvArgs
 from ..numba_kernels import calls as numba
+from ..team.base import IntraBase as Intracomm
 from .alltoallv_exchange import exchange_call
 from .alltoallv_options import IN_SLOTS, PLACEMENTS, DynamicOptions
 from .alltoallv_segments import Segments, read_segments, segments_call
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 MAX_ANNOUNCED_ROWS = 1 << 32  # of a sendbuf whose places travel, in half a word, with the counts
 

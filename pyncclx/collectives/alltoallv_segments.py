@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ..arrays.buffers import Buffer, resolve
 from ..errors import NotSupported
@@ -14,11 +14,9 @@ from ..launch.choice import Choice
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..memory.parameters import AlltoallvArgs
+from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 WORD_NBYTES = 8
 

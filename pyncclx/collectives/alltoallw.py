@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.places import on_host
 from ..derived.typed import Typed, resolve_each
 from ..launch.call import Call, is_in_place
+from ..team.base import IntraBase as Intracomm
 from .typed_exchange import Side, arrange, choose, exchange
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 __all__ = ["alltoallw", "choose"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
+from ..team.base import IntraBase as Intracomm
 from .algorithms import NUMBA, check_algorithm
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.buffers import resolve
@@ -13,13 +13,11 @@ from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
+from ..team.base import IntraBase as Intracomm
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .ladders import chain, climb, lines, packets
 from .rooted import check_root
 from .transports import as_chunks
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 # Root sends the message size - 1 times: worth it for the trip it saves while it is short. Chosen on H200, 2026-11-21;
 # the times are not kept. A measured table (tuning/) takes precedence.

@@ -6,7 +6,7 @@ A rank copies to its peers, beginning with the next one, so that each receives f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -15,13 +15,11 @@ from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
+from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
 from . import barrier
 from .algorithms import COPY_ENGINE
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
+from ..team.base import IntraBase as Intracomm
 from .blocks import check_fits
 from .rooted import check_root, resolve_elsewhere, rooted_on_host
 from .transports import choose_spans
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 choose = choose_spans("gather", both_ways=False)
 

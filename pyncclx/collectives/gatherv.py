@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
+from ..team.base import IntraBase as Intracomm
 from .blocks import check_room, pack_blocks, resolve_blocks
 from .rooted import check_root, resolve_elsewhere, rooted_on_host
 from .transports import choose_announced, rounded_up_nbytes
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 choose = choose_announced("gatherv")  # no rank has the lengths that the others send
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
 from ..arrays.places import on_host
 from ..derived.batches import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
+from ..team.base import IntraBase as Intracomm
 from .edges import edges_of
 from .typed_exchange import arrange, choose, exchange
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 __all__ = [
     "OPERATIONS",

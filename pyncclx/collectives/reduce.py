@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -13,12 +13,10 @@ from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops, user_op
+from ..team.base import IntraBase as Intracomm
 from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
 from .reductions import resolve_pair
 from .rooted import check_root, resolve_elsewhere, rooted_on_host
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 # Root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 ONE_SHOT_NBYTES = 1200 << 10  # that reach root; 4 × H200, 2026-11-21, the times are not kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -17,14 +17,12 @@ from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..operators import ops
+from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
 from .blocks import Blocks, blocks_of, pack_blocks
 from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
 from .reductions import check_same_type
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,11 +15,9 @@ from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
+from ..team.base import IntraBase as Intracomm
 from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
 from .reductions import check_same_type
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are; 2 × H200, 2026-11-22
 LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way; 4 × H200, 2026-11-22

@@ -1,10 +1,10 @@
-"""Scan; and what it shares with Exscan, which has the same kernels."""
+"""Scan and Exscan: the same kernels, which leave this rank's own contribution out for Exscan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,11 +15,9 @@ from ..memory.cstruct import I32
 from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
+from ..team.base import IntraBase as Intracomm
 from .ladders import chunks, climb, packets
 from .reductions import resolve_pair
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 # One shot sends the vector size - 1 times from rank 0, two shots about twice. As of Allreduce, not measured for Scan; a
 # measured table (tuning/) takes precedence.
@@ -46,11 +44,17 @@ def scan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> Call | None:
     """See `Intracomm.Scan`."""
-    return prefix("Scan", sendbuf, recvbuf, op, algorithm)
+    return _prefix_call("Scan", sendbuf, recvbuf, op, algorithm)
 
 
-def prefix(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Call | None:
-    """The call of "Scan" or "Exscan"."""
+def exscan(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> Call | None:
+    """See `Intracomm.Exscan`."""
+    return _prefix_call("Exscan", sendbuf, recvbuf, op, algorithm)
+
+
+def _prefix_call(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Call | None:
     if on_host(sendbuf, recvbuf):
         return None
     send, recv = resolve_pair(operation, sendbuf, recvbuf)

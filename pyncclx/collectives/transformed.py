@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from .. import backends
 from ..arrays.buffers import resolve
@@ -19,10 +19,8 @@ from ..launch.choice import Choice
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..operators import row_transform
+from ..team.base import IntraBase as Intracomm
 from .transports import as_spans
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -16,12 +16,10 @@ from ..derived.typed import Typed, aligned
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
+from ..team.base import IntraBase as Intracomm
 from .alltoallv_exchange import choose as choose_exchange
 from .alltoallv_exchange import fixed_arguments
 from .transports import rounded_up_nbytes
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 
 @lru_cache  # the same few sizes come again and again

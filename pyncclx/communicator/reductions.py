@@ -7,11 +7,10 @@ from typing import Any
 from mpi4py import MPI
 
 from ..collectives.allreduce import allreduce
-from ..collectives.exscan import exscan
 from ..collectives.reduce import reduce
 from ..collectives.reduce_scatter import reduce_scatter
 from ..collectives.reduce_scatter_block import reduce_scatter_block
-from ..collectives.scan import scan
+from ..collectives.scan import exscan, scan
 from ..launch.run import by_kernel, by_new_kernel
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
