@@ -1,4 +1,7 @@
-"""Calls of the collectives written in Python: their arguments, as their kernels take them."""
+"""Calls of the collectives written in Python: their arguments, as their kernels take them.
+
+`sized` differs from that of the built-in kernel's call: a team remembers by it how calls run.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def alltoallv(
     return Call(
         operation="Alltoallv",
         choose=choose_alltoallv,
-        sized=(0, NAME),
+        sized=(NAME,),
         arguments=workspace_of(comm, "Alltoallv").pack(*arguments.numbers()),
         buffers=buffers,
         signature=(*signature, NAME),

@@ -39,12 +39,12 @@ def choose_move(layout: Layout, operation: str, nbytes: int) -> Choice:
     return (_as_packets if nbytes <= _most_packets(layout) else _as_chunks)(layout, kernel, nbytes)
 
 
-def choose_barrier(layout: Layout, name: str) -> Choice:
+def choose_barrier(layout: Layout, algorithm: str) -> Choice:
     """One block."""
     return Choice("numba_barrier", 1, 32, "written in Python; one signal to every peer")
 
 
-def choose_alltoallv(layout: Layout, nbytes: int, name: str) -> Choice:
+def choose_alltoallv(layout: Layout, algorithm: str) -> Choice:
     """All blocks: how much two ranks exchange is in device memory only."""
     why = "written in Python; packets or chunks, decided on the device"
     return Choice("numba_alltoallv", _most_blocks(layout), CHUNKS_THREADS, why)

@@ -71,7 +71,7 @@ def test_machine_code(cubins: dict[tuple[str, ...], bytes], kernel: tuple[str, .
 def test_blocks_of_ranks_that_share_a_gpu(sharing: int) -> None:
     """All of them together are no more than one rank's alone, and packets go only where they fit the slots of these."""
     layout = Layout(1 << 20, 16, 4, 64, 1024, sharing=sharing)
-    assert choices.choose_alltoallv(layout, 0, "numba").grid == workspace.BLOCKS // sharing
+    assert choices.choose_alltoallv(layout, "numba").grid == workspace.BLOCKS // sharing
     for nbytes in (1, 1 << 10, 1 << 15, 1 << 17, 1 << 18, 1 << 30):
         chosen = choices.choose_move(layout, "allgather", nbytes), choices.choose_allreduce(layout, nbytes)
         assert all(1 <= choice.grid <= workspace.BLOCKS // sharing for choice in chosen)
