@@ -22,7 +22,7 @@ from .places import Places
 NBYTES = 2 << 20  # of the whole
 STREAMS = 1024  # that have received: each has a word that counts the blocks of a kernel
 PLACES = 640
-SLOT_NBYTES = 32 << 10  # the longest message that is copied to a slot
+SLOT_NBYTES = 32 << 10  # the longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
 _ARRIVED = HEADERS * HEADER_NBYTES
 _READY = _ARRIVED + 4 * STREAMS

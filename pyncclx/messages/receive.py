@@ -19,6 +19,7 @@ from .send import Outgoing
 from .sender_memory import address_of, is_ready
 from .typed import TypedBuffer
 
+# Not measured
 POLLS = 8  # for a message before the host does something else
 BLOCK_NBYTES = 32 << 10  # that a block of `pull` moves before another one pays
 
@@ -33,7 +34,7 @@ class Incoming:
     clock : int
         Of the message, once it has arrived; 0 of a host array.
     has_arrived, launched : bool
-        Whether its message, and its kernel, are under way.
+        Whether its message has, and its kernel is.
     is_awaited : bool
         Whether a call waits for it.
     stays_on_stream : bool
@@ -143,16 +144,6 @@ class Incoming:
         self.postbox.scratch.give_back(self._message)
         del self._message
 
-    @property
-    def is_inline(self) -> bool:
-        """Whether MPI has transferred the data: with its envelope, or of a host array."""
-        return self.launched and (self._envelope is None or self._envelope.transport == INLINE)
-
-    @property
-    def peer(self) -> int:
-        """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
-        return self.status.source
-
     def _move(self, outgoing: Outgoing | None) -> None:
         envelope = self._envelope
         if envelope is None or envelope.transport == INLINE:
@@ -224,6 +215,16 @@ class Incoming:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether MPI has transferred the data: with its envelope, or of a host array."""
+        return self.launched and (self._envelope is None or self._envelope.transport == INLINE)
+
+    @property
+    def peer(self) -> int:
+        """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
+        return self.status.source
 
     # Beside its stream
 

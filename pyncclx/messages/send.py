@@ -18,7 +18,7 @@ from .mpi_transfer import GAP_NBYTES
 from .side import ResolvedSide
 
 SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
-_THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once
+_THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once (not measured)
 
 
 class Outgoing:
