@@ -21,7 +21,7 @@ ASIDE = [("record", OWN), ("after event", SIDE), ("pull", SIDE), ("record", SIDE
 
 
 class Device:
-    """It notes what it is asked to do."""
+    """Keeps a list of the calls."""
 
     max_channels = threads = 8
 
@@ -101,17 +101,17 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     return receive
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_who_is_not_waited_for_leaves(monkeypatch, endpoint, device, wanted):
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_receive_that_no_call_waits_for_leaves_its_stream(monkeypatch, endpoint, device, is_awaited):
     receive, receives = receive_of(endpoint), progress.ReceiveProgress(device)
     monkeypatch.setattr(progress, "OPEN_RECEIVES", [receive])
-    receive.is_awaited = wanted
+    receive.is_awaited = is_awaited
     receives.launch_arrived()
     assert receives.idle
-    assert device.done == ([("pull", OWN)] if wanted else ASIDE)
+    assert device.done == ([("pull", OWN)] if is_awaited else ASIDE)
 
 
-def test_it_leaves_once(endpoint, device):
+def test_a_receive_leaves_once(endpoint, device):
     receive = receive_of(endpoint)
     receive.leave_stream()
     receive.leave_stream()
@@ -120,7 +120,7 @@ def test_it_leaves_once(endpoint, device):
     assert device.done == [*ASIDE, (SIDE, CURRENT)]
 
 
-def test_it_is_over_when_its_data_is_there(endpoint, device):
+def test_a_receive_is_over_when_its_data_is_there(endpoint, device):
     """The waiting thread then goes on behind it, with what the sender may be waiting for."""
     receive, own = receive_of(endpoint), receive_of(endpoint)
     assert not receive.is_over()
@@ -133,7 +133,7 @@ def test_it_is_over_when_its_data_is_there(endpoint, device):
     assert receive.is_over()
 
 
-def test_it_stays(endpoint, device):
+def test_a_receive_may_have_to_stay_on_its_stream(endpoint, device):
     """Where its stream is being captured, and where no call will wait for it."""
     captured, abandoned = receive_of(endpoint), receive_of(endpoint)
     abandoned.stays_on_stream, device.word = True, 5
@@ -147,7 +147,7 @@ def test_it_stays(endpoint, device):
     assert device.done == [("pull", OWN)]
 
 
-def test_a_derived_datatype_is_unpacked_by_who_waits(endpoint, device):
+def test_a_derived_datatype_is_unpacked_by_the_call_that_waits(endpoint, device):
     receive = receive_of(endpoint, buffer=Typed())
     receive.leave_stream()
     receive.launch()
@@ -156,7 +156,7 @@ def test_a_derived_datatype_is_unpacked_by_who_waits(endpoint, device):
     assert device.done[4:] == [(SIDE, OWN), ("unpack", OWN), (OWN, CURRENT)]
 
 
-def test_it_is_due_when_nothing_is_waited_for(endpoint, device):
+def test_a_receive_is_due_when_its_kernel_would_wait_for_nothing(endpoint, device):
     receive = receive_of(endpoint)
     assert not receive.is_due()  # the sender's stream has not come that far
     assert device.done == []
@@ -197,19 +197,26 @@ def test_let_receives_leave(monkeypatch, endpoint, device):
 # The thread
 
 
-class Postbox:
-    """It counts how often it is asked to help, and how often whether the program did something, as a busy one did."""
+class Receives:
+    """Counts calls of `launch_due`, and readings of `turn`, which changes while the program is busy."""
 
     def __init__(self):
-        self.device, self.idle, self.busy, self.helped, self.asked, self.error = host.Device(), False, False, 0, 0, None
+        self.device, self.idle, self.busy, self.launches, self.readings, self.error = (
+            host.Device(),
+            False,
+            False,
+            0,
+            0,
+            None,
+        )
 
     @property
     def turn(self):
-        self.asked += 1
-        return self.asked if self.busy else 0
+        self.readings += 1
+        return self.readings if self.busy else 0
 
     def launch_due(self):
-        self.helped += 1
+        self.launches += 1
         if self.error:
             raise self.error
 
@@ -224,41 +231,41 @@ def until(condition):
 @pytest.fixture
 def watching(monkeypatch):
     monkeypatch.setattr(watcher, "QUIET", 3)
-    box = Postbox()
-    thread = watcher.Watcher(box)
+    receives = Receives()
+    thread = watcher.Watcher(receives)
     if not thread.asleep:
         pytest.skip("only one thread may call MPI")
     thread.wake()
-    yield box, thread
+    yield receives, thread
     thread._end()
     assert not thread._thread.is_alive()
 
 
 def test_the_watcher_sleeps_and_wakes(watching):
-    box, thread = watching
-    until(lambda: box.helped > 2)
-    box.idle = True
+    receives, thread = watching
+    until(lambda: receives.launches > 2)
+    receives.idle = True
     until(lambda: thread.asleep)
-    before = box.helped
-    box.idle = False
+    before = receives.launches
+    receives.idle = False
     thread.wake()
-    until(lambda: box.helped > before)
+    until(lambda: receives.launches > before)
     assert not thread.asleep
 
 
 def test_the_watcher_stays_out_of_what_the_program_does(watching):
-    box, _ = watching
-    until(lambda: box.helped > 0)
-    box.busy = True
-    until(lambda begun=box.asked: box.asked > begun + 2)
-    before = box.helped
-    until(lambda begun=box.asked: box.asked > begun + 5)
-    assert box.helped == before
+    receives, _ = watching
+    until(lambda: receives.launches > 0)
+    receives.busy = True
+    until(lambda begun=receives.readings: receives.readings > begun + 2)
+    before = receives.launches
+    until(lambda begun=receives.readings: receives.readings > begun + 5)
+    assert receives.launches == before
 
 
 def test_the_watcher_leaves_errors_to_the_program(watching, capfd):
-    box, thread = watching
-    box.error = MPI.Exception(MPI.ERR_OTHER)
+    receives, thread = watching
+    receives.error = MPI.Exception(MPI.ERR_OTHER)
     until(lambda: not thread._thread.is_alive())
     assert not thread.asleep  # nothing tries to wake it
     assert capfd.readouterr() == ("", "")

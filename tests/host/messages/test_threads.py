@@ -34,7 +34,7 @@ def in_two_threads(work):
 
 
 def test_a_place_holds_one_message():
-    """Other threads run while the device is asked which messages are over, and while an export is closed."""
+    """Other threads run while the done words are read, and while an export is closed."""
     done, clocks = [0] * 8, [0] * 8
     closing = SimpleNamespace(close=lambda: time.sleep(1e-4))
 
@@ -151,7 +151,7 @@ def test_what_is_not_launched_stays_open():
 
 
 def test_a_receive_that_another_thread_has_launched():
-    """Nobody waits for its message in MPI, or looks for it again."""
+    """Its message is not waited for in MPI, or looked for again."""
     receives = ReceiveProgress(None)
     assert not receives.claim(SimpleNamespace(launched=True))
     assert receives.idle
