@@ -1,4 +1,4 @@
-"""A call on device arrays whose arguments are checked, and the checks that operations share."""
+"""A call on device arrays whose arguments are checked."""
 
 from __future__ import annotations
 
