@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..memory.cstruct import I64, U32, U64, CStruct
+from ..memory.cstruct import I64, U32, U64, CStruct, offsets_of, sizeof
 from .nest import MOST_DIMS, MOST_NESTS, Nest, Runs, cut, repeat
 from .typemap import Typemap
 
@@ -101,7 +101,7 @@ def _batch(nests: list[Nest], misalignment: int, tile_words: int) -> Batch:
         width = _width(nest, misalignment)
         words = nest.nbytes // width * math.prod(count for count, _, _ in nest.dims)
         if nest.runs:
-            tables.append((len(packed) + NestStruct.offsets()["runs"], nest.runs))
+            tables.append((len(packed) + offsets_of(NestStruct)["runs"], nest.runs))
         packed += NestStruct(
             offset=nest.offset,
             start=nest.start,
@@ -115,7 +115,7 @@ def _batch(nests: list[Nest], misalignment: int, tile_words: int) -> Batch:
             dim=[value for dim in reversed(nest.dims) for value in dim],
         ).pack()
         tiles += -(-words // tile_words)
-    room = MOST_NESTS * NestStruct.sizeof()
+    room = MOST_NESTS * sizeof(NestStruct)
     return Batch(bytes(packed).ljust(room, b"\0"), len(nests), tiles, tuple(tables))
 
 

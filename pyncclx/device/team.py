@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..errors import MPIError
 from ..memory import layout
-from ..memory.cstruct import U64, CStruct
+from ..memory.cstruct import U64, CStruct, offsets_of, sizeof
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
 from ..team.operations import DEVICE_TEAM
@@ -30,9 +30,9 @@ class DeviceTeamStruct(CStruct):
 
 
 LINE = 128  # SignalWord, BarrierWords, CounterWords
-_PARTS_OFFSET = TeamStruct.sizeof() + len(NO_PLACES)
-WINDOWS_OFFSET = _PARTS_OFFSET + DeviceTeamStruct.offsets()["windows"]
-NBYTES = -(-(_PARTS_OFFSET + DeviceTeamStruct.sizeof()) // LINE) * LINE  # DeviceTeam
+_PARTS_OFFSET = sizeof(TeamStruct) + len(NO_PLACES)
+WINDOWS_OFFSET = _PARTS_OFFSET + offsets_of(DeviceTeamStruct)["windows"]
+NBYTES = -(-(_PARTS_OFFSET + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTeam
 
 
 class DeviceTeam:

@@ -33,15 +33,15 @@ class CStruct:
             values = _flattened(values, form.arrays)
         return form.pack(*values)
 
-    @classmethod
-    def sizeof(cls) -> int:
-        """Return the size of the struct."""
-        return cls._form.nbytes
 
-    @classmethod
-    def offsets(cls) -> dict[str, int]:
-        """Return where each field begins, in bytes."""
-        return cls._form.offsets
+def sizeof(struct: type[CStruct]) -> int:
+    """Return the length of a struct in bytes."""
+    return struct._form.nbytes
+
+
+def offsets_of(struct: type[CStruct]) -> dict[str, int]:
+    """Return where each field of a struct begins, in bytes."""
+    return struct._form.offsets
 
 
 class _Form(NamedTuple):

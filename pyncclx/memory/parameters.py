@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from .cstruct import I32, I64, U32, U64, CStruct
+from .cstruct import I32, I64, U32, U64, CStruct, offsets_of
 from .layout import MAX_RANKS, Layout
 
 PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement
@@ -121,7 +121,7 @@ class AlltoallvArgs(CStruct):
 
     def numbers(self) -> list[int]:
         """The fields before those of `fixed`."""
-        return [getattr(self, name) for name in self.offsets() if not name.startswith("fixed_")]
+        return [getattr(self, name) for name in offsets_of(type(self)) if not name.startswith("fixed_")]
 
 
 def pack_windows(windows: Sequence[Sequence[int]]) -> bytes:

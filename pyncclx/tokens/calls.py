@@ -46,7 +46,7 @@ def dispatch_move(
         ways=to.ways,
         token_counts=to.token_counts,
         counts=to.counts,
-        offsets_=to.offsets,
+        offsets=to.offsets,
         total=to.total,
         dropped=to.dropped,
         row_experts=to.row_experts,

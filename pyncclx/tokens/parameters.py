@@ -58,7 +58,7 @@ class DispatchArgs(CStruct):
     ways: U64
     token_counts: U64
     counts: U64
-    offsets_: U64  # `offsets` in C++, which is a method here
+    offsets: U64
     total: U64
     dropped: U64
     row_experts: U64

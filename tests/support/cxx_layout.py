@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from pyncclx.memory.cstruct import offsets_of, sizeof
 from pyncclx.system import paths
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -13,14 +14,14 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 def check(folder, sources, structs, constants=None):
     """Compile what `structs` and `constants` say of the sources.
 
-    `structs`: by the name in C++, a CStruct, and the offset at which its fields begin. A field's name ends in "_" where
-    C++ has the name without it. `constants`: values by C++ expressions.
+    `structs`: by the name in C++, a CStruct, and the offset at which its fields begin. `constants`: values by C++
+    expressions.
     """
     equal = dict(constants or {})
     for name, (struct, begin) in structs.items():
-        fields = struct.offsets().items()
-        equal |= {f"offsetof({name}, {field.rstrip('_')})": begin + offset for field, offset in fields}
-        equal[f"sizeof({name})"] = begin + struct.sizeof()
+        fields = offsets_of(struct).items()
+        equal |= {f"offsetof({name}, {field})": begin + offset for field, offset in fields}
+        equal[f"sizeof({name})"] = begin + sizeof(struct)
     lines = [f'#include "{source}"' for source in ("stddef.h", *sources)]
     lines += [f'static_assert({what} == {value}, "of Python");' for what, value in equal.items()]
     program = folder / "layout.cpp"

@@ -11,6 +11,7 @@ import pytest
 from pyncclx.collectives import transports
 from pyncclx.launch.choice import MOST_EARLY_THREADS
 from pyncclx.memory import layout, parameters
+from pyncclx.memory.cstruct import offsets_of
 from pyncclx.memory.error_words import ABORTED, TIMED_OUT, ErrorWords
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
@@ -120,16 +121,16 @@ def test_kernels_read_what_python_packs(tmp_path):
     team = TeamStruct.of(
         chosen, rank=3, operation=5, timeout_ns=timeout_ns, watch=watch, windows=windows, base=bases, early=True
     )
-    packed = team.pack() + Places(**dict(zip(Places.offsets(), places, strict=True))).pack()
+    packed = team.pack() + Places(**dict(zip(offsets_of(Places), places, strict=True))).pack()
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
     single = [next(number) for _ in range(12)] + [2, 1]
     rows = single + [value for row in numbers_of for value in (*row, *[0] * (layout.MAX_RANKS - 7))]
     reduce, move = (
-        each(**dict(zip(each.offsets(), values, strict=True))).pack()
+        each(**dict(zip(offsets_of(each), values, strict=True))).pack()
         for each, values in zip((ReduceArgs, MoveArgs), vector, strict=True)
     )
-    alltoallv = AlltoallvArgs(**dict(zip(AlltoallvArgs.offsets(), (*single, *numbers_of), strict=True)))
+    alltoallv = AlltoallvArgs(**dict(zip(offsets_of(AlltoallvArgs), (*single, *numbers_of), strict=True)))
     assert alltoallv.numbers() == single
     printed = run(tmp_path, packed + reduce + packed + move + packed + alltoallv.pack())
 

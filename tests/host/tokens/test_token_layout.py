@@ -1,6 +1,7 @@
 """pyncclx/tokens/parameters.py and cuda/tokens agree: the same fields at the same places, and the same limits."""
 
 from pyncclx.launch.sources import FILES
+from pyncclx.memory.cstruct import sizeof
 from pyncclx.memory.parameters import NO_PLACES, TeamStruct
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
 from support.cxx_layout import check, needs_compiler
@@ -21,8 +22,8 @@ CONSTANTS = {
 
 @needs_compiler
 def test_structs_and_limits_are_those_of_the_kernels(tmp_path):
-    shuffle = TeamStruct.sizeof() + len(NO_PLACES)
-    arguments = shuffle + parameters.ShuffleStruct.sizeof()
+    shuffle = sizeof(TeamStruct) + len(NO_PLACES)
+    arguments = shuffle + sizeof(parameters.ShuffleStruct)
     structs = {
         "Shuffle": (parameters.ShuffleStruct, shuffle),
         "DispatchArgs": (parameters.DispatchArgs, arguments),
