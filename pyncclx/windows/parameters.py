@@ -20,7 +20,7 @@ class RmaArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class PutArgs(CStruct):
-    """`PutArgs`, of `put_blocks`, and the end of `PutSignalArgs`."""
+    """`PutArgs`, of `put_blocks`."""
 
     origin: U64  # address
     target: U64  # address
@@ -28,10 +28,13 @@ class PutArgs(CStruct):
 
 
 @dataclass(slots=True, kw_only=True)
-class SignalArgs(CStruct):
-    """The beginning of `PutSignalArgs`, of `put_signal`; what it copies follows."""
+class PutSignalArgs(CStruct):
+    """`PutSignalArgs`, of `put_signal`; the last three are its `data`."""
 
     word: U64  # address of the signal
+    origin: U64  # address
+    target: U64  # address
+    nbytes: U64  # 0: the data has been moved before
 
 
 @dataclass(slots=True, kw_only=True)

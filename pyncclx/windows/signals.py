@@ -14,7 +14,7 @@ from ..launch.sources import FILES
 from ..requests.open_receives import let_receives_leave
 from ..team.streams import stream_for
 from ..team.team import Team
-from .parameters import PutArgs, SignalArgs, WaitSignalArgs
+from .parameters import PutArgs, PutSignalArgs, WaitSignalArgs
 
 COUNT = 64  # signals of each rank in a window
 _FILE = "windows/signals.cu"
@@ -37,13 +37,14 @@ class Signals:
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> None:
         """Enqueue a copy to an address in a rank's memory, then the signal."""
         number, stream = _checked("Put_signal", signal), stream_for(self.device, (origin,))
-        data = PutArgs(origin=origin.address, target=address, nbytes=origin.nbytes)
-        if data.nbytes > _BLOCK_NBYTES:
-            self._move(data, stream)
-            data = PutArgs(origin=0, target=0, nbytes=0)
-        threads = min(self.device.threads, max(32, -(-data.nbytes // 512) * 32))  # of 16 bytes each
-        word = SignalArgs(word=self.team.signal_address(number, rank))
-        self.device.launch(self._signal, 1, threads, word.pack() + data.pack(), stream, early=True)
+        nbytes = origin.nbytes
+        if nbytes > _BLOCK_NBYTES:
+            self._move(PutArgs(origin=origin.address, target=address, nbytes=nbytes), stream)
+            nbytes = 0
+        threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
+        word = self.team.signal_address(number, rank)
+        arguments = PutSignalArgs(word=word, origin=origin.address, target=address, nbytes=nbytes)
+        self.device.launch(self._signal, 1, threads, arguments.pack(), stream, early=True)
 
     def _move(self, data: PutArgs, stream: Any) -> None:
         """Enqueue a copy that takes one block too long."""

@@ -19,11 +19,10 @@ def test_as_the_kernels_read_them(tmp_path, file):
 
 
 @cxx_layout.needs_compiler
-def test_data_follows_the_word(tmp_path):
-    word, data = parameters.SignalArgs.sizeof(), parameters.PutArgs.sizeof()
+def test_data_of_a_put_with_a_signal(tmp_path):
     constants = {
-        "offsetof(PutSignalArgs, word)": 0,
-        "offsetof(PutSignalArgs, data)": word,
-        "sizeof(PutSignalArgs)": word + data,
+        f"offsetof(PutSignalArgs, {'word' if name == 'word' else f'data.{name}'})": offset
+        for name, offset in parameters.PutSignalArgs.offsets().items()
     }
+    constants["sizeof(PutSignalArgs)"] = parameters.PutSignalArgs.sizeof()
     cxx_layout.check(tmp_path, ["windows/signals.cu"], {}, constants)
