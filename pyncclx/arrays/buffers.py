@@ -124,20 +124,17 @@ def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, b
     displ = 0 if o_displ is None else operator.index(o_displ)
     if not 0 <= displ <= room:
         raise ValueError(f"{name} has displacement {displ}, but {room} elements; the displacement counts elements")
-    if o_count is None:
-        count = _block(room - displ, blocks, name)
-    else:
-        count = operator.index(o_count)
-        if count < 0:
-            raise ValueError(f"{name} has count {count}; it cannot be negative")
-        if count and array is MPI.BOTTOM:
-            raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
-        if displ + count * blocks > room:
-            of_blocks = f" in each of {blocks} blocks" if blocks > 1 else ""
-            raise ValueError(
-                f"{name} has {room} elements of {buffer.datatype.name}, the message {count}{of_blocks} from "
-                f"element {displ}; pass a larger array or a smaller count"
-            )
+    count = _block(room - displ, blocks, name) if o_count is None else operator.index(o_count)
+    if count < 0:
+        raise ValueError(f"{name} has count {count}; it cannot be negative")
+    if count and array is MPI.BOTTOM:
+        raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
+    if displ + count * blocks > room:
+        of_blocks = f" in each of {blocks} blocks" if blocks > 1 else ""
+        raise ValueError(
+            f"{name} has {room} elements of {buffer.datatype.name}, the message {count}{of_blocks} from "
+            f"element {displ}; pass a larger array or a smaller count"
+        )
     buffer.address += displ * buffer.datatype.itemsize
     buffer.count = count
     return buffer

@@ -70,20 +70,7 @@ def _address(interface: dict[str, Any], name: str) -> int:
 
 
 def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
-    for field in ("shape", "typestr", "data"):
-        if field not in interface:
-            raise KeyError(f"{name}: __cuda_array_interface__ lacks {field!r}")
-    if interface.get("mask") is not None:
-        raise BufferError(f"{name} is a masked array; pass its data and its mask in separate calls")
-    shape = tuple(interface["shape"])
-    typestr = interface["typestr"]
-    if typestr[0] not in "<>|" or min(shape, default=0) < 0:
-        raise BufferError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, shape {shape}")
-    if not typestr[2:].isdecimal():
-        raise ValueError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, without a size")
-    descr = interface.get("descr")
-    if descr is not None and (len(descr) != 1 or descr[0] != ("", typestr)):
-        warnings.warn(f"{name}: __cuda_array_interface__: 'descr' is ignored", RuntimeWarning, stacklevel=2)
+    shape, typestr = _checked_fields(interface, name)
     dtype = np.dtype(typestr)
     strides = interface.get("strides")
     if strides is not None and not is_contiguous(shape, strides, dtype.itemsize):
@@ -95,6 +82,24 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     address = _address(interface, name)
     readonly = bool(interface["data"][1])
     return address, nbytes, key, shape, readonly, interface.get("stream"), array
+
+
+def _checked_fields(interface: dict[str, Any], name: str) -> tuple[tuple[int, ...], str]:
+    """Return shape and typestr; raise if the fields are malformed, or the array cannot be used."""
+    for field in ("shape", "typestr", "data"):
+        if field not in interface:
+            raise KeyError(f"{name}: __cuda_array_interface__ lacks {field!r}")
+    if interface.get("mask") is not None:
+        raise BufferError(f"{name} is a masked array; pass its data and its mask in separate calls")
+    shape, typestr = tuple(interface["shape"]), interface["typestr"]
+    if typestr[0] not in "<>|" or min(shape, default=0) < 0:
+        raise BufferError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, shape {shape}")
+    if not typestr[2:].isdecimal():
+        raise ValueError(f"{name}: __cuda_array_interface__ has typestr {typestr!r}, without a size")
+    descr = interface.get("descr")
+    if descr is not None and (len(descr) != 1 or descr[0] != ("", typestr)):
+        warnings.warn(f"{name}: __cuda_array_interface__: 'descr' is ignored", RuntimeWarning, stacklevel=3)
+    return shape, typestr
 
 
 def _read_dlpack(array: Any, name: str, device: Device) -> Memory:

@@ -50,18 +50,14 @@ def resolve_vector(
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=o_counts is None)
     counts: list[int] | Buffer
     displs: list[int] | Buffer | None
-    if on_device(o_counts):
-        counts = _device_integers(o_counts, f"{name} counts", size, device)
-    elif o_counts is None:
+    if o_counts is None:
         counts = vectors.divide(buffer.count, size)
     else:
-        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
-    if on_device(o_displs):
-        displs = _device_integers(o_displs, f"{name} displs", size, device)
-    elif o_displs is None:
+        counts = _integers(o_counts, f"{name} counts", size, device, stride=False)
+    if o_displs is None:
         displs = vectors.packed(counts) if isinstance(counts, list) else None
     else:
-        displs = vectors.integers(o_displs, f"{name} displs", size, stride=True)
+        displs = _integers(o_displs, f"{name} displs", size, device, stride=True)
     if isinstance(counts, list):
         vectors.check(counts, displs if isinstance(displs, list) else None, buffer.count, name)
     return buffer, counts, displs
@@ -96,6 +92,12 @@ def resolve_dynamic(
     counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
     displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
     return buffer, counts, displs
+
+
+def _integers(value: Any, name: str, size: int, device: Device, *, stride: bool) -> list[int] | Buffer:
+    if on_device(value):
+        return _device_integers(value, name, size, device)
+    return vectors.integers(value, name, size, stride=stride)
 
 
 def _device_integers(value: Any, name: str, size: int, device: Device, writable: bool = False) -> Buffer:

@@ -24,6 +24,11 @@ def include_path() -> str:
     -------
     str
         For a compiler's ``-I``; the header needs C++17.
+
+    Examples
+    --------
+    >>> (Path(pyncclx.include_path()) / "pyncclx.cuh").exists()
+    True
     """
     return str(CUDA_DIR)
 

@@ -114,20 +114,21 @@ def compile_kernels(file: str, instantiations: list[str], architecture: str, *op
         _checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
     flags = [flag.encode() for flag in (*FLAGS, f"-arch={architecture}", *options)]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-    log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip("\0\n")
+    log = _output(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+    text = log.decode(errors="replace").strip("\0\n")
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise RuntimeError(f"NVRTC could not compile {file} ({', '.join(instantiations)}):\n{log}")
+        raise RuntimeError(f"NVRTC could not compile {file} ({', '.join(instantiations)}):\n{text}")
     lowered = {name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instantiations}
-    size, get = (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     if "-dlto" in options:
-        size, get = nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR
-    cubin = _text(program, size, get)
+        cubin = _output(program, nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR)
+    else:
+        cubin = _output(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     _checked(nvrtc.nvrtcDestroyProgram(program))
-    return Binary(cubin, lowered, log)
+    return Binary(cubin, lowered, text)
 
 
-def _text(program: Any, size: Any, get: Any) -> bytes:
-    data = bytearray(int(_checked(size(program))))  # not bytes: Python has one object for all that are one byte long
+def _output(program: Any, size: Any, get: Any) -> bytes:
+    data = bytearray(int(_checked(size(program))))  # not bytes: Python shares objects of one byte
     _checked(get(program, data))
     return bytes(data)
 
