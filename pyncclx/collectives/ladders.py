@@ -10,13 +10,13 @@ from ..launch.choice import Choice
 from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 
-# All measured on H200; CHANGES.md has the times.
+# Where limits were measured; the times are in CHANGES.md.
+# 2 × H200, 2026-11-21; Reduce_scatter as packets:
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
-#                              2 × H200, 2026-11-21, CHANGES.md "A block of more than 512 KB …"
+# 4 × H200, 2026-11-22; lines:
 BESIDE_WINDOWS_NBYTES = 2 << 20  # of a vector that is reduced: between windows longer ones are loaded where they are
-#                                  4 × H200, 2026-11-22, CHANGES.md "Lines carry …"
+# 2 × H200, 2026-11-23; early launches of kernels of all channels:
 FEW_THREADS_NBYTES = 2 << 10  # reduced for one rank: those kernels are early with all threads, but begin later
-#                               2 × H200, 2026-11-23, CHANGES.md "Kernels of all 64 channels …"
 
 
 class Transport(Enum):

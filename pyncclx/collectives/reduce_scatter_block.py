@@ -19,9 +19,9 @@ from ..team.base import IntraBase as Intracomm
 from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
 from .reductions import check_same_type
 
-PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are; 2 × H200, 2026-11-22
-LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way; 4 × H200, 2026-11-22
-# The times of both are not kept.
+# 2 × H200 and 4 × H200, 2026-11-22, the times are not kept:
+PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are
+LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way
 
 
 @lru_cache  # the same few sizes come again and again

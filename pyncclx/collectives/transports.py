@@ -13,19 +13,20 @@ from ..arrays.buffers import Buffer
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
-# Limits with "CHANGES.md" were measured; it has the times that they come from.
+# Where limits were measured; the times are in CHANGES.md.
+# 2 × H200, 2026-11-22; what kernels do while the one before them runs:
 PACKETS_NBYTES = 1 << 10  # of a message: longer ones go as lines, where there are; kPacketsNbytes
-#                           2 × H200, 2026-11-22, CHANGES.md "A kernel finds out …"
+# 4 × H200, 2026-11-22; lines:
 LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes
 STRAIGHT_NBYTES = 24 << 10  # or, where there are windows, straight; kStraightNbytes
-#                             both: 4 × H200, 2026-11-22, CHANGES.md "Lines carry …"
+# 2 × H200, 2026-11-23; early launches of kernels of all channels:
 EARLY_LINES_NBYTES = 64 << 10  # sent and received as lines, for which EARLY_THREADS are enough
 EARLY_STRAIGHT_NBYTES = 256 << 10  # or, where there are windows, straight; as chunks they need the other warps
-#                                    both: 2 × H200, 2026-11-23, CHANGES.md "Kernels of all 64 channels …"
-WORTH_A_CHANNEL_NBYTES = 1024  # that one more channel should have to move; not measured
+# Not measured:
+WORTH_A_CHANNEL_NBYTES = 1024  # that one more channel should have to move
 WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048  # more than kPacketsNbytes of cuda/protocol/layout.cuh, so that a block sees it
-MOST_PACKET_THREADS = 256  # of a block; kFoldThreads of cuda/protocol/layout.cuh
 
+MOST_PACKET_THREADS = 256  # of a block; kFoldThreads of cuda/protocol/layout.cuh
 Choose = Callable[[Layout, int], Choice]  # of an operation, by the bytes of its message
 
 

@@ -156,14 +156,7 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
         return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
-class Intracomm(
-    Collectives,
-    Reductions,
-    Extensions,
-    StagedCollectives,
-    MPI.Intracomm,
-    Comm,
-):
+class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
     Create_group = _makes_ours(MPI.Intracomm.Create_group)
@@ -204,7 +197,7 @@ class Intercomm(MPI.Intercomm, Comm):
     Merge = _makes_ours(MPI.Intercomm.Merge)
 
 
-# The special classes first.
+# Derived classes before their bases.
 _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
     (MPI.Cartcomm, Cartcomm),
     (MPI.Graphcomm, Graphcomm),
