@@ -27,12 +27,11 @@ NBYTES = 1024
 CALLS = 10_000
 TOGETHER = 8  # persistent requests in one Startall
 BATCH = 100  # calls between waits for the device, so that none waits for a place in its queue
-DEFAULT = ("allreduce",)
 
 
 def run(comm: Any, arguments: argparse.Namespace) -> None:
     """Time each operation's call, its persistent form's Start, and the peers' calls; rank 0 prints. Collective."""
-    arguments.operation = arguments.operation or list(DEFAULT)
+    arguments.operation = arguments.operation or ["allreduce"]
     names = arguments.against or ("torch" if comm.device == "gpu" and has_torch() else None)
     peers = make(names, comm)
     about = environment.describe(comm, graph=arguments.graph, buffers=arguments.buffers, peers=peers)

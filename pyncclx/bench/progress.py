@@ -35,12 +35,7 @@ class Progress:
         if self._prints:
             print(text, flush=True)
 
-    def step(self, text: str) -> None:
-        """Print the result of one step."""
-        self.print(text)
-        self.advance()
-
     def advance(self) -> None:
-        """Count one step, whose result is printed later."""
+        """Count one step."""
         if self._bar is not None:
             self._bar.update()

@@ -52,7 +52,8 @@ class Sweep:
                     raise
                 progress.print(f"# {error}")
                 break
-            progress.step(self._table.line(rows[-1], scale, self._peers))
+            progress.print(self._table.line(rows[-1], scale, self._peers))
+            progress.advance()
         progress.print(self._table.footer(rows, self._peers))
         return rows
 
