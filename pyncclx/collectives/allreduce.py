@@ -18,8 +18,8 @@ from ..team.base import IntraBase as Intracomm
 from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
 from .reductions import resolve_pair
 
-# One shot sends the vector size - 1 times, two shots about twice, after one more trip. Chosen on H200, 2026-11-21, the
-# times are not kept; a measured table (tuning/) takes precedence.
+# One shot sends the vector size - 1 times, two shots about twice, after one more trip. Since 2026-11-21; no
+# measurement is kept, and a measured table (tuning/) takes precedence.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # by the number of ranks
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 

@@ -19,8 +19,8 @@ from .ladders import chain, climb, lines, packets
 from .rooted import check_root
 from .transports import as_chunks
 
-# Root sends the message size - 1 times: worth it for the trip it saves while it is short. Chosen on H200, 2026-11-21;
-# the times are not kept. A measured table (tuning/) takes precedence.
+# Root sends the message size - 1 times: worth it for the trip it saves while it is short. Since 2026-11-21; no
+# measurement is kept, and a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10  # that leave root
 
 

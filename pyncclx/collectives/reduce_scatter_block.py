@@ -19,7 +19,7 @@ from ..team.base import IntraBase as Intracomm
 from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
 from .reductions import check_same_type
 
-# 2 × H200 and 4 × H200, 2026-11-22, the times are not kept:
+# Since 2026-11-22; no measurement is kept:
 PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are
 LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way
 
