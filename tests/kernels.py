@@ -12,7 +12,7 @@ from pathlib import Path
 from pyncclx.backends.host import Device
 from pyncclx.launch import kernels
 from pyncclx.launch.sources import FILES, REDUCTIONS
-from pyncclx.operators import user_op
+from pyncclx.operators.bound_op import bound_op
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
@@ -35,7 +35,7 @@ def compile_file(file: str) -> str:
 def compile_operator(name: str) -> str:
     """Compile the kernels that reduce an example's elements by an operator of their own."""
     op = operators_gallery.CASES[name].op
-    made = user_op._operator(op.fn, op.dtype)
+    made = bound_op(op.fn, op.dtype)
     kernels.compile_image(Device(), "collectives/allreduce.cu", made.template)
     return f"allreduce.cu of {made.template[0]}"
 

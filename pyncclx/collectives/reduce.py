@@ -12,7 +12,8 @@ from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
-from ..operators import ops, user_op
+from ..operators import bound_op, ops
+from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
 from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
 from .reductions import resolve_pair
@@ -45,9 +46,9 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
 
 def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
     """Whether partial results can go from rank to rank, once over each link (cuda/collectives/reduce_chain.cu)."""
-    operator = user_op.named(template)
+    operator = bound_op.named(template)
     whole = operator is None or operator.group_nbytes == PACK_NBYTES
-    return root in (0, 1, size - 1) and whole and datatype.name not in ops.HALVES
+    return root in (0, 1, size - 1) and whole and datatype.name not in HALVES
 
 
 def reduce(

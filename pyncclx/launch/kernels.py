@@ -17,7 +17,7 @@ import mpi_bootstrap
 from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
-from ..operators.user_op import Operator
+from ..operators.bound_op import BoundOp
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
 
@@ -118,6 +118,6 @@ def load_image(device: Device, file: str, template: Template, image: bytes) -> d
 def _linked_names(function: linked.LinkedFunction, file: str) -> tuple[str, dict[str, str]]:
     """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
     kernels = FILES[file].kernels
-    if isinstance(function, Operator) and function.of_records:
+    if isinstance(function, BoundOp) and function.of_records:
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

@@ -99,7 +99,7 @@ _BY_READER: dict[Any, _Maker] = {read_cupy: _of_cupy, read_torch: _of_torch, rea
 _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
     (MPI.Datatype, _of_datatype),
     (MPI.Op, _of_operator),
-    *((kind, _itself) for kind in (datatypes.Datatype, ops.Op, UserOp)),
+    *((kind, _itself) for kind in (datatypes.Datatype, ops.BuiltinOp, UserOp)),
 )
 
 

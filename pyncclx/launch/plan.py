@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..operators import user_op
+from ..operators import bound_op
 from ..team.plans import Plan
 from ..team.team import Team
 from . import kernels
@@ -31,7 +31,7 @@ def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
 
 
 def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
-    choice = call.choose(user_op.fitting(team.layout, call.template), *call.sized)
+    choice = call.choose(bound_op.fitting(team.layout, call.template), *call.sized)
     if call.load is None:
         check_records(call.operation, choice.kernel, call.template)
         function = kernels.get(comm, team, file_of(choice.kernel), choice.kernel, *call.template)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ..arrays import datatypes
 from ..errors import NotSupported
-from ..operators import ops, user_op
+from ..operators import bound_op, ops
+from ..operators.linked import HALVES
 
 Template = tuple[str, ...]
 
@@ -34,7 +35,7 @@ def _reductions() -> list[Template]:
 
 
 def _reductions_without_halves() -> list[Template]:
-    halves = {datatypes.TABLE[name].cxx for name in ops.HALVES}
+    halves = {datatypes.TABLE[name].cxx for name in HALVES}
     return [template for template in _reductions() if template[0] not in halves]
 
 
@@ -133,7 +134,7 @@ def instantiation(kernel: str, *template: str) -> str:
 
 def check_records(operation: str, kernel: str, template: Template) -> None:
     """Raise NotSupported if a program's operator takes elements that an operation has no kernel for."""
-    operator = user_op.named(template)
+    operator = bound_op.named(template)
     if operator is not None and operator.of_records and kernel not in RECORD_KERNELS:
         raise NotSupported(
             f"{operation}: elements of {operator.types.itemsize} bytes; pad the record to 1, 2, 4, 8 or 16 bytes, or "

@@ -7,8 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
+from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
 from ..system.process import PerProcess
+
+HALVES = ("float16", "bfloat16")  # computed in float32, and rounded once
 
 _Function = TypeVar("_Function", bound="LinkedFunction")
 
@@ -64,3 +69,8 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
     if found.template != template:
         raise NotSupported(f"this operation cannot reduce {found.types} with an operator of the user")
     return found
+
+
+def computed(datatype: Datatype) -> np.dtype[Any]:
+    """Return the dtype that a function computes with for elements of a datatype."""
+    return np.dtype("f4" if datatype.name in HALVES else datatype.name)

@@ -1,14 +1,10 @@
-"""The reduction operators: MPI op <-> C++ functor of the kernels <-> NumPy reference, and their domains."""
+"""The built-in reduction operators: MPI's, with the functors of their kernels and the datatypes they are defined on."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
@@ -17,33 +13,9 @@ from ..errors import MPIError, NotSupported
 from .user_op import Op as UserOp
 from .user_op import no_arithmetic
 
-__all__ = [
-    "AVG",
-    "BAND",
-    "BOR",
-    "BXOR",
-    "LAND",
-    "LOR",
-    "LXOR",
-    "MAX",
-    "MAXLOC",
-    "MIN",
-    "MINLOC",
-    "PROD",
-    "SUM",
-    "TABLE",
-    "Op",
-    "check",
-    "of",
-    "template",
-]
-
-Array = npt.NDArray[Any]
-HALVES = ("float16", "bfloat16")  # folded in float32, and rounded once
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class BuiltinOp:
     """One reduction operator. Operators are unique objects: compare with ``is``, use as dictionary keys.
 
     Attributes
@@ -56,33 +28,30 @@ class Op:
         None where MPI has no such operator.
     kinds : frozenset of str
         The datatype kinds it is defined on.
-    reference : callable
-        The arrays of all ranks, in rank order, to the result: left fold, half types through float32.
     """
 
     name: str
     cxx: str
     mpi: MPI.Op | None
     kinds: frozenset[str]
-    reference: Callable[[Sequence[Array]], Array]
 
-    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], BuiltinOp], tuple[str]]:
         return _named, (self.name,)  # unpickling finds the operator, so that identity holds
 
 
-def of(op: Op | UserOp | MPI.Op, operation: str = "reduction") -> Op | UserOp:
-    """Find the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
+def of(op: BuiltinOp | UserOp | MPI.Op, operation: str = "reduction") -> BuiltinOp | UserOp:
+    """Return the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
 
     Raises
     ------
     TypeError
-        Neither an `MPI.Op` nor an operator of ours or of `pyncclx.Op`.
+        Neither an `MPI.Op`, nor `pyncclx.AVG`, nor a `pyncclx.Op`.
     NotSupported
         Made with `MPI.Op.Create`: its function runs on the host.
     MPI.Exception
         `MPI.OP_NULL`, `MPI.REPLACE` or `MPI.NO_OP` (class ERR_OP).
     """
-    if isinstance(op, (Op, UserOp)):
+    if isinstance(op, (BuiltinOp, UserOp)):
         return op
     if not isinstance(op, MPI.Op):
         raise TypeError(f"{operation}: op is {op!r}; expecting an MPI.Op such as MPI.SUM, pyncclx.AVG or a pyncclx.Op")
@@ -97,19 +66,19 @@ def of(op: Op | UserOp | MPI.Op, operation: str = "reduction") -> Op | UserOp:
     )
 
 
-def predefined(op: MPI.Op) -> Op | None:
-    """The operator of that name here; None for those that do not reduce, or were made by a program."""
+def predefined(op: MPI.Op) -> BuiltinOp | None:
+    """Return the operator of an MPI operator; None for those that do not reduce, or that a program has made."""
     return _by_handle.get(op.handle)
 
 
-def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, ...]:
-    """The elements' type and the functor, as kernels are instantiated with them; refuses what has no meaning.
+def template(operation: str, op: BuiltinOp | UserOp, buffer: Buffer) -> tuple[str, ...]:
+    """Return the template arguments of a kernel: the elements' type and the functor.
 
     Parameters
     ----------
     operation : str
         For messages, such as ``"Allreduce"``.
-    op : Op or pyncclx.Op
+    op : BuiltinOp or pyncclx.Op
     buffer : Buffer
         One of those to be reduced.
 
@@ -126,14 +95,14 @@ def template(operation: str, op: Op | UserOp, buffer: Buffer) -> tuple[str, ...]
     return buffer.datatype.cxx, op.cxx
 
 
-def check(operation: str, op: Op, datatype: Datatype) -> None:
-    """Refuse what MPI refuses: an operator on a datatype that it is not defined for.
+def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
+    """Raise, as MPI does, if an operator is not defined on a datatype.
 
     Parameters
     ----------
     operation : str
         For the message, such as ``"Allreduce"``.
-    op : Op
+    op : BuiltinOp
     datatype : Datatype
 
     Raises
@@ -158,74 +127,27 @@ def check(operation: str, op: Op, datatype: Datatype) -> None:
     )
 
 
-def _named(name: str) -> Op:
+def _named(name: str) -> BuiltinOp:
     return TABLE[name]
 
 
-def _fold(pairwise: Callable[[Any, Any], Any], arrays: Sequence[Array]) -> Array:
-    dtype = arrays[0].dtype
-    wide = np.dtype(np.float32) if dtype.name in HALVES else dtype
-    folded = functools.reduce(pairwise, (array.astype(wide) for array in arrays))
-    return np.asarray(folded).astype(dtype)
+def _op(name: str, cxx: str, kinds: str) -> BuiltinOp:
+    return BuiltinOp(name, cxx, getattr(MPI, name), frozenset(kinds.split()))
 
 
-def _average(arrays: Sequence[Array]) -> Array:
-    dtype = arrays[0].dtype
-    wide = np.dtype(np.float32) if dtype.name in HALVES else dtype
-    total = _fold(np.add, [array.astype(wide) for array in arrays])
-    size = total.real.dtype.type(len(arrays))
-    average = np.empty_like(total)
-    average.real = total.real / size  # each part by itself: NumPy divides complex numbers by a reciprocal
-    if dtype.kind == "c":
-        average.imag = total.imag / size
-    return average.astype(dtype)
-
-
-def _product(left: Array, right: Array) -> Array:
-    if left.dtype.kind != "c":
-        return np.multiply(left, right)
-    product = np.empty_like(left)  # NumPy fuses a multiplication and an addition where the CPU can
-    product.real = left.real * right.real - left.imag * right.imag
-    product.imag = left.real * right.imag + left.imag * right.real
-    return product
-
-
-def _smaller(left: Array, right: Array) -> Array:
-    return np.where(right < left, right, left)  # as the kernel does, where np.minimum differs on NaN
-
-
-def _larger(left: Array, right: Array) -> Array:
-    return np.where(left < right, right, left)
-
-
-def _better(less: Callable[[Any, Any], Any], left: Array, right: Array) -> Array:
-    """Choose between two arrays of (value, index); equal values keep the lower index."""
-    names = left.dtype.names
-    if names is None:
-        raise TypeError(f"expecting a structured dtype of (value, index), got {left.dtype}")
-    value, index = names[0], names[1]
-    tie = (left[value] == right[value]) & (right[index] < left[index])
-    return np.where(less(right[value], left[value]) | tie, right, left)
-
-
-def _op(name: str, cxx: str, kinds: str, pairwise: Callable[[Any, Any], Any]) -> Op:
-    mpi = getattr(MPI, name)
-    return Op(name, cxx, mpi, frozenset(kinds.split()), functools.partial(_fold, pairwise))
-
-
-SUM = _op("SUM", "Sum", "integer float complex", np.add)
-PROD = _op("PROD", "Prod", "integer float complex", _product)
-MIN = _op("MIN", "Min", "integer float", _smaller)
-MAX = _op("MAX", "Max", "integer float", _larger)
-AVG = Op("AVG", "Avg", None, frozenset(("float", "complex")), _average)
-LAND = _op("LAND", "LogicalAnd", "integer bool", np.logical_and)
-LOR = _op("LOR", "LogicalOr", "integer bool", np.logical_or)
-LXOR = _op("LXOR", "LogicalXor", "integer bool", np.logical_xor)
-BAND = _op("BAND", "BitAnd", "integer", np.bitwise_and)
-BOR = _op("BOR", "BitOr", "integer", np.bitwise_or)
-BXOR = _op("BXOR", "BitXor", "integer", np.bitwise_xor)
-MINLOC = _op("MINLOC", "MinLoc", "pair", functools.partial(_better, np.less))
-MAXLOC = _op("MAXLOC", "MaxLoc", "pair", functools.partial(_better, np.greater))
+SUM = _op("SUM", "Sum", "integer float complex")
+PROD = _op("PROD", "Prod", "integer float complex")
+MIN = _op("MIN", "Min", "integer float")
+MAX = _op("MAX", "Max", "integer float")
+AVG = BuiltinOp("AVG", "Avg", None, frozenset(("float", "complex")))
+LAND = _op("LAND", "LogicalAnd", "integer bool")
+LOR = _op("LOR", "LogicalOr", "integer bool")
+LXOR = _op("LXOR", "LogicalXor", "integer bool")
+BAND = _op("BAND", "BitAnd", "integer")
+BOR = _op("BOR", "BitOr", "integer")
+BXOR = _op("BXOR", "BitXor", "integer")
+MINLOC = _op("MINLOC", "MinLoc", "pair")
+MAXLOC = _op("MAXLOC", "MaxLoc", "pair")
 
 TABLE = {op.name: op for op in (SUM, PROD, MIN, MAX, AVG, LAND, LOR, LXOR, BAND, BOR, BXOR, MINLOC, MAXLOC)}
 _by_handle = {op.mpi.handle: op for op in TABLE.values() if op.mpi is not None}

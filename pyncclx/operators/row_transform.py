@@ -1,11 +1,9 @@
-"""Row transforms: Python functions that a kernel applies to what it sends, compiled by Numba and linked with it."""
+"""`pyncclx.Transform`: a Python function that a kernel applies to the elements it sends, compiled by Numba."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
@@ -14,55 +12,61 @@ from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
 from ..system.process import PerProcess
 from . import linked
-from .linked import LinkedFunction
+from .linked import HALVES, LinkedFunction, computed
 
-__all__ = ["Applied", "Transform", "apply"]
-
-FIRST = ("x", "row", "column")  # the arguments that every transform has
-HALF = ("float16", "bfloat16")
+_FIRST = ("x", "row", "column")  # the arguments that every transform has
 
 
 class Transform:
-    """A function for every element that an operation sends, in place of a kernel before it.
+    """A function of each element that an operation sends; it replaces a kernel before the operation.
 
-    Decorate a Python function with it, and pass it as ``transform=``, with its arrays if it takes any:
-
-        @pyncclx.Transform
-        def normalised(x, row, column, inverse_rms, weight):
-            return x * inverse_rms[row] * weight[column]
-
-        comm.Allgather(x, y, transform=normalised(inverse_rms, weight))
-
-    Numba compiles it at its first use and it becomes a part of the kernel: no call is left.
+    Decorate a Python function with it, and pass it as ``transform=``, with its arrays if it has any. Numba compiles it
+    at its first use, and it becomes a part of the kernel: no call is left.
 
     Parameters
     ----------
     fn : callable
-        ``fn(x, row, column, *arrays)`` returns what becomes of an element. `x` has the array's type; float16 and
-        bfloat16 come as float32. `row` is its index in the first dimension of the array that is sent, `column` its
-        place in the row, whatever the other dimensions are; a vector is one row. What it returns is converted to the
-        type of what arrives: rounded to a float, as C converts to an integer.
-
-    What needs a whole row, as the root of its mean square or its largest magnitude, is computed before, as an array
-    with a number for each row: the kernel sees one element at a time.
+        ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type;
+        float16 and bfloat16 come as float32. `row` is its index in the first dimension of the array that is sent,
+        `column` its place in the row, however many other dimensions there are; a vector is one row. The result is
+        converted to the type of the array that receives it: rounded to a float, as C converts to an integer.
 
     Raises
     ------
     TypeError
         `fn` does not take these arguments; later, at the first use and on all ranks: Numba cannot compile it. The text
         has Numba's message and the line.
+
+    Notes
+    -----
+    A function of a whole row, such as its mean square or its largest magnitude, is computed before, into an array with
+    a number for each row: the kernel has one element at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pyncclx
+    >>> from mpi4py import MPI
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> @pyncclx.Transform
+    ... def scaled(x, row, column, scales):
+    ...     return x * scales[row]
+    >>> x, scales, y = np.ones((2, 3), "f4"), np.array([2, 5], "f4"), np.empty((2, 3), "f4")
+    >>> comm.Allgather(x, y, transform=scaled(scales))
+    >>> y.tolist()
+    [[2.0, 2.0, 2.0], [5.0, 5.0, 5.0]]
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn: Callable[..., Any] = getattr(fn, "py_func", fn)
         code = getattr(self.fn, "__code__", None)
-        count = -1 if code is None else code.co_argcount - len(FIRST)
+        count = -1 if code is None else code.co_argcount - len(_FIRST)
         if not 0 <= count <= MOST_ARRAYS:
             raise TypeError(f"Transform: fn is {fn!r}; expecting fn(x, row, column) and up to {MOST_ARRAYS} arrays")
         self.name, self.count = self.fn.__name__, count
 
     def __call__(self, *arrays: Any) -> WithArrays:
-        """The transform with the device arrays that its function reads, one for each further argument."""
+        """Return the transform with the device arrays that its function reads, one for each argument after `column`."""
         if len(arrays) != self.count:
             raise TypeError(f"{self!r} takes {self.count} arrays, not {len(arrays)}")
         return WithArrays(self, arrays)
@@ -79,7 +83,7 @@ class WithArrays(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A transform in a call: what its kernel is compiled with, and given."""
+    """A transform in a call: template arguments of the kernel, and addresses that it is given."""
 
     name: str
     template: tuple[str, ...]  # the types of elements, and which transform
@@ -88,14 +92,14 @@ class Applied(NamedTuple):
 
 
 def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
-    """What a call needs to know of its `transform` argument.
+    """Return what a call takes from its `transform` argument.
 
     Parameters
     ----------
     types : tuple of str
-        The C++ types that its kernel is a template of.
+        The C++ types that the kernel is a template of.
     element, result : Datatype
-        What the transform is given, and what its result becomes.
+        Of the elements that the transform is given, and of those that receive its results.
 
     Raises
     ------
@@ -112,13 +116,13 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
             f"{operation}: a transform makes floats or integers of floats, not {result.name} of {element.name}"
         )
     buffers = tuple(_read(each, operation, bound.transform) for each in bound.arrays)
-    row_types = RowTypes(_computed(element), _computed(result), tuple(_computed(each.datatype) for each in buffers))
+    row_types = RowTypes(computed(element), computed(result), tuple(computed(each.datatype) for each in buffers))
     addresses = [*(buffer.address for buffer in buffers), *[0] * (MOST_ARRAYS - len(buffers))]
     function = _linked_for(bound.transform.fn, row_types, types)
     return Applied(bound.transform.name, function.template, tuple(addresses), buffers)
 
 
-#: What a call without one has.
+#: Of a call without a transform.
 NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
@@ -137,13 +141,9 @@ def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -
 
 def _read(array: Any, operation: str, transform: Transform) -> Buffer:
     buffer = resolve(array, f"{operation}: array of {transform!r}", writable=False, device=backends.select())
-    if buffer.datatype.kind not in ("float", "integer") or buffer.datatype.name in HALF:
+    if buffer.datatype.kind not in ("float", "integer") or buffer.datatype.name in HALVES:
         raise TypeError(
             f"{operation}: {transform!r} cannot read an array of {buffer.datatype.name}; expecting float32, float64 or "
             "integers"
         )
     return buffer
-
-
-def _computed(datatype: Datatype) -> np.dtype[Any]:
-    return np.dtype("f4" if datatype.name in HALF else datatype.name)

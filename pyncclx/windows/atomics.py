@@ -26,7 +26,7 @@ _MOST_THREADS, _BLOCKS_PER_CHANNEL = 256, 4  # not measured
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
 
-_Functor = ops.Op | str  # an operator that computes, or the name of one that compares and replaces bits
+_Functor = ops.BuiltinOp | str  # an operator that computes, or the name of one that compares and replaces bits
 
 
 def functor_of(operation: str, op: Any) -> _Functor:
@@ -44,7 +44,7 @@ def functor_of(operation: str, op: Any) -> _Functor:
     found: Any = ops.of(op, operation) if not isinstance(op, MPI.Op) else _BITWISE.get(op.handle, ops.predefined(op))
     if found == "NoOp" and operation in _WITHOUT_RESULT:
         raise MPIError(MPI.ERR_OP, f"{operation}: op is MPI.NO_OP, which takes a result; call Get_accumulate")
-    if isinstance(found, str) or (isinstance(found, ops.Op) and found.mpi is not None):
+    if isinstance(found, str) or (isinstance(found, ops.BuiltinOp) and found.mpi is not None):
         return found
     raise MPIError(MPI.ERR_OP, f"{operation}: op is {op!r}; it must be one of MPI's own")
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from pyncclx.arrays.datatypes import TABLE, Datatype
 from pyncclx.memory.layout import Layout
-from pyncclx.operators.ops import Op
+from pyncclx.operators.ops import BuiltinOp
 from support.arrays import POISON, Output, get
+from support.op_references import reference
 
 _PAIRS = {"float_int": "f4", "double_int": "f8", "long_int": "i8", "int_int": "i4", "short_int": "i2"}
 
@@ -66,10 +67,10 @@ def _random(random: np.random.Generator, datatype: Datatype, count: int) -> np.n
     return random.integers(limits.min, limits.max, count, dtype, endpoint=True)
 
 
-def fold(op: Op, vectors: Sequence[np.ndarray]) -> np.ndarray:
+def fold(op: BuiltinOp, vectors: Sequence[np.ndarray]) -> np.ndarray:
     """What a reduction gives: the operator's own reference, in rank order. Infinity and overflow are meant."""
     with np.errstate(all="ignore"):
-        return op.reference(vectors)
+        return reference(op, vectors)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pyncclx.arrays.datatypes import TABLE
 from pyncclx.launch import kernels
 from pyncclx.launch.sources import FILES, check_records, instantiation
 from pyncclx.memory.layout import PACK_NBYTES, plan
-from pyncclx.operators import user_op
+from pyncclx.operators import bound_op
 
 nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
 numba_cuda = pytest.importorskip("pyncclx.backends.compilers.numba_cuda")
@@ -44,7 +44,7 @@ def disassembler():
 
 def operator(op, dtype=None):
     """An operator for elements of its own dtype, or of another."""
-    return user_op._operator(op.fn, dtype or op.dtype)
+    return bound_op.bound_op(op.fn, dtype or op.dtype)
 
 
 def linked(op, file="collectives/allreduce.cu", dtype=None):
@@ -183,21 +183,21 @@ def test_templates_and_what_they_find():
     located = operator(gallery.CASES["maximum and its place"].op)
     assert (vector.template[0], vector.group_nbytes) == ("Record<12, unsigned>", 48)
     assert (located.template[0], located.group_nbytes) == ("Record<8, unsigned long long>", 16)
-    assert user_op.named(vector.template) is vector
-    assert user_op.named(("float", "Sum")) is user_op.named(()) is None
+    assert bound_op.named(vector.template) is vector
+    assert bound_op.named(("float", "Sum")) is bound_op.named(()) is None
     with pytest.raises(NotSupported, match="cannot reduce"):
-        user_op.named(("unsigned char", vector.template[1]))
+        bound_op.named(("unsigned char", vector.template[1]))
     with pytest.raises(NotSupported, match="12 bytes"):
         check_records("Scan", "scan_one_shot", vector.template)
 
 
 def test_layouts_hold_whole_groups():
     vector, layout = operator(gallery.CASES["sum of 3-vectors"].op), plan(1 << 18, 3, 2)
-    fitted = user_op.fitting(layout, vector.template)
+    fitted = bound_op.fitting(layout, vector.template)
     assert fitted.chunk_nbytes % 48 == fitted.slot_nbytes % 48 == 0
     assert 0 <= layout.chunk_nbytes - fitted.chunk_nbytes < 48
     assert 0 <= layout.slot_nbytes - fitted.slot_nbytes < 48
-    assert user_op.fitting(layout, ("float", "Sum")) is layout
+    assert bound_op.fitting(layout, ("float", "Sum")) is layout
 
 
 def test_attributes():
