@@ -1,1 +1,1 @@
-"""What no kernel does is done by MPI, on a copy of the device arrays in pinned host memory."""
+"""Operations that have no kernel: MPI does them, on copies of the device arrays in pinned host memory."""

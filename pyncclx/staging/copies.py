@@ -1,4 +1,4 @@
-"""The host copy of a device array, as mpi4py is given it, and the way back of what MPI wrote there."""
+"""Copies of device arrays in host memory: mpi4py is given them, and what MPI has written there goes back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Mover(Protocol):
-    """Host memory and copies; `pyncclx.staging.pinned` fulfils it."""
+    """Host memory, and copies to and from it: `pyncclx.staging.pinned`, or a test's."""
 
     def allocate(self, nbytes: int) -> Bytes: ...
 
@@ -79,7 +79,7 @@ class Copy:
         self._readonly = readonly
 
     def download(self, part: slice = slice(None)) -> None:
-        """Bring the device's contents here, after what its producer has enqueued."""
+        """Copy a part of the array to the host, after what its producer has enqueued."""
         host = self.host[part]
         if host.nbytes:
             stream = stream_for(self._device, (self._source,))
@@ -87,7 +87,7 @@ class Copy:
         self._before = self.host.copy() if self.written and not self._whole else None
 
     def upload(self) -> None:
-        """Take what MPI has written to the device; it is there when this returns."""
+        """Copy what MPI has written to the device; it is there when this returns."""
         if not self.written or not self.host.nbytes:
             return
         stream = self._device.current_stream()
@@ -110,7 +110,7 @@ class Copy:
         return self._typestr[1] in "biufc"
 
     def partition(self, index: int, partitions: int) -> slice:
-        """Where a partition of a partitioned operation lies; all there is, if that depends on a datatype."""
+        """Where a partition of a partitioned operation lies; the whole array, if that depends on a datatype."""
         nbytes, rest = divmod(self.host.nbytes, partitions)
         if rest or not self._whole:
             return slice(None)
@@ -121,8 +121,14 @@ class Copy:
         return HostArray(self.host, self._typestr, self._itemsize, self._readonly)
 
 
+def copy_in(copies: Iterable[Copy]) -> None:
+    """Copy what is on the device to the host."""
+    for copy in copies:
+        copy.download()
+
+
 def copy_back(copies: Iterable[Copy]) -> None:
-    """Take what MPI has written to the device."""
+    """Copy what MPI has written to the device; it is there when this returns."""
     for copy in copies:
         copy.upload()
 

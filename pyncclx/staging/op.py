@@ -1,4 +1,4 @@
-"""Operators of MPI whose `Reduce_local` takes device arrays: MPI would crash at them where it is not CUDA-aware."""
+"""The operators of `pyncclx.MPI`: their `Reduce_local` takes device arrays, at which MPI may crash."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.places import host_arrays, where
+from ..arrays import places
 from ..errors import NotSupported
-from .copies import Copy
+from .copies import copy_back, copy_in
+from .operations import Argument
+from .stage import replace
 from .stand_ins import StandIn, constants_of
+
+_BUFFERS = [Argument("inbuf", 0, False), Argument("inoutbuf", 1, True)]
 
 
 class Op(StandIn, MPI.Op):
@@ -24,27 +28,30 @@ class Op(StandIn, MPI.Op):
         return cls(super().Create(function, commute))
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
-        """As mpi4py's; of device arrays, on host copies: the result is there when it returns.
+        """Reduce two arrays of this rank. As mpi4py's Reduce_local; device arrays on host copies.
+
+        Parameters
+        ----------
+        inbuf : array or buffer specification
+        inoutbuf : array or buffer specification
+            Of the same elements; gets the result, which is there when the method returns.
 
         Raises
         ------
+        TypeError
+            Device arrays of elements without arithmetic.
         NotSupported
             One of the arrays is on the device, the other on the host.
         """
-        places = where(inbuf), where(inoutbuf)
-        if host_arrays() or "device" not in places:
+        sides = places.where(inbuf), places.where(inoutbuf)
+        if places.host_arrays() or "device" not in sides:
             return super().Reduce_local(inbuf, inoutbuf)
-        if places != ("device", "device"):
+        if sides != ("device", "device"):
             raise NotSupported("Reduce_local: one array is on the device, one in host memory; copy one of them")
-        specs, copies = [], []
-        for spec, name in ((inbuf, "inbuf"), (inoutbuf, "inoutbuf")):
-            array, *others = spec if isinstance(spec, (list, tuple)) else (spec,)
-            copies.append(Copy(array, f"Reduce_local: {name}", written=name == "inoutbuf", whole=not others))
-            copies[-1].download()
-            host = copies[-1].host_array()
-            specs.append([host, *others] if others else host)
-        super().Reduce_local(*specs)
-        copies[1].upload()
+        copies, args, _ = replace("Reduce_local", _BUFFERS, (inbuf, inoutbuf), {}, computing=self.is_predefined)
+        copy_in(copies)
+        super().Reduce_local(*args)
+        copy_back(copies)
         return None
 
 

@@ -66,7 +66,7 @@ def device_buffers(
     Raises
     ------
     NotSupported
-        Absolute addresses in device memory: nobody knows the arrays that they are in, to copy them.
+        Absolute addresses in device memory: the arrays that they are in are unknown, and cannot be copied.
     """
     found = [a for a in buffers if where(argument(a, args, kwargs)) == "device"]
     absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]

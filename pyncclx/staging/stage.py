@@ -1,4 +1,4 @@
-"""A call of MPI's with host copies in the place of device arrays."""
+"""Calls of mpi4py's methods with host copies in the place of device arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import events
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
 from .completion import copy_back_on_completion
-from .copies import Copy, copy_back
+from .copies import Copy, copy_back, copy_in
 from .operations import OPERATIONS, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
 from .persistent import StagedPrequest
 
@@ -29,7 +29,7 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     comm : Base
     operation : str
     call : callable
-        mpi4py's method, bound to what it belongs to.
+        mpi4py's method, bound to its object.
     args, kwargs
         Of the call.
 
@@ -42,13 +42,13 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
-    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads)
+    computing = computes(operation, args, kwargs)
+    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads, computing=computing)
     if is_persistent(operation):
         request = StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
         return request
-    for copy in copies:
-        copy.download()
+    copy_in(copies)
     result = call(*args, **kwargs)
     if is_nonblocking(operation):
         result = copy_back_on_completion(result, copies)
@@ -66,17 +66,29 @@ def replace(
     kwargs: dict[str, Any],
     *,
     reads: bool = False,
+    computing: bool = False,
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
-    """The copies that a call needs of the device arrays `found` among its arguments, which stand for them in these.
+    """Replace the device arrays `found` among the arguments of a call by host copies.
 
-    With `reads` it writes to none of them.
+    Parameters
+    ----------
+    operation, found, args, kwargs
+    reads : bool
+        The call writes to none of them.
+    computing : bool
+        MPI computes with the elements.
+
+    Returns
+    -------
+    copies : list of Copy
+    args, kwargs
+        The arguments with the copies.
 
     Raises
     ------
     TypeError
         MPI would compute with elements that are no numbers as if they were bytes.
     """
-    computing = computes(operation, args, kwargs)
     copies, placed, named = [], list(args), dict(kwargs)
     for which in found:
         spec = argument(which, args, kwargs)
@@ -104,7 +116,7 @@ def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dic
 
 
 def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Of a partitioned operation; 0 for others."""
+    """The number of partitions of a partitioned operation; 0 for others."""
     if operation not in ("Psend_init", "Precv_init"):
         return 0
     return int(argument(Argument("partitions", 1, False), args, kwargs))

@@ -1,4 +1,4 @@
-"""One-sided operations of windows in host memory, with device arrays on this side: MPI works on host copies of them."""
+"""One-sided operations with a target in host memory and device arrays here: MPI works on host copies of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from .. import events
 from .completion import copy_back_on_completion
-from .copies import Copy, copy_back
-from .operations import Argument, argument
+from .copies import Copy, copy_back, copy_in
+from .operations import Argument, argument, computes
 from .stage import replace
 
 _ORIGIN = Argument("origin", 0, False)
@@ -38,11 +38,11 @@ class Origins:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
+        """Call mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
         began = events.now() if events.listeners else None
-        copies, args, kwargs = replace(f"Win.{operation}", found, args, kwargs)
-        for copy in copies:
-            copy.download()
+        name = f"Win.{operation}"
+        copies, args, kwargs = replace(name, found, args, kwargs, computing=computes(name, args, kwargs))
+        copy_in(copies)
         result = call(*args, **kwargs)
         rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)
         if result is None:
@@ -54,8 +54,8 @@ class Origins:
         return result
 
     def copy_back(self, rank: int | None = None) -> None:
-        """Take the results of operations with a rank, or with all, to the device, once MPI has completed them."""
-        complete = [copies for of, copies in self._open if rank in (None, of)]
+        """Copy the results of operations with a rank, or with all, to the device, once MPI has completed them."""
+        complete = [entry for entry in self._open if rank in (None, entry[0])]
         self._open = [] if rank is None else [entry for entry in self._open if entry[0] != rank]
-        for copies in complete:
+        for _, copies in complete:
             copy_back(copies)

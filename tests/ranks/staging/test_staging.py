@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.communicator import staged
+from pyncclx.staging.op import Op
 from pyncclx.staging.requests import Prequest, Request
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
@@ -87,6 +88,16 @@ def test_elements_without_arithmetic_are_not_reduced(comm, dtype):
     op = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
     comm.Allreduce(x, y, op)
     op.Free()
+
+
+def test_reduce_local():
+    values, total = Array(np.arange(5.0)), Array(np.full(7, 10.0))
+    Op.constants["SUM"].Reduce_local(values, [total, 5, MPI.DOUBLE])
+    check(total, [10, 11, 12, 13, 14, 10, 10])
+    with pytest.raises(TypeError, match="without arithmetic"):
+        Op.constants["SUM"].Reduce_local(Array(np.zeros(2, "S4")), Array(np.zeros(2, "S4")))
+    with pytest.raises(pyncclx.NotSupported, match="one array is on the device"):
+        Op.constants["SUM"].Reduce_local(np.zeros(7), total)
 
 
 def test_columns_of_one_array(comm):
