@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .handles import Event, Exported, Function, Peer, Repeated, Shared, Upload, Watch
+from .handles import Event, Exported, Function, Peer, PythonFunction, Repeated, Shared, Upload, Watch
 
 
 class Memory(Protocol):
@@ -28,10 +28,10 @@ class Memory(Protocol):
         """Return an object that keeps shared memory of this process alive: the memory is freed after it."""
 
     def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return the memory of an owner as an array, CuPy's or NumPy's, which keeps the owner."""
+        """Return the memory of an owner or a `Peer` as an array, CuPy's or NumPy's, which keeps the owner.
 
-    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a peer's memory, as it is mapped here, as an array; it is invalid once that is unmapped."""
+        A peer's array is invalid once its memory is unmapped.
+        """
 
     def upload(self, data: bytes) -> Upload:
         """Copy bytes to device memory for kernels to read; the memory lives as long as what is returned."""
@@ -57,17 +57,11 @@ class Kernels(Protocol):
     architecture: str
     compiles_whole_files: bool
 
-    def compile(self, file: str, instantiations: list[str]) -> bytes:
-        """Compile kernels of a file below the CUDA source folder, named as C++ expressions."""
+    def compile(self, file: str, instantiations: list[str], called: PythonFunction | None = None) -> bytes:
+        """Compile kernels of a file below the CUDA source folder, named as C++ expressions, and what they call."""
 
-    def load(self, image: bytes) -> Mapping[str, Function]:
-        """Load what `compile` returned, here or in another process with the same kind of device."""
-
-    def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
-        """Compile kernels that call the Python function `fn`; `dtype` are its `numba_functions.Types`."""
-
-    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> Mapping[str, Function]:
-        """Load what `compile_linked` returned."""
+    def load(self, image: bytes, called: PythonFunction | None = None) -> Mapping[str, Function]:
+        """Load what `compile` returned for `called`, here or in another process with the same kind of device."""
 
     def launch(
         self, function: Function, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,16 @@ import numpy.typing as npt
 
 #: A kernel that a device has loaded; only that device can use it.
 Function = Any
+
+
+class PythonFunction(Protocol):
+    """A program's Python function that kernels call, and the types that Numba compiles it for."""
+
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+
+    @property
+    def types(self) -> Any: ...  # numba_functions.Types
 
 
 class Shared(Protocol):

@@ -99,7 +99,7 @@ def compile_image(device: Device, file: str, template: Template) -> bytes:
     function = linked.named(template)
     if function is not None:
         source, names = _linked_names(function, file)
-        return device.compile_linked(source, sorted(set(names.values())), function.fn, function.types)
+        return device.compile(source, sorted(set(names.values())), function)
     kernels, templates = FILES[file]
     wanted = templates() if device.compiles_whole_files else [template]
     return device.compile(file, [instantiation(kernel, *each) for kernel in kernels for each in wanted])
@@ -111,7 +111,7 @@ def load_image(device: Device, file: str, template: Template, image: bytes) -> d
     if function is None:
         return dict(device.load(image))
     _, names = _linked_names(function, file)
-    loaded = device.load_linked(image, function.fn, function.types)
+    loaded = device.load(image, function)
     return {instantiation(kernel, *template): loaded[name] for kernel, name in names.items()}
 
 

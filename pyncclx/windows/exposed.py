@@ -62,11 +62,8 @@ class Exposed(Reach):
         """A rank's memory as a device array of bytes."""
         place, me = self.places[rank], self.team.rank
         window = self.team.windows[place.window]
-        if rank == me:
-            whole = self.device.array(window.owner, (window.sizes[me],), "u1")
-        else:
-            peer = window.peers[rank - (rank > me)]  # in the order of the ranks
-            whole = self.device.peer_array(peer, (window.sizes[rank],), "u1")
+        owner = window.owner if rank == me else window.peers[rank - (rank > me)]  # peers in the order of the ranks
+        whole = self.device.array(owner, (window.sizes[rank],), "u1")
         return whole[place.offset : place.offset + place.nbytes]
 
 

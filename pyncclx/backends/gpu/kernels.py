@@ -11,6 +11,7 @@ import cupy
 from cuda.bindings import driver
 
 from ..compilers import numba_functions, nvrtc
+from ..handles import PythonFunction
 from .driver import checked
 from .events import Event, Repeated
 from .launch import Launcher, Step
@@ -31,18 +32,14 @@ class GpuKernels(GpuProperties):
         self._early_launcher = Launcher(MOST_PARAMETERS_NBYTES, early=self._launches_early)
         self._launching = threading.Lock()  # one thread at a time uses the launchers
 
-    def compile(self, file: str, instantiations: list[str]) -> bytes:
-        return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
-
-    def compile_linked(self, file: str, instantiations: list[str], fn: Any, dtype: Any) -> bytes:
-        code = numba_functions.for_gpu(fn, dtype, self.architecture)
+    def compile(self, file: str, instantiations: list[str], called: PythonFunction | None = None) -> bytes:
+        if called is None:
+            return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
+        code = numba_functions.for_gpu(called.fn, called.types, self.architecture)
         return nvrtc.compile_linked(file, instantiations, self.architecture, code).dump()
 
-    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Any]:
-        return self.load(image)  # it contains the function
-
-    def load(self, image: bytes) -> dict[str, Any]:
-        """Load all functions now, so that their first launch is as fast as any."""
+    def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Any]:
+        """Load all kernels now, so that their first launch is as fast as any; `called` is in the image."""
         binary = nvrtc.Binary.load(image)
         module = cupy.cuda.Module()
         module.load(binary.cubin)

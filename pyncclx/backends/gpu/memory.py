@@ -74,13 +74,8 @@ class GpuMemory(GpuStreams):
     def owner(self, memory: Any) -> Owner:
         return Owner(memory)  # the memory is unmapped some time after its last holder is deleted
 
-    def array(self, owner: Owner, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-        memory = owner.memory
-        owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, owner, self.ordinal)
-        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
-
-    def peer_array(self, peer: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-        memory = cupy.cuda.UnownedMemory(peer.address, peer.nbytes, peer, self.ordinal)
+    def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+        memory = cupy.cuda.UnownedMemory(owner.address, owner.nbytes, owner, self.ordinal)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def upload(self, data: bytes) -> Upload:

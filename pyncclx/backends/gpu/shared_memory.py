@@ -94,7 +94,7 @@ class Owner:
     idle: ClassVar[list[Any]] = []
 
     def __init__(self, memory: Any) -> None:
-        self.memory = memory
+        self.memory, self.address, self.nbytes = memory, memory.address, memory.nbytes
 
     def __del__(self) -> None:
         self.idle.append(self.memory)  # not unmapped here: kernels may still use it, or a stream may be capturing

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...system import paths, settings
 from ..compilers import gxx, numba_functions
+from ..handles import PythonFunction
 from .streams import Event
 
 
@@ -42,12 +43,12 @@ class Kernel:
         self.error = library.emulator_error
         self.error.restype = ctypes.c_char_p
         self._library = library
-        self._operator: Any = None
+        self._called: Any = None
 
-    def set_operator(self, symbol: str, operator: Any) -> None:
-        """Let the kernels of this library call an operator by that name, and keep it alive."""
-        ctypes.c_void_p.in_dll(self._library, symbol).value = operator.address
-        self._operator = operator
+    def set_called(self, symbol: str, called: Any) -> None:
+        """Let the kernels of this library call a function of Numba's by that name, and keep it alive."""
+        ctypes.c_void_p.in_dll(self._library, symbol).value = called.address
+        self._called = called
 
 
 class Repeated:
@@ -81,7 +82,7 @@ class HostKernels:
         self.watchdog_s = watchdog_s
         self._launches = 0
 
-    def compile(self, file: str, instantiations: Sequence[str]) -> bytes:
+    def compile(self, file: str, instantiations: Sequence[str], called: PythonFunction | None = None) -> bytes:
         """Compile kernels into a shared library in the cache, and return its path.
 
         Parameters
@@ -90,6 +91,8 @@ class HostKernels:
             The source, relative to the CUDA folder (an absolute path is taken as it is).
         instantiations
             Kernels as C++ expressions, as in ``"allreduce<float, Sum>"``.
+        called
+            Not used: `load` adds it.
 
         Raises
         ------
@@ -100,26 +103,18 @@ class HostKernels:
         """
         return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations))
 
-    def load(self, image: bytes) -> dict[str, Kernel]:
-        library = ctypes.CDLL(os.fsdecode(image))
-        names = ctypes.c_char_p.in_dll(library, "pyncclx_kernels").value or b""
-        numbered = enumerate(names.decode().split("\n"))
-        return {name: Kernel(library, f"kernel_{i}", name) for i, name in numbered}
-
-    def compile_linked(self, file: str, instantiations: Sequence[str], fn: Any, dtype: Any) -> bytes:
-        """Compile kernels that call an operator, which `load_linked` adds."""
-        return self.compile(file, instantiations)
-
-    def load_linked(self, image: bytes, fn: Any, dtype: Any) -> dict[str, Kernel]:
-        """Load a copy of a compiled library, for one operator alone, which Numba compiles here."""
+    def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Kernel]:
+        """Load a compiled library; for a function that kernels call, a copy of it, which calls that function alone."""
+        if called is None:
+            return _kernels_of(ctypes.CDLL(os.fsdecode(image)))
         library = Path(os.fsdecode(image))
         with tempfile.NamedTemporaryFile(dir=library.parent, suffix=".so") as copy:
             copy.write(library.read_bytes())
             copy.flush()
-            kernels = self.load(os.fsencode(copy.name))
-        operator = numba_functions.for_host(fn, dtype)
+            kernels = _kernels_of(ctypes.CDLL(copy.name))
+        function = numba_functions.for_host(called.fn, called.types)
         for kernel in kernels.values():
-            kernel.set_operator(numba_functions.symbol_of(dtype), operator)
+            kernel.set_called(numba_functions.symbol_of(called.types), function)
         return kernels
 
     def launch(
@@ -145,7 +140,7 @@ class HostKernels:
             raise ValueError(f"{function.name} {wanted}; numbers of other sizes are NumPy's, as np.int32(n)")
         self._launches += 1
         seed = self.seed + self._launches if self.seed else 0
-        how = Launch(grid, block, 0, self.hostile, seed, self.watchdog_s)
+        how = Launch(grid=grid, block=block, hostile=self.hostile, seed=seed, watchdog_s=self.watchdog_s)
         pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
         if function.run(ctypes.byref(how), pointers) != 0:
             raise RuntimeError(function.error().decode())
@@ -167,3 +162,8 @@ class HostKernels:
 
     def blocks_per_multiprocessor(self, function: Kernel, block: int) -> int:
         return 1  # there are no multiprocessors to share
+
+
+def _kernels_of(library: ctypes.CDLL) -> dict[str, Kernel]:
+    names = ctypes.c_char_p.in_dll(library, "pyncclx_kernels").value or b""
+    return {name: Kernel(library, f"kernel_{i}", name) for i, name in enumerate(names.decode().split("\n"))}

@@ -91,9 +91,6 @@ class HostMemory:
     def array(self, owner: SharedMemory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return owner.array(shape, dtype)
 
-    def peer_array(self, peer: SharedMemory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return peer.array(shape, dtype)
-
     def upload(self, data: bytes) -> Upload:
         return Upload(np.frombuffer(data, np.uint8))
 

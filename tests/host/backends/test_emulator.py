@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from pyncclx.backends import host
+from pyncclx.backends.host.kernels import Kernel, Launch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 
@@ -28,7 +29,7 @@ Run = Callable[..., Words]
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, host.Kernel]:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
     """Compile all kernels of emulator.cu, into a cache of this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYNCCLX_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -37,7 +38,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, host.Kernel]:
 
 
 @pytest.fixture(params=[(0, False), (7, False), (7, True)], ids=["in order", "permuted", "hostile"])
-def run(kernels: dict[str, host.Kernel], request: pytest.FixtureRequest) -> Run:
+def run(kernels: dict[str, Kernel], request: pytest.FixtureRequest) -> Run:
     """Return a function that runs a kernel and returns the words it wrote."""
     seed, hostile = request.param
 
@@ -86,9 +87,9 @@ def test_lanes_that_offer_the_same(run: Run) -> None:
     assert run("matches", 1, 64, 64).tolist() == alike * 2
 
 
-def test_dynamic_shared_memory(kernels: dict[str, host.Kernel]) -> None:
+def test_dynamic_shared_memory(kernels: dict[str, Kernel]) -> None:
     out = zeros(64)
-    how = host.Launch(1, 64, 512, 0, 0, 20.0)
+    how = Launch(grid=1, block=64, shared_nbytes=512, watchdog_s=20.0)
     arguments = (ctypes.c_char_p * 1)(struct.pack("QQQ", out.ctypes.data, 0, 0))
     assert kernels["dynamic"].run(ctypes.byref(how), arguments) == 0
     assert out.tolist() == [i ^ 1 for i in range(64)]
@@ -123,7 +124,7 @@ def test_blocks_wait_for_each_other(run: Run, kernel: str) -> None:
     assert run(kernel, 3, 40, 1).tolist() == [120]
 
 
-def test_stuck_kernel_is_reported(kernels: dict[str, host.Kernel], capfd: pytest.CaptureFixture[str]) -> None:
+def test_stuck_kernel_is_reported(kernels: dict[str, Kernel], capfd: pytest.CaptureFixture[str]) -> None:
     device, out = host.Device(watchdog_s=0.1), zeros(1)
     text = r"stuck, block .: stuck: 1 threads poll, 63 wait at __syncthreads"
     with pytest.raises(RuntimeError, match=text):
@@ -140,7 +141,7 @@ def test_deadlock_is_reported_at_once(run: Run) -> None:
         run("deadlock", 1, 32, 1)
 
 
-def test_seed_decides_the_schedule(kernels: dict[str, host.Kernel]) -> None:
+def test_seed_decides_the_schedule(kernels: dict[str, Kernel]) -> None:
     def orders(seed: int) -> list[list[int]]:
         out = zeros(512)
         device = host.Device(seed=seed)
@@ -156,7 +157,7 @@ def test_seed_decides_the_schedule(kernels: dict[str, host.Kernel]) -> None:
     assert orders(0)[0] == orders(0)[1]  # without a seed every block has the same
 
 
-def count_stale(kernels: dict[str, host.Kernel], way: str, *, hostile: bool, rounds: int = 100) -> int:
+def count_stale(kernels: dict[str, Kernel], way: str, *, hostile: bool, rounds: int = 100) -> int:
     """Let two ranks, a Python thread each, pass messages; return how many stale words the receiver saw."""
     shared, stale = zeros(2 + 128), zeros(1)
     block = 32 if way == "kByWarp" else 64
@@ -172,10 +173,10 @@ def count_stale(kernels: dict[str, host.Kernel], way: str, *, hostile: bool, rou
 
 
 @pytest.mark.parametrize("way", ["kByBlock", "kByWarp"])
-def test_hostile_memory_respects_releases(kernels: dict[str, host.Kernel], way: str) -> None:
+def test_hostile_memory_respects_releases(kernels: dict[str, Kernel], way: str) -> None:
     assert count_stale(kernels, way, hostile=True) == 0
 
 
 @pytest.mark.parametrize("way", ["kRelaxed", "kNoBarrier"])
-def test_hostile_memory_shows_missing_order(kernels: dict[str, host.Kernel], way: str) -> None:
+def test_hostile_memory_shows_missing_order(kernels: dict[str, Kernel], way: str) -> None:
     assert count_stale(kernels, way, hostile=True) > 0
