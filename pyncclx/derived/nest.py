@@ -1,4 +1,4 @@
-"""Strided loop nests, what datatypes are flattened to, and how the constructors of MPI combine them."""
+"""Strided loop nests, to which datatypes are flattened, and how the constructors of MPI combine them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Runs:
     Attributes
     ----------
     table : ndarray of int64, shape (runs, 2)
-        Where each begins in the packed block, and in memory.
+        Offset of each in the packed block, and in memory, in bytes.
     key : bytes
-        The same for runs of the same contents.
+        A digest of the table.
     grain : int
-        Has no lower bit set than any number of the table and the runs' end.
+        All numbers of the table and the runs' end, by bitwise or: its lowest bit divides them all.
     """
 
     def __init__(self, starts: Integers, offsets: Integers, nbytes: int) -> None:
@@ -58,7 +58,7 @@ Nests = tuple[Nest, ...]
 
 
 def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
-    """`count` times what has `size` bytes, at a distance of `stride`."""
+    """Nests of `size` packed bytes, `count` times, each `stride` bytes behind the one before."""
     if count == 0:
         return ()
     if count == 1:
@@ -67,7 +67,10 @@ def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
 
 
 def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Nests:
-    """Blocks of `lengths[i]` elements of `size` bytes from byte `displs[i]` on, at a distance of `stride`."""
+    """Blocks of `lengths[i]` elements, from byte `displs[i]` on.
+
+    An element has `size` packed bytes; in memory the next one begins `stride` bytes behind it.
+    """
     lengths, displs = np.asarray(lengths, np.int64), np.asarray(displs, np.int64)
     lengths, displs = lengths[lengths > 0], displs[lengths > 0]
     if lengths.size == 0 or size == 0:
@@ -85,7 +88,7 @@ def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Ne
 
 
 def join(nests: Iterable[Nest]) -> Nests:
-    """Nests in packed order as few: adjacent blocks become one, and too many nests one of irregular runs."""
+    """Fewer nests of the same bytes: adjacent blocks become one; too many nests become one of irregular runs."""
     joined: list[Nest] = []
     for nest in nests:
         last = joined[-1] if joined else None
@@ -118,7 +121,7 @@ def _follows(last: Nest, nest: Nest) -> bool:
 
 
 def _simplified(nest: Nest, outer: tuple[int, int, int]) -> Nest:
-    """A nest with one more loop around it, less the loops that go on where the one inside ends."""
+    """A nest with one more loop around it; loops that continue where the inner one ends become one with it."""
     count, stride, packed = outer
     if nest.is_block and stride == packed == nest.nbytes:
         return nest._replace(nbytes=count * nest.nbytes)

@@ -1,4 +1,4 @@
-"""Buffer arguments with derived datatypes: which parts of the array they name, and their packed form."""
+"""Buffer arguments of any datatype, derived ones too: the parts of the array that they name, and their packed form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Typed:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether each part is as if packed, where it is."""
+        """Whether each part is contiguous in memory."""
         return all(part.typemap.is_contiguous for part in self.parts if part.nbytes)
 
     def at(self, address: int, nbytes: int) -> Buffer:
@@ -49,7 +49,7 @@ class Typed:
 
 
 def aligned(nbytes: int) -> int:
-    """The next number of bytes that keeps what follows aligned."""
+    """Round bytes up, so that what follows is aligned."""
     return -(-nbytes // WIDEST_NBYTES) * WIDEST_NBYTES
 
 
@@ -111,25 +111,27 @@ def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Dev
     spec : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
         Displacements in bytes; without counts there is one element for each rank, at the array's beginning.
     """
-    if not isinstance(spec, (list, tuple)):
-        raise TypeError(f"{name} is {spec!r}; expecting a list [array, counts, displs, types]")
-    counts: Sequence[int]
-    displs: Sequence[int]
-    if len(spec) == 2:
-        array, types = spec
-        counts, displs = [1] * size, [0] * size
-    elif len(spec) in (3, 4):
-        array, *between, types = spec
-        o_counts, o_displs = between if len(spec) == 4 else between[0]
-        counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
-        displs = vectors.integers(o_displs, f"{name} displs", size, stride=False)
-    else:
-        raise ValueError(f"{name} is a list of {len(spec)} items; give [array, counts, displs, types]")
+    array, counts, displs, types = _each_parts(spec, name, size)
     if len(types) != size:
         raise ValueError(f"{name} has {len(types)} datatypes, expecting {size}, one for each block")
     buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
     rows = [(typemap_of(key), count, displ) for key, count, displ in zip(types, counts, displs, strict=True)]
     return _of_rows(buffer, array, rows, name)
+
+
+def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Sequence[int], Sequence[Any]]:
+    """Split an argument of Alltoallw: array, counts, displacements in bytes, datatypes."""
+    if not isinstance(spec, (list, tuple)):
+        raise TypeError(f"{name} is {spec!r}; expecting a list [array, counts, displs, types]")
+    if not 2 <= len(spec) <= 4:
+        raise ValueError(f"{name} is a list of {len(spec)} items; give [array, counts, displs, types]")
+    array, *between, types = spec
+    if not between:
+        return array, [1] * size, [0] * size, types
+    o_counts, o_displs = between if len(between) == 2 else between[0]
+    counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
+    displs = vectors.integers(o_displs, f"{name} displs", size, stride=False)
+    return array, counts, displs, types
 
 
 def _whole(array: Any, key: Any, name: str, writable: bool, device: Device) -> tuple[Buffer, Typemap]:
@@ -141,7 +143,7 @@ def _whole(array: Any, key: Any, name: str, writable: bool, device: Device) -> t
 
 
 def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
-    """How many elements an array has."""
+    """The number of elements in an array."""
     if nbytes and (typemap.extent <= 0 or nbytes % typemap.extent):
         raise ValueError(
             f"{name} has {nbytes} bytes, not a multiple of the datatype's extent {typemap.extent}; give the count"
@@ -150,7 +152,7 @@ def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
 
 
 def _of_rows(buffer: Buffer, array: Any, rows: list[tuple[Typemap, int, int]], name: str) -> Typed:
-    """Parts from typemap, count and offset of each, packed one after the other."""
+    """An argument of blocks, given typemap, count and offset of each; packed one after the other."""
     parts: list[Part] = []
     start = 0
     for rank, (typemap, count, offset) in enumerate(rows):
@@ -160,7 +162,7 @@ def _of_rows(buffer: Buffer, array: Any, rows: list[tuple[Typemap, int, int]], n
 
 
 def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
-    """A part, if all of it is in the array."""
+    """Return a part; raise unless all of it is in the array."""
     typemap, count, offset = part.typemap, part.count, part.offset
     if count < 0:
         text = f"{name} has count {count}; it cannot be negative"

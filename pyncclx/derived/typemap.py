@@ -20,14 +20,14 @@ __all__ = ["Typemap", "typemap_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Typemap:
-    """A datatype, flattened.
+    """A flattened datatype.
 
     Attributes
     ----------
     nests : tuple of Nest
-        What it names, in packed order.
+        The bytes that it names, in packed order.
     size : int
-        Bytes when packed. The padding inside MPI's pairs counts, as everywhere in the library.
+        Packed bytes. The padding inside MPI's pairs counts, as everywhere in the library.
     extent : int
         Bytes from one element to the next.
     lower, upper : int
@@ -47,7 +47,7 @@ class Typemap:
 
 
 class _Type(NamedTuple):
-    """A datatype inside another: what a constructor must know of it."""
+    """A datatype inside another, as constructors take it."""
 
     nests: Nests
     size: int
@@ -65,7 +65,7 @@ def typemap_of(key: Any) -> Typemap:
     TypeError, KeyError, BufferError, MPI.Exception
         As `datatypes.of`.
     NotSupported
-        A constructor that MPI does not tell of.
+        A constructor that MPI does not decode.
     """
     if isinstance(key, MPI.Datatype) and _keyval != MPI.KEYVAL_INVALID:
         known: Any = key.Get_attr(_keyval)
@@ -83,7 +83,7 @@ def _basic(itemsize: int) -> Typemap:
 
 
 def _flattened(datatype: MPI.Datatype) -> Typemap:
-    """The typemap of a derived datatype, which keeps it: its handle may be another one's after Free."""
+    """The typemap of a derived datatype; an attribute keeps it, as another datatype may have the handle after Free."""
     global _keyval
     if _keyval == MPI.KEYVAL_INVALID:
         _keyval = MPI.Datatype.Create_keyval()
@@ -108,7 +108,7 @@ def _flatten(datatype: MPI.Datatype) -> _Type:
 
 
 def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
-    """Of a datatype that `decode` has given: a handle of our own, unless it is predefined."""
+    """Flatten a datatype that `decode` has returned, and free it: the handle is this process's own if it is derived."""
     try:
         return _flatten(datatype)
     finally:
@@ -116,7 +116,7 @@ def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
             datatype.Free()
 
 
-# The constructors: from what they are made of to nests. Displacements and strides of those with an h are in bytes.
+# MPI's constructors: nests of a datatype from its parts. Displacements and strides of those with an h are in bytes.
 
 
 def _same(base: list[_Type], **_: Any) -> Nests:
@@ -183,7 +183,7 @@ def _darray(
 
 
 def _distributed(gsize: int, distrib: int, darg: int, psize: int, place: int) -> list[tuple[int, int]]:
-    """What a process owns of one dimension: runs of (start, length)."""
+    """The part of one dimension that a process owns: runs of (start, length)."""
     if distrib == MPI.DISTRIBUTE_NONE:
         return [(0, gsize)]
     default = -(-gsize // psize) if distrib == MPI.DISTRIBUTE_BLOCK else 1
@@ -193,7 +193,7 @@ def _distributed(gsize: int, distrib: int, darg: int, psize: int, place: int) ->
 
 
 def _grid(base: _Type, sizes: list[int], runs: list[list[tuple[int, int]]], order: int) -> Nests:
-    """Of an array of `sizes` elements what `runs`, (start, length), choose in each dimension."""
+    """The elements of an array of shape `sizes` that `runs`, (start, length), choose in each dimension."""
     nests, size, stride = base
     dimensions = list(zip(sizes, runs, strict=True))
     for extent, chosen in dimensions if order == MPI.ORDER_FORTRAN else reversed(dimensions):
