@@ -108,4 +108,6 @@ class Extensions(IntraBase):
                 f"got {of_ranks}"
             )
         signals, blocks, counters = numbers
-        return DeviceTeam(cast(MPI.Intracomm, self), self.team, signals, blocks, counters)
+        return DeviceTeam(
+            cast(MPI.Intracomm, self), self.team, signals=signals, blocks=blocks, counters=counters
+        )

@@ -61,6 +61,7 @@ class DeviceTeam:
         self,
         comm: MPI.Intracomm,
         team: Team,
+        *,
         signals: int,
         blocks: int,
         counters: int,

@@ -31,7 +31,7 @@ class Signals:
         self.device = team.device
         functions = (kernels.get(comm, team, _FILE, kernel) for kernel in FILES[_FILE].kernels)
         self._put, self._signal, self._wait = functions
-        self.team = DeviceTeam(comm, team, COUNT, 0, 0)
+        self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
         self._taken = self.device.upload(bytes(_WORD_NBYTES * COUNT))
 
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> None:
