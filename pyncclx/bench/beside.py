@@ -14,7 +14,6 @@ from typing import Any
 from mpi4py import MPI
 
 from ..collectives import copy_engine
-from ..collectives.algorithms import COPY_ENGINE
 from ..communicator.communicator import Communicator
 from . import environment, picture, timing
 from .cases import CASES, Options
@@ -22,7 +21,7 @@ from .memory import Windows
 from .sizes import parse_nbytes
 
 HELP = "slowdown of a matrix product by a collective"
-ALGORITHMS = {"kernel": None, "copy engine": COPY_ENGINE}
+ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # in one measurement
 LEAD = 1.3  # the collectives take this much longer than the products alone would

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import resolve
 from ..arrays.places import on_host
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
-from .algorithms import COPY_ENGINE, NUMBA, check_algorithm
-from .blocks import check_fits
-from .copy_engine import Copy, Rounds, copy_engine_call, peers_of
+from .arguments import check_algorithm, check_fits, resolve_recvbuf, resolve_sendbuf
+from .copy_engine import COPY_ENGINE, Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
 
@@ -30,13 +27,12 @@ def allgather(
         return transformed(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
-    check_algorithm("Allgather", algorithm, COPY_ENGINE, NUMBA)
-    device = backends.select()
-    recv = resolve(recvbuf, "Allgather: recvbuf", writable=True, device=device, blocks=comm.size)
+    check_algorithm("Allgather", algorithm, COPY_ENGINE, numba.NAME)
+    recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
     if is_in_place(sendbuf):
         send, address = recv, recv.address + comm.rank * recv.nbytes
     else:
-        send = resolve(sendbuf, "Allgather: sendbuf", writable=False, device=device)
+        send = resolve_sendbuf("Allgather", sendbuf)
         address = send.address
     check_fits("Allgather", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import resolve
 from ..arrays.places import on_host
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
-from .blocks import check_fits, pack_blocks, resolve_blocks
+from .arguments import check_fits, resolve_sendbuf
+from .blocks import pack_blocks, resolve_blocks
 from .transports import choose_spans
 
 choose = choose_spans("allgatherv")
@@ -24,7 +23,7 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
     send, address, mine = blocks.buffer, blocks.address(comm.rank), blocks.nbytes[comm.rank]
     if not is_in_place(sendbuf):
-        send = resolve(sendbuf, "Allgatherv: sendbuf", writable=False, device=backends.select())
+        send = resolve_sendbuf("Allgatherv", sendbuf)
         address = send.address
         check_fits("Allgatherv", send.nbytes, mine)
     arguments = pack_blocks(blocks, send=address, recv=blocks.buffer.address, nbytes=mine)

@@ -15,8 +15,8 @@ from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .arguments import resolve_pair
 from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
-from .reductions import resolve_pair
 
 # One shot sends the vector size - 1 times, two shots about twice, after one more trip. Since 2026-11-21; no
 # measurement is kept, and a measured table (tuning/) takes precedence.

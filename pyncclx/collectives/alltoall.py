@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import resolve
 from ..arrays.places import on_host
 from ..derived.calls import BLOCKS, takes_derived
 from ..errors import NotSupported
@@ -13,9 +11,8 @@ from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
-from .algorithms import COPY_ENGINE, NUMBA, check_algorithm
-from .blocks import check_fits
-from .copy_engine import Copy, Rounds, copy_engine_call, peers_of
+from .arguments import check_algorithm, check_fits, resolve_recvbuf, resolve_sendbuf
+from .copy_engine import COPY_ENGINE, Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
 
@@ -31,12 +28,11 @@ def alltoall(
         return transformed(comm, "Alltoall", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
         return None
-    check_algorithm("Alltoall", algorithm, COPY_ENGINE, NUMBA)
-    device = backends.select()
-    recv = resolve(recvbuf, "Alltoall: recvbuf", writable=True, device=device, blocks=comm.size)
+    check_algorithm("Alltoall", algorithm, COPY_ENGINE, numba.NAME)
+    recv = resolve_recvbuf("Alltoall", recvbuf, comm.size)
     send = recv
     if not is_in_place(sendbuf):
-        send = resolve(sendbuf, "Alltoall: sendbuf", writable=False, device=device, blocks=comm.size)
+        send = resolve_sendbuf("Alltoall", sendbuf, comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
     nbytes = recv.nbytes
     if numba.wanted(algorithm):

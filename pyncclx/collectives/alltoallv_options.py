@@ -6,7 +6,8 @@ import operator
 from typing import Any, NamedTuple
 
 from ..memory.parameters import PACKED, PLACED, SENDER, SLOTS
-from .algorithms import NUMBA, check_algorithm
+from ..numba_kernels.calls import NAME as NUMBA
+from .arguments import check_algorithm
 
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
 IN_SLOTS = ("slots", "sender")

@@ -9,7 +9,7 @@ from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
-from .algorithms import NUMBA, check_algorithm
+from .arguments import check_algorithm
 
 
 @lru_cache  # the same few sizes come again and again
@@ -20,7 +20,7 @@ def choose(layout: Layout, nbytes: int) -> Choice:
 
 def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Call | None:
     """See `Intracomm.Barrier`."""
-    check_algorithm("Barrier", algorithm, NUMBA)
+    check_algorithm("Barrier", algorithm, numba.NAME)
     if device and numba.wanted(algorithm):
         return numba.barrier(comm)
     if not device:

@@ -14,9 +14,9 @@ from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
+from .arguments import check_root
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .ladders import chain, climb, lines, packets
-from .rooted import check_root
 from .transports import as_chunks
 
 # Root sends the message size - 1 times: worth it for the trip it saves while it is short. Since 2026-11-21; no

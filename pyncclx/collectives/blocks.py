@@ -66,13 +66,6 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
     return blocks_of(buffer, counts, displs)
 
 
-def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
-    """Raise MPI.Exception of class ERR_TRUNCATE unless what a rank sends is as long as the block for it."""
-    if send_nbytes != recv_nbytes:
-        text = f"each rank sends {send_nbytes} bytes to a block of {recv_nbytes} bytes of recvbuf; make them equal"
-        raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-
-
 def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
     """Raise MPI.Exception of class ERR_TRUNCATE unless root's own block fits; the kernel checks the others."""
     if send_nbytes > recv_nbytes:

@@ -19,8 +19,8 @@ from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
 from . import barrier
-from .algorithms import COPY_ENGINE
 
+COPY_ENGINE = "copy_engine"  # name of the algorithm
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
-from .blocks import check_fits
-from .rooted import check_root, resolve_elsewhere, rooted_on_host
+from .arguments import check_fits, check_not_in_place, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
 from .transports import choose_spans
 
 choose = choose_spans("gather", both_ways=False)
@@ -40,12 +38,12 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
     """Both buffers, elsewhere than at root twice the same, and where this rank's block of data is."""
     if comm.rank != root:
-        send = resolve_elsewhere(comm, sendbuf, "Gather", "sendbuf")
+        check_not_in_place(comm, "Gather", "sendbuf", sendbuf)
+        send = resolve_sendbuf("Gather", sendbuf)
         return send, send, send.address
-    device = backends.select()
-    recv = resolve(recvbuf, "Gather: recvbuf", writable=True, device=device, blocks=comm.size)
+    recv = resolve_recvbuf("Gather", recvbuf, comm.size)
     if is_in_place(sendbuf):
         return recv, recv, recv.address + root * recv.nbytes
-    send = resolve(sendbuf, "Gather: sendbuf", writable=False, device=device)
+    send = resolve_sendbuf("Gather", sendbuf)
     check_fits("Gather", send.nbytes, recv.nbytes)
     return send, recv, send.address

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
+from .arguments import check_not_in_place, check_root, resolve_sendbuf, rooted_on_host
 from .blocks import check_room, pack_blocks, resolve_blocks
-from .rooted import check_root, resolve_elsewhere, rooted_on_host
 from .transports import choose_announced, rounded_up_nbytes
 
 choose = choose_announced("gatherv")  # no rank has the lengths that the others send
@@ -36,13 +35,14 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
     """The buffers in use, and the kernel's arguments."""
     if comm.rank != root:
-        send = resolve_elsewhere(comm, sendbuf, "Gatherv", "sendbuf")
+        check_not_in_place(comm, "Gatherv", "sendbuf", sendbuf)
+        send = resolve_sendbuf("Gatherv", sendbuf)
         return (send,), pack_blocks(None, send=send.address, recv=send.address, nbytes=send.nbytes, root=root)
     blocks = resolve_blocks(comm, recvbuf, "Gatherv", "recvbuf")
     recv = blocks.buffer
     if is_in_place(sendbuf):
         nbytes = blocks.nbytes[root]
         return (recv,), pack_blocks(blocks, send=blocks.address(root), recv=recv.address, nbytes=nbytes, root=root)
-    send = resolve(sendbuf, "Gatherv: sendbuf", writable=False, device=backends.select())
+    send = resolve_sendbuf("Gatherv", sendbuf)
     check_room("Gatherv", send.nbytes, blocks.nbytes[root])
     return (send, recv), pack_blocks(blocks, send=send.address, recv=recv.address, nbytes=send.nbytes, root=root)

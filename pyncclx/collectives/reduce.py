@@ -15,9 +15,8 @@ from ..memory.parameters import ReduceArgs
 from ..operators import bound_op, ops
 from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
+from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
 from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
-from .reductions import resolve_pair
-from .rooted import check_root, resolve_elsewhere, rooted_on_host
 
 # Root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 # Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence:
@@ -61,7 +60,8 @@ def reduce(
     if comm.rank == root:
         send, recv = resolve_pair("Reduce", sendbuf, recvbuf)
     else:
-        send = recv = resolve_elsewhere(comm, sendbuf, "Reduce", "sendbuf")
+        check_not_in_place(comm, "Reduce", "sendbuf", sendbuf)
+        send = recv = resolve_sendbuf("Reduce", sendbuf)
     reduction = ops.of(op, "Reduce")
     template = ops.template("Reduce", reduction, send)
     return Call(

@@ -8,9 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import backends
 from ..arrays import vectors
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..errors import MPIError
 from ..launch.call import Call, is_in_place
@@ -20,9 +19,9 @@ from ..operators import ops
 from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
+from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
 from .blocks import Blocks, blocks_of, pack_blocks
 from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
-from .reductions import check_same_type
 
 
 @lru_cache  # the same few sizes come again and again
@@ -71,13 +70,13 @@ def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:
     """The send buffer, cut into blocks, and the receive buffer; in place they are one."""
-    name, device = "Reduce_scatter", backends.select()
-    recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
+    name = "Reduce_scatter"
+    recv = resolve_recvbuf(name, recvbuf)
     if is_in_place(sendbuf):
         counts = _counts(comm, recvcounts)
         _check_sum("recvbuf", recv, counts)
         return blocks_of(recv, counts, vectors.packed(counts)), recv
-    send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device)
+    send = resolve_sendbuf(name, sendbuf)
     check_same_type(name, send, recv)
     counts = MPI.Comm.allgather(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
     _check_sum("sendbuf", send, counts)

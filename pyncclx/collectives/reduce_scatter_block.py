@@ -7,8 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import backends
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
@@ -16,8 +15,8 @@ from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
 from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
-from .reductions import check_same_type
 
 # Since 2026-11-22; no measurement is kept:
 PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are
@@ -63,12 +62,12 @@ def reduce_scatter_block(
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
     """The send buffer, whose count is that of one block, and the receive buffer."""
-    device, name = backends.select(), "Reduce_scatter_block"
+    name = "Reduce_scatter_block"
     if is_in_place(sendbuf):
-        whole = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device, blocks=comm.size)
+        whole = resolve_recvbuf(name, recvbuf, comm.size)
         return whole, whole
-    send = resolve(sendbuf, f"{name}: sendbuf", writable=False, device=device, blocks=comm.size)
-    recv = resolve(recvbuf, f"{name}: recvbuf", writable=True, device=device)
+    send = resolve_sendbuf(name, sendbuf, comm.size)
+    recv = resolve_recvbuf(name, recvbuf)
     check_same_type(name, send, recv)
     if send.count != recv.count:
         raise ValueError(

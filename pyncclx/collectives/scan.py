@@ -16,8 +16,8 @@ from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .arguments import resolve_pair
 from .ladders import chunks, climb, packets
-from .reductions import resolve_pair
 
 # One shot sends the vector size - 1 times from rank 0, two shots about twice. As of Allreduce, not measured for Scan; a
 # measured table (tuning/) takes precedence.

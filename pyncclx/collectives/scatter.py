@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..derived.calls import BLOCKS, ONE, takes_derived
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
-from .blocks import check_fits
-from .rooted import check_root, resolve_elsewhere, rooted_on_host
+from .arguments import check_fits, check_not_in_place, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
 from .transports import choose_spans
 
 choose = choose_spans("scatter", both_ways=False)
@@ -40,12 +38,12 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
     """Both buffers, elsewhere than at root twice the same, and where this rank's block belongs."""
     if comm.rank != root:
-        recv = resolve_elsewhere(comm, recvbuf, "Scatter", "recvbuf")
+        check_not_in_place(comm, "Scatter", "recvbuf", recvbuf)
+        recv = resolve_recvbuf("Scatter", recvbuf)
         return recv, recv, recv.address
-    device = backends.select()
-    send = resolve(sendbuf, "Scatter: sendbuf", writable=False, device=device, blocks=comm.size)
+    send = resolve_sendbuf("Scatter", sendbuf, comm.size)
     if is_in_place(recvbuf):
         return send, send, send.address + root * send.nbytes
-    recv = resolve(recvbuf, "Scatter: recvbuf", writable=True, device=device)
+    recv = resolve_recvbuf("Scatter", recvbuf)
     check_fits("Scatter", send.nbytes, recv.nbytes)
     return send, recv, recv.address

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import backends
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
 from ..derived.calls import ONE, VECTOR, takes_derived
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
+from .arguments import check_not_in_place, check_root, resolve_recvbuf, rooted_on_host
 from .blocks import check_room, pack_blocks, resolve_blocks
-from .rooted import check_root, resolve_elsewhere, rooted_on_host
 from .transports import choose_announced, rounded_up_nbytes
 
 choose = choose_announced("scatterv")  # no rank has the lengths that the others send
@@ -36,13 +35,14 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
     """The buffers in use, and the kernel's arguments."""
     if comm.rank != root:
-        recv = resolve_elsewhere(comm, recvbuf, "Scatterv", "recvbuf")
+        check_not_in_place(comm, "Scatterv", "recvbuf", recvbuf)
+        recv = resolve_recvbuf("Scatterv", recvbuf)
         return (recv,), pack_blocks(None, send=recv.address, recv=recv.address, nbytes=recv.nbytes, root=root)
     blocks = resolve_blocks(comm, sendbuf, "Scatterv", "sendbuf")
     send = blocks.buffer
     if is_in_place(recvbuf):
         nbytes = blocks.nbytes[root]
         return (send,), pack_blocks(blocks, send=send.address, recv=blocks.address(root), nbytes=nbytes, root=root)
-    recv = resolve(recvbuf, "Scatterv: recvbuf", writable=True, device=backends.select())
+    recv = resolve_recvbuf("Scatterv", recvbuf)
     check_room("Scatterv", blocks.nbytes[root], recv.nbytes)
     return (send, recv), pack_blocks(blocks, send=send.address, recv=recv.address, nbytes=recv.nbytes, root=root)

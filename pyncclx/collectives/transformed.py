@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-from .. import backends
-from ..arrays.buffers import resolve
 from ..arrays.places import on_host
 from ..arrays.readers import in_c_order
 from ..backends.compilers.numba_functions import MOST_ARRAYS
@@ -20,6 +18,7 @@ from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..operators import row_transform
 from ..team.base import IntraBase as Intracomm
+from .arguments import resolve_recvbuf, resolve_sendbuf
 from .transports import as_spans
 
 
@@ -56,10 +55,8 @@ def transformed(
         raise NotSupported(f"{operation}: transform is for two device arrays, not for host arrays nor in place")
     if algorithm is not None:
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; with transform there is one, leave it out")
-    device, blocks = backends.select(), comm.size
-    recv = resolve(recvbuf, f"{operation}: recvbuf", writable=True, device=device, blocks=blocks)
-    sent_blocks = blocks if operation == "Alltoall" else 1
-    send = resolve(sendbuf, f"{operation}: sendbuf", writable=False, device=device, blocks=sent_blocks)
+    recv = resolve_recvbuf(operation, recvbuf, comm.size)
+    send = resolve_sendbuf(operation, sendbuf, comm.size if operation == "Alltoall" else 1)
     if send.count != recv.count:
         raise ValueError(
             f"{operation}: each rank sends {send.count} elements to a block of {recv.count} elements of recvbuf; "
