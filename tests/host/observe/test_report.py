@@ -34,6 +34,7 @@ comm.Bcast(host)
 
 for _ in range(4):  # the first message between two ranks goes inside MPI's
     comm.Sendrecv(x, peer, 0, y, peer, 0)
+    comm.barrier()  # until then the peer may not have answered it
 requests = [comm.Irecv(y, peer, 1), comm.Isend(x, peer, 1)]
 MPI.Request.Waitall(requests)
 for _ in range(5):
