@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..system import packages
-from ..team.members import most_of_a_device
+from ..team.members import most_ranks_per_device
 from .peers import Peer, nvls_setting
 
 HOST = "host device"
@@ -39,7 +39,7 @@ def of(comm: Any) -> dict[str, Any]:
     """What goes with all figures that are taken on a communicator."""
     return {
         "ranks": comm.size,
-        "ranks_of_a_device": most_of_a_device(comm.team.members),
+        "ranks_of_a_device": most_ranks_per_device(comm.team.members),
         "device": comm.team.device.kind,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),

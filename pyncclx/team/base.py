@@ -1,4 +1,4 @@
-"""What all our communicators have beyond MPI's: settings, a team, and memory that all ranks have mapped."""
+"""What all our communicators have beyond MPI's: options, a team, and memory that all ranks have mapped."""
 
 from __future__ import annotations
 
@@ -15,31 +15,18 @@ import mpi_bootstrap
 from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
+from .options import Options
 from .registration import Registration
-from .state import BLOCKING, STAGES_BY_DEFAULT, State, state_of
+from .state import State, state_of
 from .team import Team
 
-# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
-# Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
-if TYPE_CHECKING:
-    _Comm = MPI.Comm
-else:
-    _Comm = object
 
-
-class Base(_Comm):
+class Base(Options):
     """What all our communicators have beyond MPI's; the base of every family of methods."""
-
-    _state: State | None = None
-
-    @property
-    def state(self) -> State:
-        """What the communicator carries."""
-        return state_of(self)
 
     @property
     def team(self) -> Team:
-        """The device side of this communicator, made at the first use. Collective then."""
+        """The device side of this communicator, made at the first use, which is collective."""
         state = state_of(self)
         team = state.team
         if team is None:
@@ -53,7 +40,7 @@ class Base(_Comm):
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
-        if state.refusal is not None and self.staging:  # told once, and nothing has changed
+        if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
         mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
         try:
@@ -61,77 +48,6 @@ class Base(_Comm):
         except NotSupported as refusal:
             state.refusal = refusal
             raise
-
-    @property
-    def blocking(self) -> str:
-        """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
-
-        A new communicator begins with the value of the one that it was made from, and the others with that of the
-        environment variable PYNCCLX_BLOCKING.
-
-        Raises
-        ------
-        ValueError
-            Any other value is set.
-
-        Examples
-        --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
-        >>> comm.blocking = "host"
-        """
-        return state_of(self).blocking
-
-    @blocking.setter
-    def blocking(self, value: str) -> None:
-        if value not in BLOCKING:
-            raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
-        state_of(self).blocking = value
-
-    @property
-    def checking(self) -> bool:
-        """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
-        return state_of(self).checking
-
-    @property
-    def staging(self) -> bool:
-        """Whether calls for which there is no kernel may go through MPI, on copies of device arrays in host memory.
-
-        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
-        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
-        MPI to work. A communicator begins with the setting of the one that it was made from. Set it alike on all ranks.
-
-        Examples
-        --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
-        >>> comm.staging = True
-        """
-        chosen = state_of(self).staging
-        return STAGES_BY_DEFAULT.get() if chosen is None else chosen
-
-    @staging.setter
-    def staging(self, value: bool) -> None:
-        state_of(self).staging = bool(value)
-
-    @property
-    def sm_free(self) -> bool:
-        """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
-
-        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. The
-        arrays that receive must be in windows (`Alloc`) on all ranks, else kernels move the data; the ranks exchange
-        where they are on the host, at each call. Set it alike on all ranks.
-
-        Examples
-        --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
-        >>> comm.sm_free = True
-        >>> x = comm.Alloc(1 << 20)
-        >>> comm.Bcast(x)
-        """
-        return state_of(self).sm_free
-
-    @sm_free.setter
-    def sm_free(self, value: bool) -> None:
-        state_of(self).sm_free = bool(value)
 
     @property
     def device(self) -> str:

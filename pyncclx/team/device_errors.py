@@ -1,4 +1,4 @@
-"""What the device functions of cuda/pyncclx.cuh record when they fail, as exceptions."""
+"""Exceptions for what the device functions of cuda/pyncclx.cuh record when they fail."""
 
 from __future__ import annotations
 

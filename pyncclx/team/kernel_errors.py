@@ -1,4 +1,4 @@
-"""What kernels record when something goes wrong in them, as exceptions."""
+"""Exceptions for what kernels record when something goes wrong in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a communicator before they have a Team: who they are, whether they can work together, their heaps."""
+"""The ranks of a communicator before they have a Team: their properties, whether they can form one, their heaps."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
     handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
-    # Under `agree`: a program may turn warnings into errors, and one rank alone warns.
+    # Under `agree`, since only one rank warns and a program may turn warnings into errors.
     mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
     return members
 
 
 def channels(device: Device) -> int:
-    """The most blocks of an operation, from the environment variable PYNCCLX_CHANNELS; the device's own without it."""
+    """Return the most blocks of an operation: the environment variable PYNCCLX_CHANNELS, or as the device has it."""
     chosen = settings.CHANNELS.get()
     if chosen is None:
         return device.max_channels
@@ -84,30 +84,30 @@ def channels(device: Device) -> int:
     return chosen
 
 
-def most_of_a_device(members: Iterable[Member]) -> int:
-    """How many of some ranks have the same GPU, at most; 1 if none has any."""
+def most_ranks_per_device(members: Iterable[Member]) -> int:
+    """Return the most ranks with the same GPU; 1 for no ranks."""
     return max(Counter(member.device for member in members).values(), default=1)
 
 
 def sharing(members: Iterable[Member]) -> int:
-    """How many ranks have kernels on one GPU at the same time, at most: these, or all processes of the GPU.
+    """Return the most ranks with kernels on one GPU at the same time: these, or all processes of the GPU.
 
-    Blocks of other communicators' ranks take their place on a GPU, too.
+    Blocks of other communicators' ranks are on the GPU, too.
     """
     concurrent = [member for member in members if member.runs_concurrently]
-    return max(most_of_a_device(concurrent), *(member.assigned_processes for member in concurrent), 1)
+    return max(most_ranks_per_device(concurrent), *(member.assigned_processes for member in concurrent), 1)
 
 
 def nvlinked(members: Sequence[Member]) -> bool:
-    """Whether NVLink is known to lead from the GPU of each of some ranks to those of all others.
+    """Return whether NVLink joins the GPU of each rank with those of all others, as far as its process sees them.
 
-    A process knows nothing of GPUs that it does not see. Over PCIe no change of a peer's memory is atomic.
+    Over PCIe no change of a peer's memory is atomic.
     """
     return all(a.nvlinked is None or b.device in a.nvlinked for a in members for b in members)
 
 
 def _check(members: list[Member], device: Device) -> None:
-    """Can these ranks form a team? Every rank comes to the same answer."""
+    """Raise NotSupported, on all ranks alike, if these ranks cannot form a team."""
     if len(members) > layout.MAX_RANKS:
         raise NotSupported(
             f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
@@ -126,7 +126,7 @@ def _check(members: list[Member], device: Device) -> None:
 
 
 def _warn(members: list[Member]) -> None:
-    """Warn of settings that are none of ours, and of ranks that take turns on a GPU."""
+    """Warn of environment variables that pyncclx does not have, and of ranks that take turns on a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     ranks = Counter(member.device for member in members if not member.runs_concurrently)

@@ -1,4 +1,4 @@
-"""Arrays that a program already has, mapped into all ranks for a while."""
+"""Registrations: existing arrays whose memory is mapped into all ranks for a while."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from .team import Team
 
 
 class Registration:
-    """What `comm.Register` gives: the memory of an array of each rank is mapped into all of them.
+    """The memory of an array of each rank, mapped into all ranks; `comm.Register` makes it.
 
     It ends with `Free`, with a ``with`` block, or with the communicator, which holds the array until then.
+
+    Examples
+    --------
+    NumPy's arrays on the host device cannot be registered, so this needs a GPU:
+
+    >>> with comm.Register(cupy.zeros(1 << 20, "f4")) as registration:  # doctest: +SKIP
+    ...     comm.Barrier()
     """
 
     def __init__(self, comm: MPI.Intracomm, team: Team, window: Window) -> None:
@@ -22,7 +29,7 @@ class Registration:
     def Free(self) -> None:
         """Unmap the memory, once every rank's operations are over. Collective.
 
-        Graphs and persistent requests that were made with the array must not be used any more, as after its own end.
+        Graphs and persistent requests that were made with the array must not be used any more, as if it were deleted.
         """
         if self._window in self._team.windows:  # else it was freed, or the communicator was
             self._team.deregister(self._comm, self._window)

@@ -1,4 +1,4 @@
-"""What a communicator carries on its handle: settings, and the device side once there is one."""
+"""What a communicator carries on its handle: options, the device side once it is made, and attachments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCKING = ("stream", "host")
 
 
 class Attachment:
-    """Base of what rooms above keep with a communicator. Each method may do nothing."""
+    """Base of what rooms above keep with a communicator."""
 
     def join(self, team: Team) -> None:
         """Called once the communicator has a team."""
@@ -29,7 +29,7 @@ class Attachment:
 
 
 class Carrier(Protocol):
-    """A communicator that can carry a state."""
+    """A communicator that carries a state."""
 
     _state: State | None
 
@@ -41,7 +41,7 @@ class Carrier(Protocol):
 
 
 class State:
-    """What a communicator carries; every object with the same handle sees it, through an MPI attribute."""
+    """What a communicator carries: all objects with its handle share it, through an MPI attribute."""
 
     def __init__(self, parent: State | None = None) -> None:
         self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
@@ -64,10 +64,10 @@ class State:
 
 
 class _Attribute:
-    """What MPI keeps of a state. When it deletes a communicator, whoever frees that, it lets go of this.
+    """The value of the MPI attribute. When MPI deletes the communicator, the last reference to this goes.
 
-    A callback would do, but for MPICH: before one, mpi4py asks MPI for the topology of the communicator, which MPICH
-    looks for among the attributes. Those that it deleted before are still in its list then, and their memory is not.
+    A callback for deletion would be simpler, but fails with MPICH: before a callback, mpi4py asks MPI for the topology
+    of the communicator, which MPICH looks for among the attributes. Its list still has those that it has just freed.
     """
 
     def __init__(self, state: State) -> None:
@@ -96,15 +96,15 @@ def _key() -> int:
 
 
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
-    """The state of a communicator, made at the first use with the settings of the communicator it was made from.
+    """Return the state of a communicator, made at the first use with the options of `parent`.
 
-    MPI itself copies it to duplicates. An object remembers its communicator's: asking MPI takes a microsecond.
+    MPI copies it to duplicates. The object keeps it, since MPI takes a microsecond to look it up.
     """
-    known = comm._state
-    if known is not None:
-        if not known.current:
+    state = comm._state
+    if state is not None:
+        if not state.current:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
-        return known
+        return state
     keyval = _key()
     attribute = cast("_Attribute | None", comm.Get_attr(keyval))
     if attribute is None:

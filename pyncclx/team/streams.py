@@ -1,4 +1,4 @@
-"""Which stream a call is enqueued on, and which one its user goes on with."""
+"""The streams of a call: the one that it is enqueued on, and the one that its user continues on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..backends import Device
 from ..requests.open_receives import let_receives_leave
 from .plans import Producer
 
-LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy says 0
+LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; it is 0 in CuPy
 
 
 def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
-    """The stream to enqueue on, made to wait for the producers of the buffers.
+    """Return the stream to enqueue on, after it has been made to wait for the producers of the buffers.
 
-    It is CuPy's current stream; for PyTorch tensors it is PyTorch's, where their user goes on.
+    It is CuPy's current stream; for PyTorch tensors it is PyTorch's, on which their user continues.
     """
     stream = device.current_stream()
     if stream is None:  # the host device has none
@@ -34,7 +34,7 @@ def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
 
 
 def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:
-    """The stream that its user goes on with: CuPy's current one, for PyTorch's tensors PyTorch's."""
+    """Return the stream on which the user continues: CuPy's current one, for PyTorch's tensors PyTorch's."""
     if any(buffer.of_torch for buffer in buffers):
         return device.external_stream(torch_stream(device.ordinal))
     return device.current_stream()

@@ -1,4 +1,4 @@
-"""The windows of a communicator: whose memory they are, and what kernels are told of them."""
+"""The windows of a communicator, and the table of their addresses that kernels are given."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..memory.parameters import NO_PLACES, Places, pack_windows
 
 
 class TeamWindows:
-    """All windows that a communicator has had, by their numbers; one that was deregistered holds nothing."""
+    """All windows that a communicator has had, by their numbers; one that was deregistered is empty."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._windows: list[Window] = []
-        self._spans: list[tuple[int, int, int]] = []  # of their addresses, and their numbers: for a look in each call
+        self._spans: list[tuple[int, int, int]] = []  # begin, end and number of each; for each new call
         self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
-        self._tables: list[Upload] = []  # what kernels are told; captured launches may use earlier ones
+        self._tables: list[Upload] = []  # for kernels; only the last is current, but graphs may use earlier ones
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -32,11 +32,11 @@ class TeamWindows:
         return iter(self._windows)
 
     def allocate(self, comm: MPI.Intracomm, nbytes: int) -> Window:
-        """Add memory that is allocated for it. Collective."""
+        """Add a window of new memory. Collective."""
         return self._add(allocate_window(comm, self._device, len(self), nbytes))
 
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
-        """Add the memory that an array of each rank is in. Collective."""
+        """Add a window of the memory that an array of each rank is in. Collective."""
         window = self._add(register_window(comm, self._device, len(self), buffer.address, buffer.nbytes))
         self._registered[window.number] = buffer.owner
         return window
@@ -48,29 +48,29 @@ class TeamWindows:
         window.close()
         self._windows[window.number] = empty_window(window.number, comm.size)
         del self._registered[window.number]
-        self._tell()
+        self._update()
 
     def _add(self, window: Window) -> Window:
         self._windows.append(window)
-        self._tell()
+        self._update()
         return window
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self]
         self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
         self._tables.append(self._device.upload(pack_windows([window.bases for window in self])))
 
     @property
     def table(self) -> int:
-        """Where kernels find every rank's addresses; 0 without windows."""
+        """Address of the table of all windows' addresses on all ranks; 0 without windows."""
         return self._tables[-1].address if self._tables else 0
 
     def at(self, address: int) -> Window | None:
-        """The window that an address of this rank is in; None if it is in memory that peers have not mapped."""
+        """Return the window that an address of this rank is in; None if peers have not mapped its memory."""
         return next((window for window in self if window.holds(address)), None)
 
     def places(self, buffers: tuple[Buffer, ...]) -> bytes:
-        """Where a call's send buffer, the first, and receive buffer, the last, lie: two `Place`."""
+        """Return the `Places` of a call's send buffer, the first, and receive buffer, the last."""
         if not buffers:
             return NO_PLACES
         send_window, send_begin = self._place(buffers[0].address)
@@ -86,7 +86,7 @@ class TeamWindows:
         return 0, 0
 
     def close(self) -> None:
-        """Unmap all of them."""
+        """Unmap all windows."""
         for window in self:
             window.close()
         self._windows.clear()

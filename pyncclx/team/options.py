@@ -1,0 +1,98 @@
+"""The options of a communicator: when calls return, whether they are compared, and ways beside kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from .state import BLOCKING, STAGES_BY_DEFAULT, State, state_of
+
+# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
+# Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
+if TYPE_CHECKING:
+    _Comm = MPI.Comm
+else:
+    _Comm = object
+
+
+class Options(_Comm):
+    """What a communicator's state holds of options, as attributes of the communicator."""
+
+    _state: State | None = None
+
+    @property
+    def state(self) -> State:
+        """What the communicator carries."""
+        return state_of(self)
+
+    @property
+    def blocking(self) -> str:
+        """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
+
+        A new communicator begins with the value of the one that it was made from, and the others with that of the
+        environment variable PYNCCLX_BLOCKING.
+
+        Raises
+        ------
+        ValueError
+            Any other value is set.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.blocking = "host"
+        """
+        return state_of(self).blocking
+
+    @blocking.setter
+    def blocking(self, value: str) -> None:
+        if value not in BLOCKING:
+            raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
+        state_of(self).blocking = value
+
+    @property
+    def checking(self) -> bool:
+        """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
+        return state_of(self).checking
+
+    @property
+    def staging(self) -> bool:
+        """Whether calls for which there is no kernel may go through MPI, on copies of device arrays in host memory.
+
+        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
+        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
+        MPI to work. A communicator begins with the setting of the one that it was made from. Set it alike on all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.staging = True
+        """
+        chosen = state_of(self).staging
+        return STAGES_BY_DEFAULT.get() if chosen is None else chosen
+
+    @staging.setter
+    def staging(self, value: bool) -> None:
+        state_of(self).staging = bool(value)
+
+    @property
+    def sm_free(self) -> bool:
+        """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
+
+        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. The
+        arrays that receive must be in windows (`Alloc`) on all ranks, else kernels move the data; the ranks exchange
+        where they are on the host, at each call. Set it alike on all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.sm_free = True
+        >>> x = comm.Alloc(1 << 20)
+        >>> comm.Bcast(x)
+        """
+        return state_of(self).sm_free
+
+    @sm_free.setter
+    def sm_free(self, value: bool) -> None:
+        state_of(self).sm_free = bool(value)
