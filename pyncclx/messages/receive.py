@@ -34,7 +34,7 @@ class Incoming:
     clock : int
         Of the message, once it has arrived; 0 of a host array.
     has_arrived, launched : bool
-        Whether its message has, and its kernel is.
+        Whether its message has arrived, and whether its kernel is launched.
     is_awaited : bool
         Whether a call waits for it.
     stays_on_stream : bool
