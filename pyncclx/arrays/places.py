@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from mpi4py import MPI
 
 from ..system import settings
 from ..system.driver import is_device_pointer
+from ..system.process import cached
 from . import dlpack
 from .protocols import interface_address
 from .readers import Reader, device_classes, read_buffer, read_cupy, read_numpy, read_torch, reader_of
@@ -17,7 +17,7 @@ from .specs import is_nothing
 __all__ = ["host_arrays", "on_device", "on_host", "place", "where"]
 
 
-@functools.cache
+@cached
 def host_arrays() -> bool:
     """Return whether NumPy arrays are device arrays (``PYNCCLX_DEVICE=host``); the environment is read once."""
     return settings.DEVICE.get() == "host"

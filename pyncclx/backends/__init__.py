@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import Any
 
 from ..system import settings
+from ..system.process import cached
 from . import host
 from .device import Device
 from .handles import Event, Exported, Function, Peer, Repeated, Shared, Upload, Watch
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-@functools.cache
+@cached
 def select() -> Device:
     """Return this process' device; the first call creates it.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..backends import Device, Function, Upload
 from ..errors import NotSupported
 from ..launch import kernels
+from ..system.process import held
 from .batches import WIDEST_NBYTES, BatchStruct, Part, batches_of
 from .nest import Runs
 
@@ -91,7 +92,7 @@ class Packing:
             self._nbytes = 0
 
 
-_packings: dict[str, Packing] = {}  # of this process, by the name of the device
+_packings: dict[str, Packing] = held({})  # of this process, by the name of the device
 
 
 def packing_of(device: Device) -> Packing:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from ..arrays import datatypes
 from ..errors import DerivedDatatype, NotSupported
+from ..system.process import PerProcess
 from .nest import Nest, Nests, join, place, repeat
 
 __all__ = ["Typemap", "typemap_of"]
@@ -54,7 +55,7 @@ class _Type(NamedTuple):
     extent: int
 
 
-_keyval = MPI.KEYVAL_INVALID  # made at the first use: that needs MPI to be initialised
+_KEYVAL = PerProcess(MPI.Datatype.Create_keyval, lasting=True)
 
 
 def typemap_of(key: Any) -> Typemap:
@@ -67,8 +68,8 @@ def typemap_of(key: Any) -> Typemap:
     NotSupported
         A constructor that MPI does not decode.
     """
-    if isinstance(key, MPI.Datatype) and _keyval != MPI.KEYVAL_INVALID:
-        known: Any = key.Get_attr(_keyval)
+    if isinstance(key, MPI.Datatype) and _KEYVAL.made is not None:
+        known: Any = key.Get_attr(_KEYVAL.get())
         if isinstance(known, Typemap):
             return known
     try:
@@ -84,13 +85,10 @@ def _basic(itemsize: int) -> Typemap:
 
 def _flattened(datatype: MPI.Datatype) -> Typemap:
     """The typemap of a derived datatype; an attribute keeps it, as another datatype may have the handle after Free."""
-    global _keyval
-    if _keyval == MPI.KEYVAL_INVALID:
-        _keyval = MPI.Datatype.Create_keyval()
     nests, size, extent = _flatten(datatype)
     lower, length = datatype.Get_true_extent()
     typemap = Typemap(nests, size, extent, lower, lower + length)
-    datatype.Set_attr(_keyval, typemap)
+    datatype.Set_attr(_KEYVAL.get(), typemap)
     return typemap
 
 

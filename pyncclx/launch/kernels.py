@@ -18,10 +18,11 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..system.process import held
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
 
-_loaded: dict[str, Function] = {}  # instantiation -> function, of this process
+_loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:

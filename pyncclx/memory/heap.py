@@ -15,9 +15,11 @@ import uuid
 from bisect import insort
 from dataclasses import dataclass, field
 
+from .. import backends
 from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
 from ..system import settings
+from ..system.process import PerProcess
 
 ALIGNMENT = 4096
 
@@ -119,21 +121,12 @@ class Heap:
         return self.memory.address if uid == self.uid else self.peers[uid].address
 
 
-_heap: Heap | None = None
-_making = threading.Lock()
+HEAP = PerProcess(lambda: Heap(backends.select()))
 
 
 def memory_held() -> dict[str, int]:
     """Return the bytes of the process's heap and of its leased part; 0 without a heap."""
-    if _heap is None:
+    heap = HEAP.made
+    if heap is None:
         return {"heap": 0, "leased": 0}
-    return {"heap": _heap.nbytes, "leased": sum(lease.nbytes for lease in _heap.leases)}
-
-
-def process_heap(device: Device) -> Heap:
-    """The heap of this process, made at the first call."""
-    global _heap
-    with _making:
-        if _heap is None:
-            _heap = Heap(device)
-        return _heap
+    return {"heap": heap.nbytes, "leased": sum(lease.nbytes for lease in heap.leases)}

@@ -18,7 +18,7 @@ from ..memory.parameters import NO_PLACES, TeamStruct
 from ..requests.open_receives import LOCK
 from ..system import settings
 from ..team.team import Team
-from .postbox import process_postbox
+from .postbox import POSTBOX
 
 #: Names of the methods; their indices are in error records.
 OPERATIONS = (
@@ -51,7 +51,7 @@ class Endpoint:
 
     def __init__(self, comm: MPI.Comm, device: Device) -> None:
         self.serial = next(_serials)
-        self.device, self.postbox = device, process_postbox(device)
+        self.device, self.postbox = device, POSTBOX.get()
         self._world = _world_ranks(comm)
         self.rank, self.size = comm.rank, len(self._world)
         self.team: Team | None = None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections import deque
 from typing import Any
 
 from mpi4py import MPI
 
+from .. import backends
 from ..backends import Device
 from ..launch import kernels
 from ..requests.open_receives import LOCK
+from ..system.process import PerProcess
 from .bounce import NBYTES, BounceMemory
 from .clock import LamportClock
 from .envelope import Sender
@@ -73,19 +74,9 @@ class Postbox:
                 self._sent.popleft()
 
 
-_postbox: Postbox | None = None
-_making = threading.Lock()
-
-
-def process_postbox(device: Device) -> Postbox:
-    """Return the postbox of this process, made at the first call."""
-    global _postbox
-    with _making:
-        if _postbox is None:
-            _postbox = Postbox(device)
-        return _postbox
+POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
     """Return the bytes of bounce memory."""
-    return 0 if _postbox is None else NBYTES
+    return 0 if POSTBOX.made is None else NBYTES

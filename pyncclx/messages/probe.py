@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..system.process import PerProcess, held
 from .envelope import may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, two_part_datatype
 
-_itself = MPI.COMM_NULL  # this process alone; made at the first use
-_sent: list[tuple[MPI.Request, Any]] = []  # messages to itself that are not received yet, and their memory
+_ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)  # a communicator of this process alone
+_sent: list[tuple[MPI.Request, Any]] = held([])  # messages to itself that are not received yet, and their memory
 
 
 class ProbedMessage(NamedTuple):
@@ -103,17 +104,15 @@ class ProbedMessages:
 
 def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MPI.Message]:
     """Receive a message that may be an envelope, and send it to this process itself; return its data's length, too."""
-    global _itself
-    if _itself == MPI.COMM_NULL:
-        _itself = MPI.COMM_SELF.Dup()
+    itself = _ITSELF.get()
     nbytes = received_nbytes + GAP_NBYTES
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
     envelope = unpack(data, received_nbytes)
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
-    _sent.append((_itself.Isend([data, 1, datatype], 0), data))
+    _sent.append((itself.Isend([data, 1, datatype], 0), data))
     datatype.Free()
-    return envelope.nbytes if envelope else received_nbytes, _itself.Mprobe(0)
+    return envelope.nbytes if envelope else received_nbytes, itself.Mprobe(0)
 
 
 def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> Any:
@@ -128,5 +127,6 @@ def ireceive_object(probed: ProbedMessage) -> MPI.Request:
     """Return a request for the same."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE])
-    _sent.append((_itself.Isend([data, MPI.BYTE], 0), data))
-    return _itself.irecv(bytearray(probed.nbytes), 0)
+    itself = _ITSELF.get()
+    _sent.append((itself.Isend([data, MPI.BYTE], 0), data))
+    return itself.irecv(bytearray(probed.nbytes), 0)

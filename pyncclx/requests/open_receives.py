@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
+from ..system.process import held
+
 
 class OpenReceive(Protocol):
     """A receive that is open.
@@ -44,7 +46,7 @@ class OpenReceive(Protocol):
         """Launch the kernel that moves the data."""
 
 
-OPEN_RECEIVES: list[OpenReceive] = []
+OPEN_RECEIVES: list[OpenReceive] = held([])
 LOCK = threading.RLock()  # held to change the list, or to look for a message of a receive in it
 
 

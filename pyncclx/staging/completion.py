@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mpi4py import MPI
 
+from ..system.process import held
 from .copies import Copy, copy_back
 
 
@@ -62,7 +63,8 @@ def copy_back_completed(requests: Iterable[MPI.Request]) -> None:
             request.copy_back()
 
 
-_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = []  # no call waits for them, but MPI may still read and write
+# No call waits for these requests any more, but MPI may still read and write the copies.
+_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = held([])
 
 
 def abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:

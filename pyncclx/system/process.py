@@ -1,6 +1,6 @@
-"""Values that a process holds once, whatever the number of communicators: each is made at its first use.
+"""What a process holds once, whatever the number of communicators: each value is made at its first use.
 
-The list of all of them is `VALUES`; `reset` forgets them, for tests that begin anew.
+`reset` forgets all of it, for tests that begin anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-VALUES: list[PerProcess[Any]] = []
+C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any]")
+_resets: list[Callable[[], object]] = []
 
 
 class PerProcess(Generic[T]):
@@ -21,6 +22,8 @@ class PerProcess(Generic[T]):
     ----------
     make : callable without arguments
         Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
+    lasting : bool, default False
+        `process.reset` leaves the value: handles of MPI refer to it.
 
     Attributes
     ----------
@@ -34,13 +37,14 @@ class PerProcess(Generic[T]):
     True
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], T], *, lasting: bool = False) -> None:
         self._make = make
         self._made: list[T] = []  # none or one
         self._making = threading.RLock()
         self._cached = functools.cache(self._made_once)
         self.get: Callable[[], T] = self._cached
-        VALUES.append(self)
+        if not lasting:
+            _resets.append(self.reset)
 
     def _made_once(self) -> T:
         with self._making:
@@ -66,12 +70,20 @@ class PerProcess(Generic[T]):
             self._cached.cache_clear()
 
 
-def cached(function: Callable[[], T]) -> Callable[[], T]:
-    """Decorate a function without arguments whose result never changes: `functools.cache`, which `reset` empties."""
-    return PerProcess(function).get
+def cached(function: Callable[[], T]) -> functools._lru_cache_wrapper[T]:
+    """Decorate a function without arguments: `functools.cache`, which `reset` empties."""
+    wrapper = functools.cache(function)
+    _resets.append(wrapper.cache_clear)
+    return wrapper
+
+
+def held(container: C) -> C:
+    """Return a list, dict or set of the process, which `reset` will empty."""
+    _resets.append(container.clear)
+    return container
 
 
 def reset() -> None:
-    """Forget all values of the process. They are not closed: communicators that use them go on with what they have."""
-    for value in VALUES:
-        value.reset()
+    """Forget all that the process holds. Nothing is closed: communicators go on with what they have."""
+    for forget in _resets:
+        forget()

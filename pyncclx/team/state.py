@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Protocol, cast
 
 from mpi4py import MPI
@@ -83,16 +82,7 @@ def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
 
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
-_keyval = MPI.KEYVAL_INVALID
-_making = threading.Lock()
-
-
-def _key() -> int:
-    global _keyval
-    with _making:
-        if _keyval == MPI.KEYVAL_INVALID:
-            _keyval = MPI.Comm.Create_keyval(_copy)
-        return _keyval
+_KEYVAL = PerProcess(lambda: MPI.Comm.Create_keyval(_copy), lasting=True)
 
 
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
@@ -105,7 +95,7 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         if not state.current:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
         return state
-    keyval = _key()
+    keyval = _KEYVAL.get()
     attribute = cast("_Attribute | None", comm.Get_attr(keyval))
     if attribute is None:
         attribute = _Attribute(State(None if parent is None else state_of(parent)))

@@ -17,7 +17,7 @@ from ..arrays.buffers import Buffer
 from ..backends import Device, Function
 from ..errors import NotSupported
 from ..memory import layout
-from ..memory.heap import Heap, process_heap
+from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from . import members
@@ -49,7 +49,7 @@ class Team:
     def __init__(self, comm: MPI.Intracomm, device: Device) -> None:
         self.device = device
         self.rank, self.size = comm.rank, comm.size
-        self.heap: Heap = mpi_bootstrap.agree(comm, lambda: process_heap(device))
+        self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
         self.lease = mpi_bootstrap.agree(comm, self.heap.reserve, undo=self.heap.release)
         try:
             self.members = members.meet(comm, device, self.heap, self.lease.nbytes)

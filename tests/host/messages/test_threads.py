@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyncclx import backends
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
 from pyncclx.messages import opened_memory, postbox
@@ -65,16 +66,15 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "get"),
-    [
-        (heap, "Heap", heap.process_heap),
-        (postbox, "Postbox", postbox.process_postbox),
-    ],
+    ("module", "name", "value"), [(heap, "Heap", heap.HEAP), (postbox, "Postbox", postbox.POSTBOX)]
 )
-def test_a_process_has_one(monkeypatch, module, name, get):
-    monkeypatch.setattr(module, f"_{name.lower()}", None)
+def test_a_process_has_one(monkeypatch, module, name, value):
     monkeypatch.setattr(module, name, Slow)
-    first, second = in_two_threads(lambda number: get(None))
+    monkeypatch.setattr(backends, "select", lambda: None)
+    value.reset()
+    first, second = in_two_threads(lambda number: value.get())
+    value.reset()
+    assert isinstance(first, Slow)
     assert first is second
 
 

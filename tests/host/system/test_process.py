@@ -21,7 +21,7 @@ def made():
 
     value = PerProcess(make)
     yield calls, value
-    process.VALUES.remove(value)
+    process._resets.remove(value.reset)
 
 
 def test_threads_get_the_same(made):
@@ -65,8 +65,26 @@ def test_a_failure_is_tried_again():
             raise answer
         return answer
 
-    value = PerProcess(make)
-    process.VALUES.remove(value)
+    value = PerProcess(make, lasting=True)
     with pytest.raises(ValueError, match="first"):
         value.get()
     assert value.get() == "second"
+
+
+def test_reset_of_the_process(made):
+    """It forgets values and what functions have returned, empties containers, and leaves what lasts."""
+    _, value = made
+    lasting = PerProcess(object, lasting=True)
+    numbers = process.held([1, 2])
+    constant = process.cached(object)
+    before = value.get(), constant()
+    kept = lasting.get()
+    try:
+        process.reset()
+        assert value.get() is not before[0]
+        assert constant() is not before[1]
+        assert numbers == []
+        assert lasting.get() is kept
+    finally:
+        process._resets.remove(numbers.clear)
+        process._resets.remove(constant.cache_clear)

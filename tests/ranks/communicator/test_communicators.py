@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
-from pyncclx.memory import heap as heaps
-from pyncclx.memory.heap import Heap
+from pyncclx.memory.heap import HEAP, Heap
 from pyncclx.operators import ops
 from pyncclx.system import settings
 from pyncclx.team import members
@@ -30,9 +29,12 @@ def allreduce(comm, compare, call=0, count=100):
 def heap(monkeypatch):
     """A heap of its own, of the default size, for the communicators made in a test."""
     monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
-    own = Heap(backends.select())
-    monkeypatch.setattr(heaps, "_heap", own)
+    before, own = HEAP.made, Heap(backends.select())
+    HEAP.set(own)
     yield own
+    HEAP.reset()
+    if before is not None:
+        HEAP.set(before)
     synchronize()
     WORLD.Barrier()
     for peer in own.peers.values():
