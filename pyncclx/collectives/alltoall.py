@@ -12,6 +12,7 @@ from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_algorithm, check_fits, resolve_recvbuf, resolve_sendbuf
+from .calls import move_call
 from .copy_engine import COPY_ENGINE, Copy, Rounds, copy_engine_call, peers_of
 from .transformed import transformed
 from .transports import choose_spans
@@ -47,12 +48,5 @@ def alltoall(
     buffers, copied = (send, recv), None
     if send is not recv:
         copied = copy_engine_call(comm, "Alltoall", algorithm, nbytes=nbytes, buffers=buffers, rounds_of=rounds_of)
-    return copied or Call(
-        operation="Alltoall",
-        choose=choose,
-        sized=(nbytes,),
-        arguments=MoveArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
-        buffers=buffers,
-        signature=(nbytes,),
-        empty=nbytes == 0,
-    )
+    args = MoveArgs(send=send.address, recv=recv.address, nbytes=nbytes)
+    return copied or move_call("Alltoall", choose, args, buffers)

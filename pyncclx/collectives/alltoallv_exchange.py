@@ -7,21 +7,15 @@ from typing import Any
 from ..arrays.buffers import Buffer
 from ..launch.call import Call
 from ..memory.parameters import FIXED, AlltoallvArgs
-from .transports import choose_announced, rounded_up_nbytes
+from .calls import announced_call
+from .transports import choose_announced
 
 choose = choose_announced("alltoallv")  # how much a pair of ranks moves is on the device only
 
 
 def exchange_call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
     """The call of the exchange that `arguments`, a packed `AlltoallvArgs`, describe."""
-    return Call(
-        operation="Alltoallv",
-        choose=choose,
-        sized=(rounded_up_nbytes(buffers),),
-        arguments=arguments,
-        buffers=buffers,
-        signature=signature,
-    )
+    return announced_call("Alltoallv", choose, arguments, buffers, signature)
 
 
 def fixed_arguments(

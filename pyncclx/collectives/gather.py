@@ -10,6 +10,7 @@ from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_fits, check_not_in_place, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
+from .calls import move_call
 from .transports import choose_spans
 
 choose = choose_spans("gather", both_ways=False)
@@ -22,17 +23,8 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
         return None
     root = check_root(comm, "Gather", root)
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
-    nbytes = send.nbytes
-    arguments = MoveArgs(send=address, recv=recv.address, nbytes=nbytes, root=root).pack()
-    return Call(
-        operation="Gather",
-        choose=choose,
-        sized=(nbytes,),
-        arguments=arguments,
-        buffers=(send, recv),
-        signature=(nbytes, root),
-        empty=nbytes == 0,
-    )
+    args = MoveArgs(send=address, recv=recv.address, nbytes=send.nbytes, root=root)
+    return move_call("Gather", choose, args, (send, recv), root)
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:

@@ -10,7 +10,8 @@ from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_not_in_place, check_root, resolve_sendbuf, rooted_on_host
 from .blocks import check_room, pack_blocks, resolve_blocks
-from .transports import choose_announced, rounded_up_nbytes
+from .calls import announced_call
+from .transports import choose_announced
 
 choose = choose_announced("gatherv")  # no rank has the lengths that the others send
 
@@ -22,14 +23,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
         return None
     root = check_root(comm, "Gatherv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
-    return Call(
-        operation="Gatherv",
-        choose=choose,
-        sized=(rounded_up_nbytes(buffers),),
-        arguments=arguments,
-        buffers=buffers,
-        signature=(root,),
-    )
+    return announced_call("Gatherv", choose, arguments, buffers, (root,))
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:

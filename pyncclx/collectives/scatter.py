@@ -10,6 +10,7 @@ from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_fits, check_not_in_place, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
+from .calls import move_call
 from .transports import choose_spans
 
 choose = choose_spans("scatter", both_ways=False)
@@ -22,17 +23,8 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
         return None
     root = check_root(comm, "Scatter", root)
     send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
-    nbytes = recv.nbytes
-    arguments = MoveArgs(send=send.address, recv=address, nbytes=nbytes, root=root).pack()
-    return Call(
-        operation="Scatter",
-        choose=choose,
-        sized=(nbytes,),
-        arguments=arguments,
-        buffers=(send, recv),
-        signature=(nbytes, root),
-        empty=nbytes == 0,
-    )
+    args = MoveArgs(send=send.address, recv=address, nbytes=recv.nbytes, root=root)
+    return move_call("Scatter", choose, args, (send, recv), root)
 
 
 def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:

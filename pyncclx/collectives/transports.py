@@ -6,10 +6,9 @@ The grid must be the same on all ranks, and depends only on what all ranks have.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 
-from ..arrays.buffers import Buffer
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
@@ -90,7 +89,7 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     something to do, for each warp of a block costs time at the beginning.
     """
     grid = layout.channels
-    half = nbytes // 2  # `rounded_up_nbytes` has doubled it, at most
+    half = nbytes // 2  # it was doubled at most, when it was rounded up
     straight = layout.windows and half > STRAIGHT_NBYTES * grid * layout.peers
     threads = _early_threads(grid, nbytes, EARLY_STRAIGHT_NBYTES if straight else EARLY_LINES_NBYTES // 4)
     if threads or nbytes <= WORTH_A_CHANNEL_NBYTES * grid:
@@ -112,18 +111,13 @@ def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
 
 
 def choose_announced(kernel: str) -> Choose:
-    """The `choose` of an operation by `as_announced`, by the `rounded_up_nbytes` of this rank's buffers."""
+    """The `choose` of an operation by `as_announced`, by the bytes of this rank's longest buffer, rounded up."""
 
     @lru_cache  # the same few sizes come again and again
     def choose(layout: Layout, nbytes: int) -> Choice:
         return as_announced(layout, kernel, nbytes)
 
     return choose
-
-
-def rounded_up_nbytes(buffers: Iterable[Buffer]) -> int:
-    """No less than the bytes of the longest buffer: a power of two, so that there are few plans."""
-    return 1 << max(buffer.nbytes for buffer in buffers).bit_length()
 
 
 def _warps(nbytes: int, grid: int, messages: int) -> int:

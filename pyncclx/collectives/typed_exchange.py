@@ -19,7 +19,7 @@ from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm
 from .alltoallv_exchange import choose as choose_exchange
 from .alltoallv_exchange import fixed_arguments
-from .transports import rounded_up_nbytes
+from .calls import announced_call
 
 
 @lru_cache  # the same few sizes come again and again
@@ -77,14 +77,7 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
         recv_counts=recv.counts,
         recv_displs=recv.displs,
     )
-    call = Call(
-        operation=operation,
-        choose=choose,
-        sized=(rounded_up_nbytes(buffers),),
-        arguments=arguments,
-        buffers=buffers,
-        signature=("blocks",),
-    )
+    call = announced_call(operation, choose, arguments, buffers, ("blocks",))
     read = packed.get("recvbuf" if send is None else "sendbuf")
     written = packed.get("recvbuf")
     return with_copies(call, [read] if read else [], [written] if written else [])

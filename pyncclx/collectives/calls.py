@@ -1,0 +1,39 @@
+"""Calls of operations that move data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arrays.buffers import Buffer
+from ..launch.call import Call
+from ..memory.parameters import MoveArgs
+from .transports import Choose
+
+
+def move_call(operation: str, choose: Choose, args: MoveArgs, buffers: tuple[Buffer, ...], *also_equal: int) -> Call:
+    """The call of an operation whose messages have the same length on all ranks, as have `also_equal`."""
+    return Call(
+        operation=operation,
+        choose=choose,
+        sized=(args.nbytes,),
+        arguments=args.pack(),
+        buffers=buffers,
+        signature=(args.nbytes, *also_equal),
+        empty=args.nbytes == 0,
+    )
+
+
+def announced_call(
+    operation: str, choose: Choose, arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
+) -> Call:
+    """The call of an operation whose messages bring their lengths: each rank chooses by its own buffers."""
+    # A power of two that is no less than the longest buffer, so that there are few plans.
+    nbytes = 1 << max(buffer.nbytes for buffer in buffers).bit_length()
+    return Call(
+        operation=operation,
+        choose=choose,
+        sized=(nbytes,),
+        arguments=arguments,
+        buffers=buffers,
+        signature=signature,
+    )
