@@ -10,7 +10,8 @@ from .. import events
 from ..requests.request import Request
 from ..requests.status import copy_status
 from .begin import begin_receive, begin_send, resolve, resolve_send
-from .pending import drain_if_blocking, emit, receive_request, send_request
+from .call_end import drain_if_blocking, emit
+from .pending import receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
 from .send import Outgoing

@@ -11,7 +11,8 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from .begin import begin_receive, begin_send, resolve, resolve_send
-from .pending import drain_if_blocking, emit, receive_request, send_request
+from .call_end import drain_if_blocking, emit
+from .pending import receive_request, send_request
 from .receive import Incoming
 from .send import Outgoing
 from .side import Side

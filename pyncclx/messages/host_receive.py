@@ -25,16 +25,16 @@ _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # that a message with a device array's
 
 def receive(comm: MessageBase, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
     """Receive into a host array by mpi4py's `call`; if a device array's message has arrived, bring its data."""
-    known = MPI.Status() if status is None else status
+    status = MPI.Status() if status is None else status
     try:
-        call(known)
+        call(status)
     except MPI.Exception as error:
         if error.Get_error_class() != MPI.ERR_TRUNCATE:
             raise
         text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
-    if known.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
-        _check(comm, _host_memory(recvbuf), known)
+    if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+        _check(comm, _host_memory(recvbuf), status)
 
 
 def ireceive(

@@ -89,10 +89,10 @@ class Message(StandIn, MPI.Message):
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return own(buf, status)
 
-        def receive(buf: Any, known: MPI.Status | None) -> None:
-            own(buf, known)
+        def receive(buf: Any, status: MPI.Status | None) -> None:
+            own(buf, status)
             if probed is not None:
-                probed.set_origin(known)
+                probed.set_origin(status)
 
         if not on_host(buf):
             try:
@@ -102,7 +102,7 @@ class Message(StandIn, MPI.Message):
                     raise
             if not places.host_arrays():
                 return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
-        host_receive.receive(comm, lambda known: receive(buf, known), buf, status)
+        host_receive.receive(comm, lambda status: receive(buf, status), buf, status)
         if began is not None:
             events.emit("Recv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
         return None

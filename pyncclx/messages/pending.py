@@ -1,4 +1,4 @@
-"""Requests of sends and receives of device arrays, and what every such call does at its end."""
+"""Requests of sends and receives of device arrays."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import events
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
+from .call_end import drain_if_blocking
 from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
-    from ..team.state import State
     from .base import MessageBase
-    from .endpoint import Endpoint
 
 
 def send_request(comm: MessageBase, outgoing: Outgoing | None) -> Request:
@@ -61,17 +59,3 @@ class _Pending:
 def _stream_now(message: Outgoing | Incoming) -> Any:
     """The stream that waits when the program waits for a request; with PyTorch's tensors, theirs."""
     return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
-
-
-def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
-    """Wait on the host at the end of a call, if the communicator's calls block, even after it has been freed."""
-    if state.blocking == "host":
-        endpoint.drain()
-
-
-def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
-    """Emit the event of a call that has sent or received messages, or has begun to; None for MPI.PROC_NULL."""
-    under_way = [message for message in messages if message is not None]
-    how = events.STAGED if any(message.is_inline for message in under_way) else events.NATIVE
-    nbytes = max((message.buffer.nbytes for message in under_way), default=0)
-    events.emit(operation, how, nbytes, began, comm=comm, peer=under_way[0].peer if under_way else MPI.PROC_NULL)

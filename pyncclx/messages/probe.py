@@ -29,9 +29,9 @@ class ProbedMessage(NamedTuple):
     is_read: bool = False
 
     @classmethod
-    def of(cls, message: MPI.Message, known: MPI.Status) -> ProbedMessage:
-        """Make it of what MPI has matched."""
-        return cls(known.source, known.tag, known.Get_elements(MPI.BYTE), message)
+    def of(cls, message: MPI.Message, status: MPI.Status) -> ProbedMessage:
+        """Make it of a message that MPI has matched, and its status."""
+        return cls(status.source, status.tag, status.Get_elements(MPI.BYTE), message)
 
     def fits(self, source: int, tag: int) -> bool:
         """Whether a receive would match it."""
@@ -84,22 +84,22 @@ class ProbedMessages:
             self._messages.remove(found)
         return found
 
-    def hold(self, comm: MPI.Comm, known: MPI.Status) -> ProbedMessage | None:
-        """Take a message that a probe has found from MPI, if it may be an envelope.
+    def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
+        """Take a message from MPI that a probe has found, with this status, if it may be an envelope.
 
         Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
         MPI.ANY_TAG must get them first.
         """
-        if not may_be_envelope(known.Get_elements(MPI.BYTE)):
+        if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
             return None
         status = MPI.Status()
         while True:
-            found = ProbedMessage.of(MPI.Comm.Mprobe(comm, known.source, MPI.ANY_TAG, status), status)
-            if found.tag == known.tag:
-                found = found.read()
-            self._messages.append(found)
-            if found.tag == known.tag:
-                return found
+            message = ProbedMessage.of(MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status), status)
+            if message.tag == probed.tag:
+                message = message.read()
+            self._messages.append(message)
+            if message.tag == probed.tag:
+                return message
 
 
 def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MPI.Message]:

@@ -13,12 +13,12 @@ def fill_empty(status: MPI.Status) -> None:
     status.Set_elements(MPI.BYTE, 0)
 
 
-def copy_status(status: MPI.Status, known: MPI.Status) -> None:
-    """Set a status to the source, tag and length of another one, without an error."""
-    status.Set_source(known.source)
-    status.Set_tag(known.tag)
+def copy_status(status: MPI.Status, other: MPI.Status) -> None:
+    """Set a status to the source, tag and length of another one, without its error."""
+    status.Set_source(other.source)
+    status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)
-    status.Set_elements(MPI.BYTE, known.Get_elements(MPI.BYTE))
+    status.Set_elements(MPI.BYTE, other.Get_elements(MPI.BYTE))
 
 
 def status_of_no_source() -> MPI.Status:

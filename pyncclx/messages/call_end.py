@@ -1,0 +1,30 @@
+"""What a call that sends or receives does at its end: it waits if the communicator's calls block, and emits an event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from .. import events
+from .receive import Incoming
+from .send import Outgoing
+
+if TYPE_CHECKING:
+    from ..team.state import State
+    from .base import MessageBase
+    from .endpoint import Endpoint
+
+
+def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
+    """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed."""
+    if state.blocking == "host":
+        endpoint.drain()
+
+
+def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
+    """Emit the event of a call that has sent or received messages, or has begun to; None for MPI.PROC_NULL."""
+    under_way = [message for message in messages if message is not None]
+    how = events.STAGED if any(message.is_inline for message in under_way) else events.NATIVE
+    nbytes = max((message.buffer.nbytes for message in under_way), default=0)
+    events.emit(operation, how, nbytes, began, comm=comm, peer=under_way[0].peer if under_way else MPI.PROC_NULL)
