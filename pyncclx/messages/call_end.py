@@ -1,4 +1,4 @@
-"""What a call that sends or receives does at its end: it waits if the communicator's calls block, and emits an event."""
+"""The end of a call that sends or receives: it waits if the communicator's calls block, and emits an event."""
 
 from __future__ import annotations
 
