@@ -125,5 +125,5 @@ def segments_call(
         arguments=arguments,
         buffers=buffers,
         signature=(*signature, "segments", count),
-        ready=list_segments,
+        before=list_segments,
     )

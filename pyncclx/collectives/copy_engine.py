@@ -85,7 +85,7 @@ def copy_engine_call(
         arguments=b"",
         buffers=buffers,
         signature=(nbytes, *also_equal, COPY_ENGINE),
-        settle=_settling(rounds_of(bases)),
+        after=_copying(rounds_of(bases)),
     )
 
 
@@ -111,11 +111,11 @@ def _choose(layout: Layout, name: str) -> Choice:
     return barrier.choose(layout, 0)
 
 
-def _settling(rounds: Rounds) -> Callable[[Team, Plan, Any], None]:
-    def settle(team: Team, plan: Plan, stream: Any) -> None:
+def _copying(rounds: Rounds) -> Callable[[Team, Plan, Any], None]:
+    def copy_all(team: Team, plan: Plan, stream: Any) -> None:
         for copies in rounds:
             for copy in copies:
                 team.device.copy(*copy, stream)
             team.launch(plan, (), b"", stream)
 
-    return settle
+    return copy_all

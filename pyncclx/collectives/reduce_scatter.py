@@ -60,7 +60,7 @@ def reduce_scatter(
         buffers=(send, result),
         signature=(*blocks.nbytes, datatype.name, reduction.name, algorithm),
         empty=longest == 0,
-        settle=partial(_move, result.address, recv.address, nbytes) if moved else None,
+        after=partial(_move, result.address, recv.address, nbytes) if moved else None,
     )
 
 

@@ -125,19 +125,19 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
 
 def with_copies(call: Call, before: list[Packed], after: list[Packed]) -> Call:
     """A call that packs some arguments before its kernel, and unpacks some after it."""
-    settle = call.settle
+    call_after = call.after
 
     def pack(team: Team, stream: Any) -> None:
         for each in before:
             _move(PACK, each, team, stream)
 
     def unpack(team: Team, plan: Plan, stream: Any) -> None:
-        if settle is not None:
-            settle(team, plan, stream)
+        if call_after is not None:
+            call_after(team, plan, stream)
         for each in after:
             _move(UNPACK, each, team, stream)
 
-    return replace(call, ready=pack if before else None, settle=unpack if after else settle)
+    return replace(call, before=pack if before else None, after=unpack if after else call_after)
 
 
 def _move(kernel: str, packed: Packed, team: Team, stream: Any) -> None:

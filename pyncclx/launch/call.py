@@ -14,7 +14,7 @@ from ..team.plans import Plan
 from ..team.team import Team
 from .choice import Choice
 
-# Gets a kernel of a name and template arguments, ready to launch. Collective at the first use.
+# Returns the kernel of a name and template arguments, ready to launch. Collective at the first use.
 Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
 
 
@@ -26,18 +26,18 @@ class Call:
     """
 
     operation: str  # the method's name
-    choose: Callable[..., Choice]  # of the operation: chooses by the layout and `sized`
+    choose: Callable[..., Choice]  # of the operation: returns its choice for a layout and `sized`
     sized: tuple[Any, ...]  # bytes of the message, and what else the choice depends on
     template: tuple[str, ...] = ()  # of the kernel: element type and operator, if it has any
     arguments: bytes  # the kernel's, after the Team
     buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
     signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
     empty: bool = False  # on all ranks: nothing has to be launched
-    ready: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
-    settle: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
-    load: Load | None = None  # gets the kernel if its source is not in a file of `sources.FILES`
+    before: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
+    after: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
+    load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
 
 def is_in_place(spec: Any) -> bool:
-    """As for mpi4py, None means MPI.IN_PLACE where a send buffer belongs."""
+    """Return whether a send buffer is MPI.IN_PLACE, or None, which means the same to mpi4py."""
     return spec is None or spec is MPI.IN_PLACE

@@ -26,7 +26,7 @@ _loaded: dict[str, Function] = held({})  # instantiation -> function, of this pr
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
-    """The kernel, ready to launch. Collective at the first use on this communicator.
+    """Return a kernel of a file, ready to launch. Collective at the first use on this communicator.
 
     Raises
     ------
@@ -34,9 +34,7 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
         On all ranks, with the compiler's log, if it does not compile.
     """
     key = (kernel, *template)
-    try:
-        return team.functions[key]
-    except KeyError:
+    if key not in team.functions:
         _prepare(comm, team, file, template)
     return team.functions[key]
 
@@ -58,21 +56,21 @@ def share(
     compile_names: Callable[[], bytes],
     load: Callable[[bytes], dict[str, Function]],
 ) -> dict[str, Function]:
-    """Kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective.
+    """Return kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective.
 
     Raises
     ------
     CollectiveMismatch
-        On all ranks, if they want different kernels.
+        On all ranks, if they ask for different kernels.
     """
     ready = all(name in _loaded for name in names)
-    # Not mpi4py's own, for objects: at its first call it duplicates the communicator and holds the interpreter
-    # meanwhile, while the peer may do so for another thread's communicator.
-    told = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))
-    wanted: list[tuple[list[str], bool]] = list(map(pickle.loads, told))
-    if any(theirs != names for theirs, _ in wanted):
-        said = "; ".join(f"rank {rank}: {theirs[0]}" for rank, (theirs, _) in enumerate(wanted))
-        raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {said}")
+    # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
+    # interpreter, and a peer may do so for the communicator of another thread.
+    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))
+    wanted: list[tuple[list[str], bool]] = list(map(pickle.loads, gathered))
+    if any(each != names for each, _ in wanted):
+        text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, _) in enumerate(wanted))
+        raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
     if not all(is_ready for _, is_ready in wanted):
         image = mpi_bootstrap.agree(comm, lambda: compile_names() if comm.rank == 0 else b"")
         image = MPI.Comm.bcast(comm, image)
@@ -81,14 +79,14 @@ def share(
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
-    """All kernels of a file that moves bytes, for operations that are not collective; compiled by this process."""
+    """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
     if not all(name in _loaded for name in FILES[file].kernels):
         _loaded.update(device.load(compile_image(device, file, ())))
     return {name: _loaded[name] for name in FILES[file].kernels}
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
-    """A kernel for an operation that is not collective; compiled by this process at the first use."""
+    """Return a kernel, compiled by this process at the first use, for what is not collective."""
     name = instantiation(kernel, *template)
     if name not in _loaded:
         _loaded.update(device.load(compile_image(device, file, template)))

@@ -1,7 +1,7 @@
-"""Keys of arguments: what tells one call's from another's, by the cheapest look at them.
+"""Keys of arguments: equal for arguments that lead to the same launch, and cheap to make.
 
-Where keys are equal, checks come to the same result. So the key of an array has its address, type, shape and strides,
-and not the array itself: its memory may have become another's, which is as good.
+The key of an array has its address, type, shape and strides, and not the array itself: another array in the same place
+leads to the same launch.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class,
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
 
-__all__ = ["NoKey", "key_of"]
-
 
 class NoKey(Exception):
-    """An argument has none: it has to be checked each time."""
+    """An argument has no key: it has to be checked in each call."""
 
 
 def key_of(argument: Any) -> Hashable:
-    """The key of an argument: an array, a buffer spec, an operator, a number, a string or None.
+    """Return the key of an argument: an array, a buffer spec, an operator, a number, a string or None.
 
     Raises
     ------
     NoKey
-        For all others, derived datatypes and arrays that only an interface describes among them.
+        For others, such as derived datatypes, and arrays of libraries that only an interface describes.
     """
     return _makers[type(argument)](argument)
 
@@ -63,35 +61,35 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
 
 
 def _of_spec(spec: Any) -> Hashable:
-    """Of an array with counts, displacements and a datatype; a list is not what a tuple is."""
+    """Of an array with counts, displacements and a datatype; a list means other things than a tuple."""
     if not spec:
         raise NoKey
     return isinstance(spec, list), key_of(spec[0]), *map(_of_value, spec[1:])
 
 
 def _of_value(value: Any) -> Hashable:
-    """Of counts, which may be numbers on the host: then what they are belongs to the key."""
+    """Of counts; of those on the host the key has the numbers."""
     if isinstance(value, (list, tuple)):
         return isinstance(value, list), *map(_of_value, value)
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject:  # its bytes are addresses, of objects that may become others
+        if value.dtype.hasobject:  # its bytes are addresses of objects, which may change
             raise NoKey
         return value.ctypes.data, value.dtype, value.shape, value.strides, value.tobytes()
     return key_of(value)
 
 
 def _of_datatype(datatype: MPI.Datatype) -> Hashable:
-    known = datatypes.predefined(datatype)
-    if known is None:
+    row = datatypes.predefined(datatype)
+    if row is None:
         raise NoKey
-    return known
+    return row
 
 
 def _of_operator(operator: MPI.Op) -> Hashable:
-    known = ops.predefined(operator)
-    if known is None:
+    builtin = ops.predefined(operator)
+    if builtin is None:
         raise NoKey
-    return known
+    return builtin
 
 
 _Maker = Callable[[Any], Hashable]
@@ -104,7 +102,7 @@ _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
 
 
 class _Makers(dict[type, _Maker]):
-    """What makes the keys of arguments, by their types."""
+    """By the type of an argument, the function that makes its key."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = next((make for base, make in _BY_CLASS if issubclass(kind, base)), _none)

@@ -88,13 +88,13 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
     team = comm.team
     plan = plan_of(comm, team, call)
     stream = stream_for(team.device, call.buffers)
-    if call.ready is not None:
-        call.ready(team, stream)
+    if call.before is not None:
+        call.before(team, stream)
     parameters = team.parameters(plan, call.buffers, call.arguments)
     team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
-    if call.settle is not None:
-        call.settle(team, plan, stream)
-    if key is not None and call.ready is None and call.settle is None:
+    if call.after is not None:
+        call.after(team, plan, stream)
+    if key is not None and call.before is None and call.after is None:
         _remember(team, key, RememberedLaunch(plan, parameters, _producers(call)))
     return team
 

@@ -44,9 +44,6 @@ class Transform:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import pyncclx
-    >>> from mpi4py import MPI
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> @pyncclx.Transform
     ... def scaled(x, row, column, scales):

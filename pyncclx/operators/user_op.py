@@ -55,9 +55,6 @@ class Op:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import pyncclx
-    >>> from mpi4py import MPI
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> larger = pyncclx.Op(lambda a, b: a if a > b else b, "f4")
     >>> x, y = np.arange(4, dtype="f4"), np.empty(4, "f4")

@@ -1,0 +1,34 @@
+"""What the requests of collectives wait for: the end of a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..backends import Event
+from ..requests.open_receives import let_receives_leave
+from ..requests.status import fill_empty
+from ..team.base import IntraBase
+from ..team.state import state_of
+from ..team.team import Team
+
+
+class KernelWork:
+    """Base of the operations that requests of collectives stand for."""
+
+    def __init__(self, comm: IntraBase) -> None:
+        self._state = state_of(comm)
+
+    def _wait(self, team: Team, event: Event, stream: Any) -> None:
+        """Make a stream wait for a kernel, and the host if the communicator blocks; raise what kernels recorded."""
+        let_receives_leave()
+        event.order(stream)
+        if self._state.blocking == "host":
+            event.synchronize()
+        if self._state.team is team:  # a communicator that has been freed has drained, and has no record
+            team.errors.check()
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set the status to the empty one: a collective has no message."""
+        fill_empty(status)
