@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from .. import events
 from ..arrays import places
-from ..arrays.buffers import Buffer, resolve
+from ..arrays.buffers import Buffer
+from ..backends import Device
 from ..errors import MPIError, NotSupported
 from ..requests.request import request_of
 from ..requests.status import fill_empty
@@ -18,7 +19,6 @@ from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT
-from ..team.streams import stream_for
 from .atomics import OF_ONE_ELEMENT
 from .exposed import Exposed
 from .reach import Reach
@@ -92,26 +92,11 @@ def on_device(method: _Method) -> _Method:
     return either  # type: ignore[return-value]
 
 
-def resolve_buffers(reach: Reach, operation: str, rank: int, given: dict[str, Any], written: str) -> dict[str, Buffer]:
-    """The buffers of an operation, by name, of which it writes one; in those with MPI.PROC_NULL they may be None."""
-    return {
-        name: resolve(each, f"{operation}: {name}", writable=name == written, device=reach.device)
-        for name, each in given.items()
-        if each is not None or rank != MPI.PROC_NULL
-    }
-
-
 class Enqueued:
     """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
 
-    def __init__(self, reach: Reach, buffers: dict[str, Buffer], stream: Any = None) -> None:
-        self._device, self._buffers = reach.device, tuple(buffers.values())
-        self._stream = stream
-
-    @classmethod
-    def nothing(cls, reach: Reach, buffers: dict[str, Buffer]) -> Enqueued:
-        """An operation with MPI.PROC_NULL."""
-        return cls(reach, buffers, stream_for(reach.device, tuple(buffers.values())))
+    def __init__(self, device: Device, stream: Any, buffers: tuple[Buffer, ...]) -> None:
+        self._device, self._stream, self._buffers = device, stream, buffers
 
     def request(self) -> MPI.Request:
         """A request that is over when the stream has come to here."""

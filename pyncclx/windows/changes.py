@@ -6,9 +6,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
+from ..team.streams import stream_for
 from . import atomics
-from .accesses import Accesses, Enqueued, on_device, resolve_buffers
+from .accesses import Accesses, Enqueued, on_device
 from .targets import TargetSpec, parse
 
 
@@ -36,20 +38,6 @@ class Changes(Accesses):
         NotSupported
             Elements that do not change atomically: longer ones, ones that are not aligned, or memory of GPUs that
             NVLink does not connect. Others as for `Put`.
-
-        Examples
-        --------
-        >>> import numpy as np, pyncclx
-        >>> from mpi4py import MPI
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> memory = comm.Alloc(4, "i8")
-        >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
-        >>> win.Fence()
-        >>> for _ in range(3):
-        ...     win.Accumulate(np.arange(2), 0, 1, MPI.SUM)
-        >>> win.Fence()
-        >>> memory.tolist()
-        [0, 0, 3, 0]
         """
         self._change("Accumulate", op, {"origin": origin}, target_rank, target)
 
@@ -124,9 +112,14 @@ class Changes(Accesses):
         spec = target if isinstance(target, TargetSpec) else parse(operation, target)
         if atomics.is_ignored(operation, op, given["origin"]):
             given["origin"] = given["result"]
-        buffers = resolve_buffers(reach, operation, rank, given, written="result")
+        buffers = {
+            name: resolve(each, f"{operation}: {name}", writable=name == "result", device=reach.device)
+            for name, each in given.items()
+            if each is not None or rank != MPI.PROC_NULL
+        }
+        own = tuple(buffers.values())
         if rank == MPI.PROC_NULL:
-            return Enqueued.nothing(reach, buffers)
+            return Enqueued(reach.device, stream_for(reach.device, own), own)
         atomics.check_count(operation, buffers)
         found = reach.find(operation, rank, spec, buffers["origin"])
-        return Enqueued(reach, buffers, atomics.change(reach.team, operation, functor, found, **buffers))
+        return Enqueued(reach.device, atomics.change(reach.team, operation, functor, found, **buffers), own)

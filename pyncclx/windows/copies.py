@@ -6,8 +6,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..arrays.buffers import resolve
 from ..team.streams import stream_for
-from .accesses import Accesses, Enqueued, on_device, resolve_buffers
+from .accesses import Accesses, Enqueued, on_device
 from .targets import parse
 
 
@@ -38,19 +39,6 @@ class Copies(Accesses):
             another length; ERR_WIN: the communicator has been freed.
         NotSupported
             The array and the target's memory are not both on the device, or the datatype is a derived one.
-
-        Examples
-        --------
-        >>> import numpy as np, pyncclx
-        >>> from mpi4py import MPI
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> memory = comm.Alloc(4, "i8")
-        >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
-        >>> win.Fence()
-        >>> win.Put(np.full(2, 7), 0, 1)
-        >>> win.Fence()
-        >>> memory.tolist()
-        [0, 7, 7, 0]
         """
         self._copy("Put", origin, target_rank, target)
 
@@ -58,7 +46,7 @@ class Copies(Accesses):
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Copy from a rank's memory into an array. As mpi4py's Get; of device memory on the current stream.
 
-        Parameters, exceptions and example are those of `Put`, with `origin` written to.
+        Parameters and exceptions are those of `Put`, with `origin` written to.
         """
         self._copy("Get", origin, target_rank, target)
 
@@ -74,12 +62,13 @@ class Copies(Accesses):
 
     def _copy(self, operation: str, origin: Any, rank: int, target: Any) -> Enqueued:
         reach, spec, gets = self._reach_now(), parse(operation, target), operation in ("Get", "Rget")
-        buffers = resolve_buffers(reach, operation, rank, {"origin": origin}, written="origin" if gets else "")
-        if rank == MPI.PROC_NULL:
-            return Enqueued.nothing(reach, buffers)
-        here = buffers["origin"]
-        there = reach.find(operation, rank, spec, here).address
-        stream = stream_for(reach.device, (here,))
-        ends = (here.address, there) if gets else (there, here.address)
-        reach.device.copy(*ends, here.nbytes, stream)
-        return Enqueued(reach, buffers, stream)
+        device = reach.device
+        if rank == MPI.PROC_NULL and origin is None:
+            return Enqueued(device, device.current_stream(), ())
+        here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
+        stream = stream_for(device, (here,))
+        if rank != MPI.PROC_NULL:
+            there = reach.find(operation, rank, spec, here).address
+            ends = (here.address, there) if gets else (there, here.address)
+            device.copy(*ends, here.nbytes, stream)
+        return Enqueued(device, stream, (here,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from mpi4py import MPI
 
@@ -49,39 +51,27 @@ class Epochs(Accesses):
 
     def Unlock(self, rank: int) -> None:
         """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
-        self._wait_for_device()
-        super().Unlock(rank)
-        self._copy_back(rank)
+        self._complete_by(super().Unlock, rank)
 
     def Unlock_all(self) -> None:
         """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
-        self._wait_for_device()
-        super().Unlock_all()
-        self._copy_back()
+        self._complete_by(super().Unlock_all)
 
     def Flush(self, rank: int) -> None:
         """Complete the operations with a rank, here and there. As mpi4py's Flush."""
-        self._wait_for_device()
-        super().Flush(rank)
-        self._copy_back(rank)
+        self._complete_by(super().Flush, rank)
 
     def Flush_all(self) -> None:
         """Complete all operations, here and at the targets. As mpi4py's Flush_all."""
-        self._wait_for_device()
-        super().Flush_all()
-        self._copy_back()
+        self._complete_by(super().Flush_all)
 
     def Flush_local(self, rank: int) -> None:
         """Complete the operations with a rank here: their arrays may be used again. As mpi4py's Flush_local."""
-        self._wait_for_device()
-        super().Flush_local(rank)
-        self._copy_back(rank)
+        self._complete_by(super().Flush_local, rank)
 
     def Flush_local_all(self) -> None:
         """Complete all operations here: their arrays may be used again. As mpi4py's Flush_local_all."""
-        self._wait_for_device()
-        super().Flush_local_all()
-        self._copy_back()
+        self._complete_by(super().Flush_local_all)
 
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
@@ -90,14 +80,18 @@ class Epochs(Accesses):
 
     def Complete(self) -> None:
         """End the epoch that `Start` has begun: its operations are complete. As mpi4py's Complete."""
-        self._wait_for_device()
-        super().Complete()
-        self._copy_back()
+        self._complete_by(super().Complete)
 
     def Sync(self) -> None:
         """Make what this rank has stored visible to the others, and theirs to it. As mpi4py's Sync."""
         self._wait_for_device()
         super().Sync()
+
+    def _complete_by(self, call: Callable[..., None], *rank: int) -> None:
+        """Complete operations with a rank, or with all, by a call of MPI's."""
+        self._wait_for_device()
+        call(*rank)
+        self._copy_back(*rank)
 
     def _wait_for_device(self) -> None:
         if self._reach is not None and self._reach.in_use:

@@ -9,7 +9,7 @@ from typing import Any
 from ..arrays.datatypes import Datatype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TargetSpec:
     """A target argument, taken apart; None for what it leaves out."""
 
@@ -18,7 +18,7 @@ class TargetSpec:
     datatype: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Target:
     """Elements in a rank's memory."""
 

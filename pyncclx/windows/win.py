@@ -44,12 +44,14 @@ class Win(StandIn, Copies, Changes, Signalling, Views):
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> memory = comm.Alloc(4, "i8")
     >>> win = pyncclx.Win.Create(memory, 8, comm=comm)
-    >>> win.Lock(0)
-    >>> counter = np.zeros(1, "i8")
-    >>> win.Fetch_and_op(np.ones(1, "i8"), counter, 0, 2)
-    >>> win.Unlock(0)
-    >>> memory.tolist()
-    [0, 0, 1, 0]
+    >>> win.Fence()
+    >>> win.Put(np.full(2, 7), 0, 1)
+    >>> win.Fence()
+    >>> old = np.zeros(1, "i8")
+    >>> win.Fetch_and_op(np.ones(1, "i8"), old, 0, 2, MPI.SUM)
+    >>> win.Fence()
+    >>> memory.tolist(), old.tolist()
+    ([0, 7, 8, 0], [7])
     >>> win.Free()
     """
 
@@ -84,15 +86,6 @@ class Win(StandIn, Copies, Changes, Signalling, Views):
             On all ranks, for device memory: some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
             On all ranks: some rank's memory is a device array, but not every rank's is from `comm.Alloc`.
-
-        Examples
-        --------
-        >>> import pyncclx
-        >>> from mpi4py import MPI
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> win = pyncclx.Win.Create(comm.Alloc(4, "i8"), 8, comm=comm)
-        >>> win.Get_attr(MPI.WIN_SIZE)
-        32
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
