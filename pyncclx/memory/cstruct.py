@@ -63,7 +63,8 @@ def _form_of(cls: type[CStruct]) -> _Form:
         codes += "0Q"
     arrays = [(number, int(code[:-1])) for number, code in enumerate(code_of.values()) if len(code) > 1]
     whole = struct.Struct(codes)
-    values_of = attrgetter(*code_of)
+    get = attrgetter(*code_of)
+    values_of = get if len(code_of) > 1 else lambda fields: (get(fields),)  # a single name gives no tuple
     return _Form(whole.pack, values_of, arrays[::-1], offsets, whole.size)
 
 

@@ -1,0 +1,40 @@
+"""C++ structs as dataclasses have the bytes that a C++ compiler gives them."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pyncclx.memory.cstruct import I32, U32, U64, CStruct, offsets_of, sizeof
+
+
+@dataclass(slots=True, kw_only=True)
+class Single(CStruct):
+    word: U64
+
+
+@dataclass(slots=True, kw_only=True)
+class Mixed(CStruct):
+    number: I32
+    address: U64 = 7
+    first: Annotated[Sequence[int], "3I"] = ()
+    last: U32 = 9
+
+
+@dataclass(slots=True, kw_only=True)
+class Derived(Mixed):
+    more: Annotated[Sequence[int], "2Q"]
+
+
+def test_a_single_field():
+    assert Single(word=5).pack() == struct.pack("=Q", 5)
+
+
+def test_padding_and_arrays():
+    assert Mixed(number=-1, first=[1, 2]).pack() == struct.pack("=i4xQ4I", -1, 7, 1, 2, 0, 9)
+    assert offsets_of(Mixed) == {"number": 0, "address": 8, "first": 16, "last": 28}
+    assert sizeof(Mixed) == 32
+
+
+def test_a_struct_that_begins_with_another():
+    assert Derived(number=1, more=[4]).pack() == struct.pack("=i4xQ4IQQ", 1, 7, 0, 0, 0, 9, 4, 0)
