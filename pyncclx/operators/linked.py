@@ -41,13 +41,13 @@ class LinkedFunction:
         return f"{kernel}<{', '.join(types)}, {name.partition('#')[0]}>"
 
 
-# By the template parameter that they stand for; kernels are remembered by their template arguments, so that functions
-# of one parameter need names that differ: the parameter and an index here.
-_FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list))
+# By the template parameter that they stand for. Kernels are kept by their template arguments, so the functions of one
+# parameter need names that differ: the parameter and an index here. Operators of a program keep these names.
+_FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list), lasting=True)
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
-    """Return the function that `make` returns of its name, and keep it for `named`."""
+    """Return the function that `make` returns for a new name, and keep it for `named`."""
     functions = _FUNCTIONS.get()[parameter]
     made = make(f"{parameter}#{len(functions)}")
     functions.append(made)

@@ -10,7 +10,7 @@ from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
 from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
-from ..system.process import PerProcess
+from ..system.process import held
 from . import linked
 from .linked import HALVES, LinkedFunction, computed
 
@@ -124,16 +124,16 @@ NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
 #: By a transform's function and the types it is compiled for.
-_FUNCTIONS: PerProcess[dict[Any, LinkedFunction]] = PerProcess(dict)
+_FUNCTIONS: dict[Any, LinkedFunction] = held({})
 
 
 def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -> LinkedFunction:
-    functions, key = _FUNCTIONS.get(), (fn, types, cxx)
-    if key not in functions:
-        functions[key] = linked.add(
+    key = fn, types, cxx
+    if key not in _FUNCTIONS:
+        _FUNCTIONS[key] = linked.add(
             "RowTransform", lambda name: LinkedFunction(fn=fn, types=types, template=(*cxx, name))
         )
-    return functions[key]
+    return _FUNCTIONS[key]
 
 
 def _read(array: Any, operation: str, transform: Transform) -> Buffer:

@@ -23,7 +23,7 @@ class PerProcess(Generic[T]):
     make : callable without arguments
         Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
     lasting : bool, default False
-        `process.reset` leaves the value: handles of MPI refer to it.
+        `process.reset` leaves the value, since others refer to it that a reset leaves too, such as handles of MPI.
 
     Attributes
     ----------

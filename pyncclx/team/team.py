@@ -50,6 +50,23 @@ class Team:
         self.device = device
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
+        self._meet(comm)
+        offsets = comm.allgather(self.lease.offset)
+        self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
+        self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
+        self.windows = TeamWindows(device)
+        self.scratch = Scratch(device)
+        self.order = LaunchOrder(device)
+        self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
+        self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
+        self.remembered: dict[Hashable, RememberedLaunch] = {}  # by the keys of their arguments
+        self.dependents: list[Dependent] = []
+        self.device_teams: list[KernelTeam] = []
+        self._structs: dict[tuple[str, bool], bytes] = {}
+
+    def _meet(self, comm: MPI.Intracomm) -> None:
+        """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
+        device = self.device
         self.lease = mpi_bootstrap.agree(comm, self.heap.reserve, undo=self.heap.release)
         try:
             self.members = members.meet(comm, device, self.heap, self.lease.nbytes)
@@ -62,18 +79,6 @@ class Team:
         except BaseException:
             self.heap.release(self.lease)
             raise
-        offsets = comm.allgather(self.lease.offset)
-        self.errors.claims.append(self.heap.memory.address + self.lease.offset + layout.LEASE_OVERFLOW_OFFSET)
-        self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
-        self.windows = TeamWindows(device)
-        self.scratch = Scratch(device)
-        self.order = LaunchOrder(device)
-        self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
-        self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
-        self.remembered: dict[Hashable, RememberedLaunch] = {}  # by the keys of their arguments
-        self.dependents: list[Dependent] = []
-        self.device_teams: list[KernelTeam] = []
-        self._structs: dict[tuple[str, bool], bytes] = {}
 
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
@@ -86,7 +91,7 @@ class Team:
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
     def require_links(self, operation: str) -> None:
-        """Refuse what has to be atomic in a peer's memory, where it would not be."""
+        """Raise NotSupported if changes of a peer's memory are not atomic."""
         if not self.nvlinked:
             raise NotSupported(
                 f"{operation}: it changes words of a peer's memory atomically: that takes NVLink between all GPUs, and "
@@ -95,7 +100,7 @@ class Team:
 
     @property
     def timeout_ns(self) -> int:
-        """How long a kernel waits for a peer: the shortest that a rank asks for."""
+        """How long a kernel waits for a peer: the shortest time that a rank asks for."""
         return int(min(member.timeout_s for member in self.members) * 1e9)
 
     def struct_for(self, operation: str, early: bool = False) -> bytes:
@@ -116,7 +121,7 @@ class Team:
         return packed
 
     def forget_structs(self) -> None:
-        """Have `struct_for` pack anew, and remember no launch: members, windows or the layout have changed."""
+        """Forget what `struct_for` has packed, and launches with it: members, windows or the layout have changed."""
         self._structs.clear()
         self.remembered.clear()
 
@@ -138,7 +143,7 @@ class Team:
         self._windows_changed()
 
     def _windows_changed(self) -> None:
-        """Have kernels given the windows that there are from now on."""
+        """Give kernels the windows that there are now, from the next launch on."""
         if not self.layout.windows:  # as on all ranks: kernels are chosen anew
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
@@ -165,7 +170,7 @@ class Team:
         self.errors.check()
 
     def close(self) -> None:
-        """Give the lease back. Local: the ranks have met since their last kernel ended."""
+        """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()
