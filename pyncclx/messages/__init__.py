@@ -14,6 +14,7 @@ The way of `comm.Recv(array, source, tag)`:
    `opened_memory.py`), where it fills the arguments of a kernel (`arguments.py`).
 6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
    has set the ready word (`bounce.py`), copies the data, and sets the done word.
+7. Back in `calls.py`: the current stream comes after the kernel, the status is set, and the call ends (`call_end.py`).
 
 The way of `Send` is the same as far as step 2. Then `send.py`, `Outgoing`, chooses a transport, gives MPI the envelope,
 and launches `put_eager` or `offer`. Nonblocking calls return requests of `pending.py`, and post their receive:

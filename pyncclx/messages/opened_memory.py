@@ -32,7 +32,7 @@ class OpenedMemory:
         self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
         self._lock = threading.Lock()
 
-    def bounce(self, sender: Sender) -> int | None:
+    def bounce_address(self, sender: Sender) -> int | None:
         """Return the address here of a sender's bounce memory; None if it cannot be opened, which is tried once."""
         if sender.uid == self._uid:
             return self._own_bounce
@@ -51,13 +51,13 @@ class OpenedMemory:
             return None
 
     def opens_at_once(self, envelope: Envelope) -> bool:
-        """Whether `data` closes nothing: that may wait for all that the device has to do."""
+        """Whether `data_address` closes nothing: that may wait for all that the device has to do."""
         with self._lock:
             known = self._allocations.get(self._key(envelope))
             return len(self._allocations) < MAX_OPEN if known is None else known[0] == envelope.identity
 
-    def data(self, envelope: Envelope) -> int:
-        """Return the address here of offered data, which stays open until `launched` is called."""
+    def data_address(self, envelope: Envelope) -> int:
+        """Return the address here of offered data, which stays open until `release` is called."""
         if envelope.sender.uid == self._uid:
             return envelope.allocation + envelope.offset
         key = self._key(envelope)
@@ -73,8 +73,8 @@ class OpenedMemory:
             self._in_use[key] += 1
             return self._allocations[key][1].address + envelope.offset
 
-    def launched(self, envelope: Envelope) -> None:
-        """The kernel that reads offered data has been launched; where exports are copies it has ended, too."""
+    def release(self, envelope: Envelope) -> None:
+        """Let offered data be closed: its kernel has been launched or, where exports are copies, has ended."""
         if envelope.sender.uid == self._uid:
             return
         key = self._key(envelope)
@@ -86,7 +86,7 @@ class OpenedMemory:
                 self._allocations.pop(key)[1].close()
 
     def _key(self, envelope: Envelope) -> _Key:
-        # The next copy may be at this address, and known to another thread, before this one is closed.
+        # If exports are copies, the next may have this address, and another thread may open it before this is closed.
         return envelope.sender.uid, envelope.allocation, envelope.clock if self._device.exports_are_copies else 0
 
     def _make_room(self) -> None:

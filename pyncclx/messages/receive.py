@@ -115,7 +115,7 @@ class Incoming:
         if envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock
             self.postbox.clock.observe(envelope.clock)
-            if envelope.answer and self.postbox.opened.bounce(envelope.sender) is not None:
+            if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
                 self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))
         if self._nbytes > self._capacity_nbytes:
@@ -154,7 +154,7 @@ class Incoming:
             self._pull(envelope, outgoing)
 
     def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
-        bounce = self.postbox.opened.bounce(envelope.sender)
+        bounce = self.postbox.opened.bounce_address(envelope.sender)
         assert bounce is not None  # or the sender would have sent the data along
         data, nbytes = 0, 0  # after an error, the kernel only sets the done word
         if self._start_event is not None:
@@ -172,7 +172,7 @@ class Incoming:
                 self._end_event = self._event_on(self._kernel_stream)
         finally:
             if data and envelope.transport == OFFERED:
-                self.postbox.opened.launched(envelope)
+                self.postbox.opened.release(envelope)
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)

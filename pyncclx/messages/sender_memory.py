@@ -14,7 +14,7 @@ def address_of(endpoint: Endpoint, bounce: int, envelope: Envelope, source: int)
     if envelope.transport == WINDOW:
         assert endpoint.team is not None  # windows are made by all ranks
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
-    return endpoint.postbox.opened.data(envelope)
+    return endpoint.postbox.opened.data_address(envelope)
 
 
 def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
@@ -24,7 +24,7 @@ def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
         known = endpoint.team is not None and envelope.allocation < len(endpoint.team.windows)  # else it is being made
     else:
         known = envelope.transport == OFFERED and opened.opens_at_once(envelope)
-    bounce = opened.bounce(envelope.sender) if known else None
+    bounce = opened.bounce_address(envelope.sender) if known else None
     if bounce is None:
         return False
     ready, _ = words_of(bounce, envelope.place)

@@ -53,13 +53,13 @@ class Opened:
     def opens_at_once(self, envelope):
         return self.has_room
 
-    def bounce(self, sender):
+    def bounce_address(self, sender):
         return BOUNCE
 
-    def data(self, envelope):
+    def data_address(self, envelope):
         return 1 << 20
 
-    def launched(self, envelope):
+    def release(self, envelope):
         pass
 
 

@@ -120,18 +120,18 @@ def offered(clock, allocation=1 << 20):
 
 def test_a_bounce_memory_is_opened_once():
     opened = OpenedMemory(Device(copies=False), b"me", 0)
-    assert in_two_threads(lambda number: opened.bounce(SENDER)) == [1000, 1000]
+    assert in_two_threads(lambda number: opened.bounce_address(SENDER)) == [1000, 1000]
 
 
 def test_the_next_copy_at_an_address_is_another():
     """A sender whose first copy is over may send it before this process has closed the first."""
     device = Device(copies=True)
     opened = OpenedMemory(device, b"me", 0)
-    first, second = opened.data(offered(1)), opened.data(offered(2))
+    first, second = opened.data_address(offered(1)), opened.data_address(offered(2))
     assert first != second
-    opened.launched(offered(1))
+    opened.release(offered(1))
     assert [memory.is_open for memory in device.memories.values()] == [False, True]
-    opened.launched(offered(2))
+    opened.release(offered(2))
     assert [memory.is_open for memory in device.memories.values()] == [False, False]
 
 
@@ -139,14 +139,14 @@ def test_what_is_not_launched_stays_open():
     """However much other threads open meanwhile."""
     device = Device(copies=False)
     opened = OpenedMemory(device, b"me", 0)
-    address = opened.data(offered(1)) - 8
+    address = opened.data_address(offered(1)) - 8
     for clock in range(2, opened_memory.MAX_OPEN + 5):
-        opened.data(offered(clock, clock << 20))
-        opened.launched(offered(clock, clock << 20))
+        opened.data_address(offered(clock, clock << 20))
+        opened.release(offered(clock, clock << 20))
     assert device.memories[address].is_open
     assert sum(memory.is_open for memory in device.memories.values()) == opened_memory.MAX_OPEN
-    opened.launched(offered(1))
-    opened.data(offered(100, 100 << 20))
+    opened.release(offered(1))
+    opened.data_address(offered(100, 100 << 20))
     assert not device.memories[address].is_open
 
 
