@@ -89,7 +89,7 @@ def test_partitions(comm):
 
 @pytest.mark.parametrize("end", ["dropped", "freed"])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_nobody_waits(comm, persistent, end):
+def test_no_call_waits(comm, persistent, end):
     """MPI may still write to the copy of a receive for which no call waits: later calls take it back."""
     y = Array(np.zeros(3000))
     request = comm.Recv_init(y, comm.rank, 5) if persistent else comm.Irecv(y, comm.rank, 5)

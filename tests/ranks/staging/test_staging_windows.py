@@ -42,7 +42,7 @@ def test_fences(comm, win):
 
 
 def test_flush_is_for_one_rank(comm, win):
-    """What another rank was asked for may be under way still: its copy is kept until that is complete."""
+    """An operation with another rank may be under way still: its copy is kept until that is complete."""
     x, y = Array(np.full(1, -1.0)), Array(np.full(1, -1.0))
     win.Lock_all()
     win.Put(Array(np.full(1, 7.0)), comm.rank, comm.rank)
@@ -57,7 +57,7 @@ def test_flush_is_for_one_rank(comm, win):
 
 
 def test_atomics(comm, win):
-    """Everybody counts on rank 0; one rank takes the place."""
+    """All ranks count on rank 0; one rank takes the place."""
     numbers = []
     for _ in range(3):
         number = Array(np.full(1, -1.0))
@@ -106,7 +106,7 @@ def test_elements_without_arithmetic(comm, win):
     win.Unlock(comm.rank)
 
 
-def test_nothing_to_nobody(comm, win):
+def test_put_to_proc_null(comm, win):
     win.Put(Array(ramp(comm, 2)), MPI.PROC_NULL)
     win.Fence()
 

@@ -37,7 +37,7 @@ BY_MPI4PY = {
     "no count": (lambda w, p: w.Put(p(a(1)), 0, [0, None, MPI.INT64_T]), TypeError, "target is"),
     "a word": (lambda w, p: w.Accumulate(p(a(1)), 0, "x"), ValueError, "target is"),
     "a float": (lambda w, p: w.Get(p(a(1)), 0, 1.5), ValueError, "target is"),
-    "a bad target of nobody's": (lambda w, p: w.Put(p(a(1)), MPI.PROC_NULL, "x"), ValueError, "target is"),
+    "a bad target with PROC_NULL": (lambda w, p: w.Put(p(a(1)), MPI.PROC_NULL, "x"), ValueError, "target is"),
     "no operator": (lambda w, p: w.Fetch_and_op(p(a(1)), p(a(1)), 0, 0, 3), TypeError, "op"),
     "no rank": (lambda w, p: w.Put(p(a(1)), None), TypeError, "integer"),
 }
@@ -51,7 +51,7 @@ BY_MPI = {
     "other elements": (lambda w: w.Accumulate(put(a(1)), 0, [0, 1, MPI.DOUBLE]), MPI.ERR_ARG),
     "shorter elements": (lambda w: w.Accumulate(put(a(1)), 0, [0, 2, MPI.INT32_T]), MPI.ERR_ARG),
     "NO_OP without result": (lambda w: w.Accumulate(put(a(1)), 0, 0, MPI.NO_OP), MPI.ERR_OP),
-    "NO_OP to nobody": (lambda w: w.Raccumulate(put(a(1)), MPI.PROC_NULL, 0, MPI.NO_OP), MPI.ERR_OP),
+    "NO_OP with PROC_NULL": (lambda w: w.Raccumulate(put(a(1)), MPI.PROC_NULL, 0, MPI.NO_OP), MPI.ERR_OP),
     "the program's operator": (lambda w: w.Accumulate(put(a(1)), 0, 0, MINE), MPI.ERR_OP),
     "no operator": (lambda w: w.Fetch_and_op(put(a(1)), put(a(1)), 0, 0, MPI.OP_NULL), MPI.ERR_OP),
     "rank": (lambda w: w.Fetch_and_op(put(a(1)), put(a(1)), 99), MPI.ERR_RANK),
@@ -87,7 +87,7 @@ def test_as_mpi(comm, memory, what):
 
 
 @comms
-def test_nothing_is_asked_of_arguments_for_nobody(comm, memory):
+def test_arguments_are_not_compared_with_proc_null(comm, memory):
     win = memory.win
     for buffers in ((None, None), (put(a(2)), put(a(2))), (put(a(1)), put(a(1, "f8")))):
         win.Fetch_and_op(*buffers, MPI.PROC_NULL)

@@ -80,7 +80,7 @@ def test_operators_as_mpi(comm, name):
 
 
 def test_counter(comm, memory):
-    """Everybody counts on rank 0: each number is given once."""
+    """All ranks count on rank 0: each number is given once."""
     memory.array[...] = 0
     memory.win.Fence()
     one, numbers = put(np.ones(1, "i8")), put(np.full(20, -1))

@@ -66,7 +66,7 @@ def test_put_get_accumulate(comm, attached):
 
 
 def test_locks(comm, attached):
-    """Everybody counts on rank 0, and takes its turn there."""
+    """All ranks count on rank 0, and take turns there."""
     win, place = attached.win, attached.addresses[0][0]
     value, seen, one = put(np.zeros(1, "i8")), put(np.zeros(1, "i8")), put(np.ones(1, "i8"))
     for _ in range(3):

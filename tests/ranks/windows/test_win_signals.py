@@ -51,7 +51,7 @@ def test_put_signal_of_a_long_message(comm):
 
 
 def test_signals_count_what_all_ranks_put(comm, memory):
-    """Everybody puts to rank 0, each to its own place and one signal."""
+    """All ranks put to rank 0, each to its own place and one signal."""
     win = memory.win
     win.Put_signal(put(labels(comm.rank, COUNT)), 0, comm.rank * COUNT, signal=5)
     if comm.rank == 0:
@@ -97,7 +97,7 @@ def test_signals_refuse(comm, memory):
     plain.Free()
 
 
-def test_signal_that_nobody_puts(comm, monkeypatch):
+def test_signal_that_no_rank_puts(comm, monkeypatch):
     """The wait ends, and its error names what it was for."""
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     with comm.Dup() as dup:
