@@ -13,5 +13,5 @@ def compare(comm: MPI.Comm, operation: str, signature: tuple[Any, ...]) -> None:
     """Raise CollectiveMismatch on all ranks if they called different operations, or with different arguments."""
     calls = MPI.Comm.allgather(comm, (operation, *signature))
     if any(call != calls[0] for call in calls):
-        said = "; ".join(f"rank {rank}: {call[0]}{call[1:]}" for rank, call in enumerate(calls))
-        raise CollectiveMismatch(f"ranks disagree about the call: {said}")
+        text = "; ".join(f"rank {rank}: {call[0]}{call[1:]}" for rank, call in enumerate(calls))
+        raise CollectiveMismatch(f"ranks disagree about the call: {text}")

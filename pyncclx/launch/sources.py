@@ -13,7 +13,7 @@ from ..operators.linked import HALVES
 
 Template = tuple[str, ...]
 
-# C++ words by their bytes: for kernels that look at an element's bits alone.
+# C++ words by their bytes: for kernels that copy or compare an element's bits.
 WORDS = {nbytes: datatypes.TABLE[f"uint{8 * nbytes}"].cxx for nbytes in (1, 2, 4, 8)}
 MOST_ATOMIC_NBYTES = 8  # of an element that a GPU changes atomically
 

@@ -1,9 +1,9 @@
-"""The record of what went wrong in the kernels of a communicator on this rank; the host looks at it in each call."""
+"""The record of what went wrong in the kernels of a communicator on this rank; each call checks it."""
 
 from __future__ import annotations
 
 from ..backends import Device
-from ..memory import error_words
+from ..memory.error_words import FAILURE, NBYTES, OVERFLOW, read
 from . import kernel_errors
 
 
@@ -20,7 +20,7 @@ class ErrorRecord:
 
     def __init__(self, device: Device, rank: int) -> None:
         self._device, self._rank = device, rank
-        self._watch = device.allocate_watch(error_words.NBYTES)
+        self._watch = device.allocate_watch(NBYTES)
         self._words = self._watch.array.data  # a third of the time of indexing the array
         self.address = self._watch.address
         self.claims: list[int] = []
@@ -35,11 +35,11 @@ class ErrorRecord:
         CapacityExceeded, ValueError, MPI.Exception
             Once; the communicator goes on. A call that was about to be launched has not been made then.
         """
-        if self._words[error_words.FAILURE]:
-            raise kernel_errors.failure(error_words.read(self._watch), self._rank)
-        if self._words[error_words.OVERFLOW]:
-            error = kernel_errors.overflow(error_words.read(self._watch, "i8"), self._rank)
-            self._words[error_words.OVERFLOW] = 0  # then the claims: a kernel that has one may write the record at once
+        if self._words[FAILURE]:
+            raise kernel_errors.failure(read(self._watch), self._rank)
+        if self._words[OVERFLOW]:
+            error = kernel_errors.overflow(read(self._watch, "i8"), self._rank)
+            self._words[OVERFLOW] = 0  # then the claims: a kernel that has one may write the record at once
             for claim in self.claims:
                 self._device.fill_zero(claim, 4)
             raise error

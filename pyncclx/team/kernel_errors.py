@@ -11,6 +11,22 @@ from .operations import DEVICE_TEAM, OPERATIONS
 
 BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 2, 3, 4, 5  # Watch::overflow; 1: rows did not fit
 
+_REFUSED = {
+    BAD_COUNTS: (
+        "send count {wanted} for rank {source} is negative or reaches past the {capacity} rows of sendbuf; nothing was "
+        "sent to it. An earlier call was given these counts on the device"
+    ),
+    TRUNCATED: "rank {source} sent {wanted} bytes, the receive count for it on rank {rank} is {capacity}",
+    BAD_EXPERT: (
+        "token {source} of rank {rank} chose expert {wanted}; there are {capacity}, and -1 chooses none. An earlier "
+        "call was given this number on the device, and left the choice out"
+    ),
+    BAD_SEGMENT: (
+        "entry {source} of the segments' counts, lengths or ids is {wanted}; 0 to {capacity} is possible there. An "
+        "earlier call was given this number on the device, and took it for none"
+    ),
+}
+
 
 def failure(record: ErrorWords, rank: int) -> Exception:
     """Return the exception for a wait that a kernel gave up."""
@@ -24,26 +40,12 @@ def failure(record: ErrorWords, rank: int) -> Exception:
 
 def overflow(record: ErrorWords, rank: int) -> Exception:
     """Return the exception for numbers on the device that a kernel refused."""
-    operation, source = OPERATIONS[record.operation], record.source
-    wanted, capacity = record.wanted, record.capacity
+    operation = OPERATIONS[record.operation]
     if operation == DEVICE_TEAM:
         return device_errors.misuse(record)
-    if record.overflow == BAD_COUNTS:
-        return ValueError(
-            f"{operation}: send count {wanted} for rank {source} is negative or reaches past the {capacity} rows "
-            f"of sendbuf; nothing was sent to it. An earlier call was given these counts on the device"
-        )
-    if record.overflow == BAD_EXPERT:
-        return ValueError(
-            f"{operation}: token {source} of rank {rank} chose expert {wanted}; there are {capacity}, and -1 "
-            "chooses none. An earlier call was given this number on the device, and left the choice out"
-        )
-    if record.overflow == BAD_SEGMENT:
-        return ValueError(
-            f"{operation}: entry {source} of the segments' counts, lengths or ids is {wanted}; 0 to {capacity} is "
-            "possible there. An earlier call was given this number on the device, and took it for none"
-        )
+    if record.overflow not in _REFUSED:
+        return CapacityExceeded(rank, record.source, record.wanted, record.capacity)
+    text = _REFUSED[record.overflow].format(rank=rank, **record._asdict())
     if record.overflow == TRUNCATED:
-        text = f"rank {source} sent {wanted} bytes, the receive count for it on rank {rank} is {capacity}"
         return MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-    return CapacityExceeded(rank, source, wanted, capacity)
+    return ValueError(f"{operation}: {text}")

@@ -42,35 +42,45 @@ class Member:
 
 def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> list[Member]:
     """Exchange the ranks' members; map the heaps that this process has not mapped yet. Collective."""
-    timeout_s = mpi_bootstrap.agree(comm, settings.TIMEOUT.get)
-    mine = tuning.limits if comm.rank == 0 else lambda *_: ()
-    limits, max_channels = mpi_bootstrap.agree(comm, lambda: (mine(device.kind, comm.size), channels(device)))
-    members: list[Member] = comm.allgather(
-        Member(
-            hostname=MPI.Get_processor_name(),
-            device=device.identity,
-            runs_concurrently=device.runs_concurrently,
-            assigned_processes=device.assigned_processes,
-            architecture=device.architecture,
-            max_channels=max_channels,
-            threads=device.threads,
-            nvlinked=device.nvlinked,
-            uid=heap.uid,
-            ipc_handle=heap.memory.ipc_handle,
-            heap_nbytes=heap.memory.nbytes,
-            offer_nbytes=offer_nbytes,
-            timeout_s=timeout_s,
-            limits=limits,
-        )
+    members: list[Member] = comm.allgather(_own(comm, device, heap, offer_nbytes))
+    _check(members)
+    _map_heaps(comm, heap, members)
+    # Under `agree`, since only one rank warns and a program may turn warnings into errors.
+    mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
+    return members
+
+
+def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> Member:
+    """This rank's member; raises on all ranks if some rank's settings or tables cannot be read."""
+
+    def read() -> tuple[float, tuning.Limits, int]:
+        limits = tuning.limits(device.kind, comm.size) if comm.rank == 0 else ()
+        return settings.TIMEOUT.get(), limits, channels(device)
+
+    timeout_s, limits, max_channels = mpi_bootstrap.agree(comm, read)
+    return Member(
+        hostname=MPI.Get_processor_name(),
+        device=device.identity,
+        runs_concurrently=device.runs_concurrently,
+        assigned_processes=device.assigned_processes,
+        architecture=device.architecture,
+        max_channels=max_channels,
+        threads=device.threads,
+        nvlinked=device.nvlinked,
+        uid=heap.uid,
+        ipc_handle=heap.memory.ipc_handle,
+        heap_nbytes=heap.memory.nbytes,
+        offer_nbytes=offer_nbytes,
+        timeout_s=timeout_s,
+        limits=limits,
     )
-    _check(members, device)
+
+
+def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
     wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
     handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
-    # Under `agree`, since only one rank warns and a program may turn warnings into errors.
-    mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
-    return members
 
 
 def channels(device: Device) -> int:
@@ -106,7 +116,7 @@ def nvlinked(members: Sequence[Member]) -> bool:
     return all(a.nvlinked is None or b.device in a.nvlinked for a in members for b in members)
 
 
-def _check(members: list[Member], device: Device) -> None:
+def _check(members: list[Member]) -> None:
     """Raise NotSupported, on all ranks alike, if these ranks cannot form a team."""
     if len(members) > layout.MAX_RANKS:
         raise NotSupported(
