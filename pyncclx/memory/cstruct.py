@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -13,6 +14,7 @@ I32 = Annotated[int, "i"]
 U32 = Annotated[int, "I"]
 I64 = Annotated[int, "q"]
 U64 = Annotated[int, "Q"]
+ALIGNMENT = 8  # of every struct
 
 
 class CStruct:
@@ -27,11 +29,8 @@ class CStruct:
 
     def pack(self) -> bytes:
         """Return the bytes of the struct."""
-        form = self._form
-        values = form.values_of(self)
-        if form.arrays:
-            values = _flattened(values, form.arrays)
-        return form.pack(*values)
+        parts = self._form.parts
+        return parts[0](self) if len(parts) == 1 else b"".join([part(self) for part in parts])
 
 
 def sizeof(struct: type[CStruct]) -> int:
@@ -44,33 +43,60 @@ def offsets_of(struct: type[CStruct]) -> dict[str, int]:
     return struct._form.offsets
 
 
+Part = Callable[[Any], bytes]  # from a struct to the bytes of some of its fields, with the padding before them
+
+
 class _Form(NamedTuple):
-    pack: Callable[..., bytes]
-    values_of: Callable[[Any], Sequence[Any]]
-    arrays: list[tuple[int, int]]  # number and length of each field that is one, the last first
+    parts: list[Part]  # each array is one, and the fields between two arrays are one
     offsets: dict[str, int]
     nbytes: int
 
 
 def _form_of(cls: type[CStruct]) -> _Form:
-    codes, code_of, offsets = "@", {}, {}
     hints = get_type_hints(cls, include_extras=True)
-    for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
-        for name in vars(base).get("__annotations__", {}):
-            code = code_of[name] = hints[name].__metadata__[0]
-            offsets[name] = struct.calcsize(f"{codes}0{code[-1]}")
-            codes += code
-        codes += "0Q"
-    arrays = [(number, int(code[:-1])) for number, code in enumerate(code_of.values()) if len(code) > 1]
-    whole = struct.Struct(codes)
-    get = attrgetter(*code_of)
-    values_of = get if len(code_of) > 1 else lambda fields: (get(fields),)  # a single name gives no tuple
-    return _Form(whole.pack, values_of, arrays[::-1], offsets, whole.size)
+    bases = reversed(cls.__mro__[: cls.__mro__.index(CStruct)])
+    code_of = {name: hints[name].__metadata__[0] for base in bases for name in vars(base).get("__annotations__", {})}
+    offsets, parts, codes, end = {}, [], "", 0
+    names: list[str] = []  # of the fields since the last array
+    for name, code in code_of.items():
+        itemsize = struct.calcsize(code[-1])
+        offsets[name] = -(-end // itemsize) * itemsize
+        codes += f"{offsets[name] - end}x"
+        end = offsets[name] + struct.calcsize(f"={code}")
+        if len(code) > 1:
+            parts += [_fields(names, codes), _array(name, code)]
+            names, codes = [], ""
+        else:
+            names, codes = [*names, name], codes + code
+    nbytes = -(-end // ALIGNMENT) * ALIGNMENT
+    parts.append(_fields(names, f"{codes}{nbytes - end}x"))
+    return _Form([part for part in parts if part is not None], offsets, nbytes)
 
 
-def _flattened(values: Sequence[Any], arrays: list[tuple[int, int]]) -> list[int]:
-    flat = list(values)
-    for number, length in arrays:
-        items = flat[number]
-        flat[number : number + 1] = [*items, *[0] * (length - len(items))]
-    return flat
+def _fields(names: list[str], codes: str) -> Part | None:
+    """The part of some fields, none of them an array; None if it has no bytes."""
+    form = struct.Struct(f"={codes}")
+    if form.size == 0:
+        return None
+    pack, get = form.pack, attrgetter(*names) if names else None
+    if get is None:
+        return lambda _: pack()
+    if len(names) == 1:  # of a single name attrgetter returns no tuple
+        return lambda fields: pack(get(fields))
+    return lambda fields: pack(*get(fields))
+
+
+def _array(name: str, code: str) -> Part:
+    """The part of an array: the items that it is given, then zeros."""
+    items_of, length, itemcode = attrgetter(name), int(code[:-1]), code[-1]
+
+    def pack(fields: Any) -> bytes:
+        items = items_of(fields)
+        return _packer(itemcode, len(items), length)(*items)
+
+    return pack
+
+
+@cache
+def _packer(code: str, count: int, length: int) -> Callable[..., bytes]:
+    return struct.Struct(f"={count}{code}{(length - count) * struct.calcsize(code)}x").pack
