@@ -54,23 +54,29 @@ class _Form(NamedTuple):
 
 def _form_of(cls: type[CStruct]) -> _Form:
     hints = get_type_hints(cls, include_extras=True)
-    bases = reversed(cls.__mro__[: cls.__mro__.index(CStruct)])
-    code_of = {name: hints[name].__metadata__[0] for base in bases for name in vars(base).get("__annotations__", {})}
     offsets, parts, codes, end = {}, [], "", 0
     names: list[str] = []  # of the fields since the last array
-    for name, code in code_of.items():
-        itemsize = struct.calcsize(code[-1])
-        offsets[name] = -(-end // itemsize) * itemsize
-        codes += f"{offsets[name] - end}x"
-        end = offsets[name] + struct.calcsize(f"={code}")
-        if len(code) > 1:
-            parts += [_fields(names, codes), _array(name, code)]
-            names, codes = [], ""
-        else:
-            names, codes = [*names, name], codes + code
-    nbytes = -(-end // ALIGNMENT) * ALIGNMENT
+    for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
+        alignment = ALIGNMENT  # a struct that another begins with is as long as it is alone
+        for name in vars(base).get("__annotations__", {}):
+            code = hints[name].__metadata__[0]
+            alignment = max(alignment, struct.calcsize(code[-1]))
+            offsets[name] = _aligned(end, alignment)
+            alignment = 1
+            codes += f"{offsets[name] - end}x"
+            end = offsets[name] + struct.calcsize(f"={code}")
+            if len(code) > 1:
+                parts += [_fields(names, codes), _array(name, code)]
+                names, codes = [], ""
+            else:
+                names, codes = [*names, name], codes + code
+    nbytes = _aligned(end, ALIGNMENT)
     parts.append(_fields(names, f"{codes}{nbytes - end}x"))
     return _Form([part for part in parts if part is not None], offsets, nbytes)
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
 
 
 def _fields(names: list[str], codes: str) -> Part | None:
