@@ -49,7 +49,7 @@ class Event:
         return bool(status == 0)
 
     def order(self, then: Any) -> None:
-        """Make `then` wait for the event, unless only one of them is in a capture, as `GpuStreams.order`."""
+        """Make `then` wait for the event; do nothing across the border of a capture, as `GpuStreams.order`."""
         if then.ptr != self._on and capture_of(then) == self._capture:
             checked(driver.cuStreamWaitEvent(handle_of(then), self.event, 0))
 

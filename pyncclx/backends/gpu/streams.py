@@ -42,9 +42,9 @@ class GpuStreams(GpuProperties):
             stream.synchronize()
 
     def order(self, first: Any, then: Any) -> None:
-        """Make `then` wait for what is on `first` now, unless only one of them is being captured.
+        """Make `then` wait for what is on `first` now; do nothing if they are not in the same capture, or both in none.
 
-        Those two cannot wait for each other; the owner of a graph decides when it runs.
+        Such streams cannot wait for each other: the owner of a graph decides when it runs.
         """
         if first.ptr == then.ptr:
             return
