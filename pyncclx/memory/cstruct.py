@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
@@ -56,27 +56,26 @@ def _form_of(cls: type[CStruct]) -> _Form:
     hints = get_type_hints(cls, include_extras=True)
     offsets, parts, codes, end = {}, [], "", 0
     names: list[str] = []  # of the fields since the last array
-    for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
-        alignment = ALIGNMENT  # a struct that another begins with is as long as it is alone
-        for name in vars(base).get("__annotations__", {}):
-            code = hints[name].__metadata__[0]
-            alignment = max(alignment, struct.calcsize(code[-1]))
-            offsets[name] = _aligned(end, alignment)
-            alignment = 1
-            codes += f"{offsets[name] - end}x"
-            end = offsets[name] + struct.calcsize(f"={code}")
-            if len(code) > 1:
-                parts += [_fields(names, codes), _array(name, code)]
-                names, codes = [], ""
-            else:
-                names, codes = [*names, name], codes + code
-    nbytes = _aligned(end, ALIGNMENT)
+    for name, code, alignment in _codes_of(cls, hints):
+        offsets[name] = -(-end // alignment) * alignment
+        codes += f"{offsets[name] - end}x"
+        end = offsets[name] + struct.calcsize(f"={code}")
+        if len(code) > 1:
+            parts += [_fields(names, codes), _array(name, code)]
+            names, codes = [], ""
+        else:
+            names, codes = [*names, name], codes + code
+    nbytes = -(-end // ALIGNMENT) * ALIGNMENT
     parts.append(_fields(names, f"{codes}{nbytes - end}x"))
     return _Form([part for part in parts if part is not None], offsets, nbytes)
 
 
-def _aligned(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
+def _codes_of(cls: type[CStruct], hints: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Name, code and alignment of each field; the first fields of a class follow those of its base at a new word."""
+    for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
+        for number, name in enumerate(vars(base).get("__annotations__", {})):
+            code = hints[name].__metadata__[0]
+            yield name, code, struct.calcsize(code[-1]) if number else ALIGNMENT
 
 
 def _fields(names: list[str], codes: str) -> Part | None:
