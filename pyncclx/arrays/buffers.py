@@ -13,7 +13,7 @@ from . import datatypes
 from .checks import Device
 from .datatypes import Datatype
 from .readers import read_torch, reader_of
-from .specs import array_parts, is_nothing, no_buffer
+from .specs import is_nothing, no_buffer, spec_parts
 
 __all__ = ["Buffer", "resolve", "whole_buffer"]
 
@@ -93,7 +93,9 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
         if blocks > 1:
             count = _block(count, blocks, name)
         return Buffer(address, count, datatype, shape, readonly, stream, owner)
-    array, count, displ, key = array_parts(spec, name, lists=True)
+    if not isinstance(spec, (list, tuple)):
+        raise no_buffer(spec, name)
+    array, count, displ, key = spec_parts(spec, name)
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None)
     return _select(buffer, array, count, displ, name, blocks)
 

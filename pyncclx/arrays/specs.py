@@ -8,18 +8,10 @@ from mpi4py import MPI
 
 from .checks import in_host_memory
 from .datatypes import Datatype
-from .readers import reader_of
 
-__all__ = ["array_parts", "is_nothing", "no_buffer", "spec_parts"]
+__all__ = ["is_nothing", "no_buffer", "spec_parts"]
 
 _Parts = tuple[Any, Any, Any, Any]  # array, counts, displs, datatype; None for what the spec leaves out
-
-
-def array_parts(spec: Any, name: str, *, lists: bool) -> _Parts:
-    """Take a buffer argument apart as `spec_parts`; raise TypeError or NotSupported for what is no device array."""
-    if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
-        raise no_buffer(spec, name)
-    return spec_parts(spec, name, lists=lists)
 
 
 def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> _Parts:

@@ -9,7 +9,8 @@ from .buffers import Buffer, resolve, whole_buffer
 from .checks import Device
 from .datatypes import TABLE
 from .places import on_device
-from .specs import array_parts
+from .readers import reader_of
+from .specs import no_buffer, spec_parts
 
 __all__ = ["resolve_dynamic", "resolve_vector"]
 
@@ -46,7 +47,9 @@ def resolve_vector(
     TypeError, ValueError, KeyError, BufferError, MPI.Exception, NotSupported
         As `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
     """
-    array, o_counts, o_displs, key = array_parts(spec, name, lists=False)
+    if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
+        raise no_buffer(spec, name)
+    array, o_counts, o_displs, key = spec_parts(spec, name, lists=False)
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=o_counts is None)
     counts: list[int] | Buffer
     displs: list[int] | Buffer | None
@@ -87,7 +90,9 @@ def resolve_dynamic(
     TypeError, ValueError, KeyError, BufferError, NotSupported
         As `resolve`.
     """
-    array, o_counts, o_displs, key = array_parts(spec, name, lists=False)
+    if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
+        raise no_buffer(spec, name)
+    array, o_counts, o_displs, key = spec_parts(spec, name, lists=False)
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=True)
     counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
     displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
