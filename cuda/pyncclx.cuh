@@ -1,24 +1,24 @@
 // The device API: functions with which a program's own kernels communicate. #include "pyncclx.cuh"
 //
-// `team` is what `comm.device_team().pointer` gives. An address is a pointer, or a 64-bit integer. Memory that a peer is
-// to write or read is memory from `comm.Alloc`, named by this rank's address of it: the same place in the peer's array
-// is meant. Signals and counters are numbered; the team has as many as it was made with, all 0 at first.
+// `team` is `comm.device_team().pointer`. An address is a pointer, or a 64-bit integer. Memory that a peer reads or
+// writes must be memory from `comm.Alloc`. It is named by this rank's address of it, which means the same place in the
+// peer's array. Signals and counters are numbered; the team has as many as it was made with, all 0 at first.
 //
-// Functions that can fail return 0 when they do: a wait whose time is over, an abort, an argument that is none, a team
-// whose communicator has been freed. What happened is raised by the communicator's next call on the host, or by the
-// team's `check()`. Names say who takes part: a thread, all threads of a warp, or all of a block, with the same
-// arguments. Before each stands what it orders; the scope is always all GPUs and the host. How data moves is in
-// pyncclx_moves.cuh, how blocks meet and work together in pyncclx_blocks.cuh; this header includes both.
+// Functions that can fail return 0 when they do: after a timeout, an abort, or a wrong argument, or with a team whose
+// communicator has been freed. The communicator's next call on the host raises the error, or the team's `check()`. The
+// name of a function ends with the threads that call it together, with the same arguments: a thread, all threads of a
+// warp, or all of a block. The comment before a function describes what it orders; the scope is always all GPUs and the
+// host. pyncclx_moves.cuh has the moves of data, pyncclx_blocks.cuh the functions of blocks; this header includes both.
 #pragma once
 #include "protocol/signal.cuh"
 
-namespace pyncclx {  // but for signal.cuh's, no names of ours meet the program's
+namespace pyncclx {  // only names of signal.cuh can collide with the program's
 #include "device/meetings.cuh"
 }
 
 typedef u64 pyncclx_team;
 
-#ifndef PYNCCLX_API  // device_api.cu makes them functions for others to link, who know no C++
+#ifndef PYNCCLX_API  // device_api.cu defines it to make functions with C linkage
 #define PYNCCLX_API extern "C" __device__ __forceinline__
 
 struct pyncclx_address {
@@ -30,7 +30,7 @@ struct pyncclx_address {
 };
 #endif
 
-// ---- who is who: order nothing -------------------------------------------------------------------------
+// ---- ranks and addresses: order nothing -------------------------------------------------------------------------
 
 PYNCCLX_API int pyncclx_rank(pyncclx_team team) {
     return reinterpret_cast<const pyncclx::DeviceTeam*>(team)->team.rank;
@@ -41,21 +41,22 @@ PYNCCLX_API int pyncclx_size(pyncclx_team team) {
     return reinterpret_cast<const pyncclx::DeviceTeam*>(team)->team.size;
 }
 
-// For kernels that are made for one number of ranks: 0, and an error on the host, if there are others.
+// For kernels that are made for one number of ranks: 0, and an error on the host, if the team has another size.
 PYNCCLX_API int pyncclx_expect_size(pyncclx_team team, int size) {
     const auto v = pyncclx::view(team);
     if (v.size == 0) return 0;
     return v.size == size || misused(*v.team, pyncclx::kOtherSize, pyncclx::kExpectSize, u64(i64(size)), u64(v.size));
 }
 
-// Where this process has mapped `peer`'s counterpart of this rank's `address`, for loads and stores of one's own; or 0.
+// The address at which this process has mapped `peer`'s counterpart of this rank's `address`, for plain loads and stores;
+// or 0.
 PYNCCLX_API u64 pyncclx_peer_pointer(pyncclx_team team, pyncclx_address address, int peer) {
     return reinterpret_cast<u64>(at_peer(pyncclx::view(team, peer), pyncclx::kPeerPointer, address, 1, peer));
 }
 
 // ---- signals: 64-bit words that peers write ------------------------------------------------------------
 
-// A thread sets a signal of `peer`. Releases: what this thread did or saw before comes before the signal.
+// A thread sets a signal of `peer`. Releases: what this thread did or acquired before comes before the signal.
 PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalSet, peer) || !is_signal(v, pyncclx::kSignalSet, signal)) return 0;
@@ -63,7 +64,7 @@ PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// A thread adds to a signal of `peer`, which several ranks may do, where NVLink leads there. Releases, as signal_set.
+// A thread adds to a signal of `peer`. Several ranks may add to one signal over NVLink. Releases, as signal_set.
 PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalAdd, peer) || !is_signal(v, pyncclx::kSignalAdd, signal)) return 0;
@@ -71,7 +72,7 @@ PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// What a signal of this rank says now; 0 if there is no such signal. Acquires what its writers released.
+// The value of a signal of this rank; 0 if there is no such signal. Acquires what its writers released.
 PYNCCLX_API u64 pyncclx_signal_read(pyncclx_team team, u32 signal) {
     const auto v = pyncclx::view(team);
     if (!is_signal(v, pyncclx::kSignalRead, signal)) return 0;
@@ -79,7 +80,7 @@ PYNCCLX_API u64 pyncclx_signal_read(pyncclx_team team, u32 signal) {
 }
 
 // A thread waits until a signal of this rank, which only grows, has reached `value`, for at most the team's timeout.
-// Acquires what was released with it; others of a block see that after they have met with this thread.
+// Acquires what was released with it; other threads of the block need a barrier with this thread afterwards.
 PYNCCLX_API int pyncclx_wait_until(pyncclx_team team, u32 signal, u64 value) {
     const auto v = pyncclx::view(team);
     if (!is_signal(v, pyncclx::kWaitUntil, signal)) return 0;
@@ -96,16 +97,16 @@ PYNCCLX_API int pyncclx_wait_until_block(pyncclx_team team, u32 signal, u64 valu
 
 // ---- order ---------------------------------------------------------------------------------------------
 
-// What this thread did or saw before comes before what it does from now on, for everyone.
+// What this thread did or acquired before comes before what it does afterwards, for all observers.
 PYNCCLX_API void pyncclx_fence() { fence_sys(); }
 
-// The same, and puts by this thread are complete: their sources may be overwritten. (As puts are stores, one
-// instruction does both; the two names mean different things to a reader.)
+// The same, and puts by this thread are complete: their sources may be overwritten. (Puts are stores, so one instruction does
+// both; the two names state different purposes.)
 PYNCCLX_API void pyncclx_quiet() { fence_sys(); }
 
 // ---- atomics on a peer's 32- and 64-bit words ----------------------------------------------------------
 //
-// Each returns the word as it was. Releases as signal_set and acquires as signal_read. Over PCIe nothing of this is atomic.
+// Each returns the old value. Releases as signal_set and acquires as signal_read. Over PCIe none of them is atomic.
 
 PYNCCLX_API u32 pyncclx_atomic_add_u32(pyncclx_team team, pyncclx_address address, u32 value, int peer) {
     u32* word = pyncclx::word_at_peer<u32>(pyncclx::view(team, peer), pyncclx::kAtomicAdd, address, peer);

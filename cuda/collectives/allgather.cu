@@ -1,7 +1,7 @@
 // Allgather: block r of every rank's recvbuf becomes rank r's sendbuf.
 //
-// Every rank sends its block to every peer, each block of the grid a part of it; exchange.cuh chooses
-// packets or chunks by the part's length.
+// Every rank sends its block to every peer, each block of the grid a part of it; exchange.cuh has the steps and the ways.
+// Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather(const __grid_constant__ MoveArgs args) {

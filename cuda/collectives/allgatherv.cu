@@ -1,6 +1,7 @@
-// Allgatherv: rank r's sendbuf becomes block r of every rank's recvbuf, as long as all ranks say it is.
+// Allgatherv: rank r's sendbuf becomes block r of every rank's recvbuf. All ranks are given all
+// lengths, so only blocks travel.
 //
-// All ranks know all lengths, so nothing but the blocks has to travel.
+// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/blocks.cuh"
 #include "exchange/exchange.cuh"
 

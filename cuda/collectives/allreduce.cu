@@ -1,17 +1,19 @@
 // Allreduce: every rank's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
-//   allreduce_one_shot          small: everyone sends everything to everyone as packets
+//   allreduce_one_shot          small: every rank sends everything to every rank as packets, and folds everything
 //   allreduce_two_shot_lines    medium: every rank folds a shard, which comes and goes as lines
 //   allreduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //
 // All forms give the same bits (reduce_ops.cuh). In place: send == recv.
+// Packets and lines are stored once `await_slots` has shown that their slots were read, and carry their own flags.
+// Launch: one block for each channel in use; kFoldThreads threads fold packets, kMaxThreads lines and chunks.
 #include "reduction/zero_copy.cuh"
 
 template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __grid_constant__ ReduceArgs args) {
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    await_previous(u64(send) ^ part.nbytes ^ Channel::known(args.team));
+    await_previous(u64(send) ^ part.nbytes ^ Channel::dependency(args.team));
     const Pack first = load_first(send, part.nbytes);
     Channel channel(args.team);
     Packets packets(channel);
@@ -32,7 +34,7 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 2) allreduce_two_shot_lines(const __grid_constant__ ReduceArgs args) {
     const VectorTiling tiling(args, ~0ull);
     const Crew crew(u32(args.team.size - 1));
-    await_previous(tiling.shard_nbytes ^ crew.members ^ Channel::known(args.team));
+    await_previous(tiling.shard_nbytes ^ crew.members ^ Channel::dependency(args.team));
     Channel channel(args.team);
     Lines lines(channel);
     channel.leave(two_shot_lines<T, Op>(lines, tiling, crew, kToAll));

@@ -1,4 +1,6 @@
 // Alltoall: block r of rank s's sendbuf becomes block s of rank r's recvbuf.
+//
+// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoall(const __grid_constant__ MoveArgs args) {

@@ -1,19 +1,20 @@
 // Alltoallv: rank s sends `send_counts[r]` rows to rank r; the counts stay on the device.
 //
-// One launch, whatever the counts:
-//   1. every rank tells every peer how many rows it will send: the first packet of the slot;
-//   2. the receiver learns from them where each source's rows begin and how many of them fit;
+// One launch, for any counts:
+//   1. every rank sends every peer the number of its rows: the first packet of the slot;
+//   2. the receiver computes where each source's rows begin and how many of them fit (rows.cuh);
 //   3. the rows move (exchange.cuh): packets if they are few, chunks if they are many, pair by pair;
 //   4. block 0 writes counts, displacements, total and status for the caller.
+// Every block exchanges all counts itself: one more packet for each block is cheaper than a barrier over the grid.
 //
-// kPacked: the sources' rows follow each other. kSlots: source s's rows begin at its slot. kSender: in its slot they
-// have the place that they have in its buffer. kPlaced: they begin where the receiver says, on the device.
-// kFixed: MPI's static form, counts and displacements given on both sides.
-// A rank with no room takes part all the same: rows past the capacity arrive in the ring and are not
-// stored. Every block learns all counts for itself; a packet more a block is cheaper than a grid barrier.
+// kPacked: the sources' rows follow each other. kSlots: the rows of source s begin at its slot. kSender: in the slot they
+// have the place that they have in the sender's buffer. kPlaced: the receiver gives the places, on the device. kFixed:
+// MPI's form, with counts and displacements on both sides. A rank without room takes part all the same: rows past the
+// capacity arrive in the ring and are not stored.
 //
-// In place holds for kFixed with equal counts on both sides, as MPI asks for. The contract follows
-// AllToAllvDynamic of NCCLX (arXiv 2510.20171) with the capacity enforced and the results on the device.
+// In place works for kFixed with equal counts on both sides, as MPI demands. The contract is that of AllToAllvDynamic of
+// NCCLX (arXiv 2510.20171), with the capacity enforced and the results on the device.
+// Launch: one block for each channel in use, up to kMaxThreads threads. Twin: pyncclx/numba_kernels/alltoallv.py.
 #include "exchange/exchange.cuh"
 #include "exchange/rows.cuh"
 
@@ -23,9 +24,10 @@ __device__ Row asked_for(const AlltoallvArgs& args, int rank) {
     return Row{args.send_counts[rank], args.send_displs ? args.send_displs[rank] : 0, 0};
 }
 
-// What this rank sends to the lane's: as asked, but nothing outside sendbuf. No rows may begin anywhere. All lanes of a warp.
+// The rows for the lane's rank: as asked for, but none outside sendbuf. If there are none, any displacement is valid. All
+// lanes of a warp.
 __device__ Row row_to(const AlltoallvArgs& args, const Row& asked) {
-    const bool follows = args.placement != kFixed && !args.send_displs;  // those for the rank before
+    const bool follows = args.placement != kFixed && !args.send_displs;  // the rows for the previous rank
     const i64 count = asked.count, before = sum_before(follows && count > 0 ? count : 0), displ = follows ? before : asked.displ;
     if (count == 0) return Row{0, 0, 0};
     const bool inside = count >= 0 && displ >= 0 && displ <= args.send_rows && count <= args.send_rows - displ;
@@ -34,8 +36,8 @@ __device__ Row row_to(const AlltoallvArgs& args, const Row& asked) {
     return Row{0, 0, 0};
 }
 
-// What the receiver is told of a row: how many, and for kSender where they begin. A sendbuf has less than 2^32 rows then.
-__device__ u64 announced(const AlltoallvArgs& args, const Row& row) {
+// The word for a receiver: how many rows, and for kSender where they begin. A sendbuf has fewer than 2^32 rows then.
+__device__ u64 count_word(const AlltoallvArgs& args, const Row& row) {
     return u64(row.count) | (args.placement == kSender ? u64(row.displ) << 32 : 0);
 }
 
@@ -47,44 +49,44 @@ __device__ Span span_of(const AlltoallvArgs& args, const char* buffer, const Row
     return span;
 }
 
-// Thread r of the first warp deals with rank r: what goes there, and what comes.
+// Thread r of the first warp computes what goes to rank r, and what comes from it.
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constant__ AlltoallvArgs args) {
     __shared__ Spans spans;
     __shared__ i64 received[kMaxRanks];
-    __shared__ bool all_heard;
+    __shared__ bool all_came;
     const Team& team = args.team;
     const int rank = int(threadIdx.x);
     const u32 warp = threadIdx.x / 32, last = blockDim.x / 32 - 1;
     SpanWays ways(team);
-    await_previous(Channel::known(team) ^ ways.crew.members);  // before the counts are looked at
-    const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // on its way while the channel looks for its epoch
+    await_previous(Channel::dependency(team) ^ ways.crew.members);  // before the counts are read
+    const Row wanted = rank < team.size ? asked_for(args, rank) : Row{};  // loaded while the channel reads its epoch
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();
-    u64 word = 0;  // that says what comes from the thread's rank
+    u64 word = 0;  // from the thread's rank: the rows that come
     if (warp == 0) {
         const Row row = row_to(args, wanted);
-        const u64 told = announced(args, row);
-        if (ok && channel.is_peer(rank)) packets.send_word(packets.outbox(rank), kCountPacket, told);
+        const u64 sent = count_word(args, row);
+        if (ok && channel.is_peer(rank)) packets.send_word(packets.outbox(rank), kCountPacket, sent);
         if (rank < team.size) spans.out[rank] = span_of(args, args.send, row);
-        if (rank == team.rank) word = told;
+        if (rank == team.rank) word = sent;
     }
     __syncthreads();
     Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();
     if (warp == 0) {
-        const bool heard = ok && (!channel.is_peer(rank) || packets.receive_word(rank, kCountPacket, word));
-        const bool all = __all_sync(kWholeWarp, heard);
+        const bool came = ok && (!channel.is_peer(rank) || packets.receive_word(rank, kCountPacket, word));
+        const bool all = __all_sync(kWholeWarp, came);
         const Row row = row_from(args, all ? i64(word) : 0);
         if (rank < team.size) {
             spans.in[rank] = span_of(args, args.recv, row);
             received[rank] = i64(word);
         }
-        if (rank == 0) all_heard = all;
+        if (rank == 0) all_came = all;
     }
     ways.share(spans);
-    ok = all_heard;
-    if (ok && blockIdx.x == 0 && warp == last) {  // the first have packets to take
+    ok = all_came;
+    if (ok && blockIdx.x == 0 && warp == last) {  // the first warps have packets to take
         const int source = int(threadIdx.x % 32);
         write_outputs(args, row_from(args, source < team.size ? received[source] : 0));
     }

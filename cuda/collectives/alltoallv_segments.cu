@@ -1,13 +1,12 @@
-// Alltoallv of segments: sendbuf is divided into segments of rows, and each goes to any number of ranks, or to none.
+// Alltoallv of segments: sendbuf is divided into segments of rows; each goes to any number of ranks, or to none.
 //
-// Two launches, whatever the numbers on the device:
-//   1. `list_segments`, one block: every rank tells every peer how long its segments are, and which of them it will get;
-//      from that all know where every row belongs. The outputs for the caller are written here;
-//   2. `move_segments`: the rows move, as chunks. What goes to a rank is a *stream*: its segments in ascending order, each
-//      beginning with a new pack, so that a pack belongs to one segment.
-//
-// Between the two everything lies in `SegmentTables`, in memory of this rank.
-// The idea is the paper's on NCCLX (arXiv 2510.20171), where the non-contiguous split is the dispatch of tokens.
+// Two launches, for any numbers on the device:
+//   1. `list_segments`, one block: every rank sends every peer how long its segments are, and which of them the peer will get.
+//      From that all ranks compute where every row belongs. This kernel writes the outputs for the caller.
+//   2. `move_segments`, one block for each channel in use: the rows move, as chunks. What goes to a rank is a *stream*: its
+//      segments in ascending order, each beginning with a new pack, so that a pack belongs to one segment.
+// Between the two everything lies in this rank's memory (`words`, `ends`, `begins`, `ranges` of SegmentsArgs).
+// The idea is that of NCCLX's paper (arXiv 2510.20171), where the non-contiguous split is the dispatch of tokens.
 #include "exchange/exchange.cuh"
 #include "exchange/rows.cuh"
 
@@ -19,7 +18,7 @@ struct SegmentsArgs {
     const i64* ids;         // [ids_count]: the segments for rank 0, for rank 1, …
     i64* all_lengths;       // [size][segments], an output, may be null
     i64 segments, ids_count;
-    u64* words[kWays];      // [size][segments]: what is told of a segment, see segment_word
+    u64* words[kWays];      // [size][segments]: what a peer needs of a segment, see segment_word
     u64* ends[kWays];       // [size][segments]: where it ends in its stream, in packs
     i64* begins[kWays];     // [segments], [size][segments]: its first row, in sendbuf, or from that of its source on
     i64* ranges;            // [2][size]: where a source's rows begin in recvbuf, and where its room ends
@@ -33,7 +32,7 @@ __device__ void report(const SegmentsArgs& args, i64 index, i64 found, i64 most)
     record_overflow(args.rows.team, kBadSegment, int(index), found, most);
 }
 
-// A warp: where this rank's segments begin, and the words that say that none goes anywhere.
+// A warp computes where this rank's segments begin, and initialises their words: none goes to any rank.
 __device__ void read_lengths(const SegmentsArgs& args) {
     i64 used = 0;
     for (i64 first = 0; first < args.segments; first += 32) {
@@ -49,7 +48,7 @@ __device__ void read_lengths(const SegmentsArgs& args) {
     }
 }
 
-// All threads: marks the segments that go to each rank.
+// All threads mark the segments that go to each rank.
 __device__ void read_ids(const SegmentsArgs& args) {
     i64 begin = 0;
     for (int rank = 0; rank < args.rows.team.size; ++rank) {
@@ -59,14 +58,14 @@ __device__ void read_ids(const SegmentsArgs& args) {
         for (i64 j = begin + threadIdx.x; j < begin + count; j += blockDim.x) {
             const i64 id = args.ids[j];
             if (id < 0 || id >= args.segments) report(args, j, id, args.segments - 1);
-            else args.words[kOut][rank * args.segments + id] |= 1;  // if twice, then the same
+            else args.words[kOut][rank * args.segments + id] |= 1;  // a repeated id changes nothing
         }
         begin += count;
     }
 }
 
-// A warp: the stream from or to `rank`, and where its segments begin. Returns the rows in it; `fitting`: of a source, those
-// that are in a slot's room if they stay where they were.
+// A warp lists the stream from or to `rank`, and where its segments begin. Returns its rows; `fitting_rows`: of a source, the
+// rows that fit a slot if they keep the sender's places.
 __device__ i64 find_stream(const SegmentsArgs& args, Way way, int rank, i64& fitting_rows) {
     const bool in_place = args.rows.placement == kSender;
     i64 all = 0, going = 0;
@@ -90,7 +89,7 @@ __device__ i64 find_stream(const SegmentsArgs& args, Way way, int rank, i64& fit
     return going;
 }
 
-// Where the rows of the lane's rank belong; of `received` rows from each. All lanes of a warp.
+// Where the rows of the lane's rank belong, given the rows received from each rank. All lanes of a warp.
 __device__ Row range_of(const SegmentsArgs& args, const i64* received, const i64* fitting_rows) {
     const int rank = int(threadIdx.x % 32);
     const bool exists = rank < args.rows.team.size;
@@ -141,9 +140,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
 }
 
 struct Segment {
-    i64 at;         // in a table of all ranks'
-    i64 number;     // of its source's
-    u64 pack;       // of it
+    i64 at;         // index in a table of all ranks' segments
+    i64 number;     // index among its source's segments
+    u64 pack;       // of the segment
 };
 
 // This block's part of a stream, in packs.
@@ -160,7 +159,7 @@ struct Stream {
         packs = part.nbytes / kPackNbytes;
     }
 
-    // The segment of pack i of the part: the first that ends behind it.
+    // The segment of pack i of the part: the first one that ends behind it.
     __device__ Segment find(u64 i) const {
         i64 low = 0, high = segments - 1;
         while (low < high) {
@@ -185,7 +184,7 @@ __device__ void store_of(const SegmentsArgs& args, const Stream& stream, int sou
     store_pack(args.rows.recv + row * args.rows.row_nbytes, segment.pack, u64(kept) * args.rows.row_nbytes, pack);
 }
 
-// Jobs 0 … peers - 1 store for a peer, the next ones take from one, the last copies what stays.
+// Jobs 0 … peers - 1 store for a peer, the next `peers` jobs take from one, the last job copies this rank's own rows.
 __device__ bool move_streams(const SegmentsArgs& args, Channel& channel) {
     const int size = args.rows.team.size, me = args.rows.team.rank, peers = size - 1;
     Chunks chunks(channel, 1);
@@ -202,7 +201,7 @@ __device__ bool move_streams(const SegmentsArgs& args, Channel& channel) {
             const bool sends = job < u32(peers), copies = job == u32(2 * peers);
             const int peer = copies ? me : channel.peer(int(job) % peers);
             const Stream out(args, kOut, peer), in(args, kIn, peer);
-            const u64 k = sends ? round : round - 1, begin = k * each;  // in the first round nothing is taken
+            const u64 k = sends ? round : round - 1, begin = k * each;  // nothing is taken in the first round
             if (copies && round == 0) {
                 for (u64 i = crew.member; i < out.packs; i += crew.members) store_of(args, in, me, i, load_of(args, out, i));
             } else if (sends && begin < out.packs) {

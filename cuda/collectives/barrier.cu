@@ -1,7 +1,9 @@
 // Barrier: no rank's stream goes on before every rank's stream has come here.
 //
-// One block. Entering an operation is said to all peers anyway (channel.cuh); a barrier waits for it.
-// It releases what this rank wrote before it, at peers too, and acquires what the peers wrote before theirs.
+//   1. A fence releases what this rank stored before, at peers too.
+//   2. The channel announces to all peers that this rank has entered (channel.cuh).
+//   3. The block waits until all peers have entered, which acquires what they stored before.
+// Launch: one block.
 #include "protocol/channel.cuh"
 
 struct BarrierArgs {

@@ -1,11 +1,12 @@
 // Bcast: every rank's buffer becomes root's.
 //
 //   bcast_direct            root sends the whole message to every peer: one trip, (size - 1) times the bytes.
-//   bcast_two_shot_lines    root cuts it into size - 1 pieces and sends one to each peer; a peer keeps its piece and
-//                           relays it to the others. Each rank sends and receives the message about once.
+//   bcast_two_shot_lines    root cuts it into size - 1 pieces and sends one to each peer; a peer stores its piece and relays it
+//                           to the others. Each rank sends and receives the message about once.
 //   bcast_chain             large: from rank to rank (chain.cuh).
 //
-// In all, the buffer is args.recv on every rank; root only reads it.
+// In all forms the buffer is args.recv on every rank; root only reads it.
+// Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "protocol/chain.cuh"
 #include "exchange/exchange.cuh"
 #include "protocol/line.cuh"
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) bcast_two_shot_lines(const __g
     const u32 peers = u32(args.team.size - 1);
     const int me = args.team.rank;
     const Crew crew(peers);
-    await_previous(pieces.piece_nbytes ^ crew.members ^ Channel::known(args.team));
+    await_previous(pieces.piece_nbytes ^ crew.members ^ Channel::dependency(args.team));
     Channel channel(args.team);
     Lines lines(channel);
     const u32 member = crew.member / 32, members = crew.members / 32;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) bcast_two_shot_lines(const __g
     channel.leave();
 }
 
-// Packs that came through a lane go to the buffer, and on.
+// Copies a piece to the buffer and to the next rank.
 __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to, u64 nbytes) {
     const auto get = [&](u64 i) { return get_pack(from + i); };
     const u64 whole = u64(here) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
@@ -83,12 +84,12 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_constant__ MoveArgs args) {
     Channel channel(args.team);
     const int me = args.team.rank, size = args.team.size, root = args.root, next = (me + 1) % size;
-    const Hop hop{me == root ? kNobody : (me + size - 1) % size, next == root ? kNobody : next};
+    const Hop hop{me == root ? kNoRank : (me + size - 1) % size, next == root ? kNoRank : next};
     const Span part = part_of(args.recv, args.nbytes);
     const auto move = [&](const Crew& crew, u32, u64 begin, u64 nbytes, const Pack* from, Pack* to) {
         char* here = part.address + begin;
-        if (hop.from == kNobody) copy_message(crew.member, crew.members, here, to, nbytes);
-        else if (hop.to == kNobody) copy_here(crew.member, crew.members, from, here, nbytes);
+        if (hop.from == kNoRank) copy_message(crew.member, crew.members, here, to, nbytes);
+        else if (hop.to == kNoRank) copy_here(crew.member, crew.members, from, here, nbytes);
         else pass_on(crew, from, here, to, nbytes);
     };
     if (size > 1) Chain(channel, part.nbytes).run(&hop, 1, move);

@@ -1,7 +1,7 @@
 // Gather: block r of root's recvbuf becomes rank r's sendbuf.
 //
-// Every rank sends its block straight to root, whose link is what bounds it. Elsewhere than at root, args.recv is
-// not used.
+// Every rank sends its block straight to root, whose link bounds it. args.recv is used at root only.
+// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) gather(const __grid_constant__ MoveArgs args) {

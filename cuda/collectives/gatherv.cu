@@ -1,4 +1,6 @@
-// Gatherv: rank r's sendbuf becomes block r of root's recvbuf. Root alone knows where the blocks belong.
+// Gatherv: rank r's sendbuf becomes block r of root's recvbuf. Root alone has the blocks' places.
+//
+// Steps: announced.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/announced.cuh"
 #include "exchange/blocks.cuh"
 

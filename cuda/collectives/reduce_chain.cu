@@ -1,34 +1,35 @@
-// Reduce, large: partial results go from rank to rank in rank order, as a chain (chain.cuh), and the last one's to root.
+// Reduce, large: partial results go along the ranks in rank order, as a chain (chain.cuh), and the result goes to root.
 //
-// A rank folds its own vector to what has come. Root is rank 0 or the last, and every link carries the vector once; or it is
-// rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result and the
-// result, through the same words and places of a lane.
+// A rank folds its own vector to what came. Root is rank 0 or the last rank, and every link carries the vector once; or
+// root is rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result
+// and the result, through the same words and places of a lane.
 //
-// Partial results are elements. Sums of half types are kept in float (reduce_ops.cuh), and would be rounded on the way; of
-// elements that do not divide a pack a piece would have parts. For those there is no chain.
+// Partial results are elements. Half types are summed in float (reduce_ops.cuh), and would be rounded on the way; a piece
+// could cut an element that does not divide a pack. For these there is no chain.
+// Launch: one block for each channel in use, kMaxThreads threads.
 #include "protocol/chain.cuh"
 #include "elements/groups.cuh"
 #include "elements/reduce_ops.cuh"
 
-// Who folds when: ranks 0, 1, 2 … or, since the first two fold alike wherever they meet, 1, 0, 2 …
+// The order of the chain: ranks 0, 1, 2 … or 1, 0, 2 …, where rank 0 folds the first two in rank order.
 struct Order {
     const int root, size;
 
-    // The rank at a position; just as well the position of a rank.
+    // The rank at a position, and also the position of a rank.
     __device__ int at(int position) const {
         const bool swapped = root == (size == 2 ? 0 : 1);
         return swapped && position < 2 ? 1 - position : position;
     }
     __device__ int last() const { return at(size - 1); }
 
-    // The hop of a rank. Root has another one if it is not the last: it takes the result.
+    // The hop of a rank. Root has a second hop, for the result, if it is not the last.
     __device__ Hop hop(int rank) const {
-        const int position = at(rank), to = position + 1 < size ? at(position + 1) : rank == root ? kNobody : root;
-        return Hop{position > 0 ? at(position - 1) : kNobody, to};
+        const int position = at(rank), to = position + 1 < size ? at(position + 1) : rank == root ? kNoRank : root;
+        return Hop{position > 0 ? at(position - 1) : kNoRank, to};
     }
 };
 
-// What a rank does with a piece: folds its own elements to those that came, in rank order.
+// Folds a rank's own elements of a piece to those that came, in rank order.
 template <class T, class Op>
 struct FoldOn {
     const Crew& crew;
@@ -37,7 +38,7 @@ struct FoldOn {
     char* result;
     const u64 nbytes;
     const bool own_first;
-    const int finished;  // ranks, if this is the last; 1: a partial result stays as it is
+    const int finished;  // the number of ranks at the last rank; 1: a partial result
 
     __device__ void run() const {
         const u64 whole = (u64(own) | u64(result)) % kPackNbytes == 0 ? nbytes / kPackNbytes : 0;
@@ -46,7 +47,7 @@ struct FoldOn {
     }
 
   private:
-    // kAtOnce packs of each are on their way before the first is used.
+    // kAtOnce packs of each vector are loaded before the first is used.
     template <bool kWhole, int kAtOnce>
     __device__ void fold(u32 first, u32 end) const {
 #pragma unroll 1
@@ -80,14 +81,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain(const __grid_cons
     Channel channel(args.team);
     const Order order{args.root, args.team.size};
     const int me = args.team.rank;
-    const Hop hops[] = {order.hop(me), Hop{order.last(), kNobody}};
+    const Hop hops[] = {order.hop(me), Hop{order.last(), kNoRank}};
     const bool is_last = me == order.last();
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const auto move = [&](const Crew& crew, u32 hop, u64 begin, u64 nbytes, const Pack* from, Pack* to) {
         const char* own = args.send + part.begin + begin;
         char* result = to != nullptr ? reinterpret_cast<char*>(to) : args.recv + part.begin + begin;
         if (hop == 1) copy_here(crew.member, crew.members, from, result, nbytes);
-        else if (hops[0].from == kNobody) copy_message(crew.member, crew.members, own, result, nbytes);
+        else if (hops[0].from == kNoRank) copy_message(crew.member, crew.members, own, result, nbytes);
         else FoldOn<T, Op>{crew, from, own, result, nbytes, hops[0].from > me, is_last ? args.team.size : 1}.run();
     };
     Chain(channel, part.nbytes).run(hops, me == args.root && !is_last ? 2 : 1, move);

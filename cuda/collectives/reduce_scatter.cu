@@ -1,16 +1,17 @@
 // Reduce_scatter: rank r's recvbuf becomes block r of the fold of all ranks' sendbufs, in rank order; blocks are of any
-// length, which all ranks know.
+// length, and all ranks have all lengths.
 //
 //   reduce_scatter_one_shot  small: block r goes to rank r as packets
 //   reduce_scatter_two_shot  large: the same in chunks, where the second shot has no receiver, or without a copy
 //
-// In place at the beginning of send works for rank 0 alone, whose own block that is: elsewhere the result would replace
-// what other blocks of the grid have yet to send. The caller gives another place, and copies.
+// In place at the beginning of send works for rank 0 alone, whose own block that is: elsewhere the result would replace what
+// other blocks of the grid have yet to send. The caller gives another place, and copies.
+// Launch: one block for each channel in use; kFoldThreads threads in one shot, kMaxThreads in two.
 #include "exchange/blocks.cuh"
 #include "reduction/zero_copy.cuh"
 
-// Each rank's block is cut into as many parts as the grid has blocks; this grid block's part of each, in shards of at
-// most `most` bytes. There are as many tiles as the longest part needs.
+// Each rank's block is cut into a part for each block of the grid; this grid block's part of each, in shards of at most
+// `most` bytes. There are as many tiles as the longest part needs.
 struct BlocksTiling {
     const BlocksArgs& args;
     u64 shard_nbytes, longest;
@@ -34,7 +35,7 @@ template <class T, class Op>
 __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const __grid_constant__ BlocksArgs args) {
     const Team& team = args.team;
     const Crew crew(team.size - 1);
-    await_previous(crew.members ^ Channel::known(team));
+    await_previous(crew.members ^ Channel::dependency(team));
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();

@@ -4,11 +4,12 @@
 //   reduce_scatter_block_one_shot_lines  medium: the same as lines, row by row
 //   reduce_scatter_block_two_shot        large: the same in chunks; the second shot has no receiver
 //
-// In place: send == recv, the whole vector; the result then stands at its beginning. In two shots it replaces this rank's
-// block first, which nobody else reads, and moves when all that was at the beginning has been read.
+// In place: send == recv, the whole vector; the result then is at its beginning. In two shots it replaces this rank's block
+// first, which no other rank reads, and moves after all ranks have read the beginning.
+// Launch: one block for each channel in use; kFoldThreads threads fold packets, kMaxThreads lines and chunks.
 #include "reduction/zero_copy.cuh"
 
-// Every rank's block of the vector is cut alike: this grid block's part, in shards of one chunk.
+// Every rank's block of the vector is cut alike: this grid block's part of it, in shards of one chunk.
 struct BlockTiling {
     const char* send;
     char* recv;
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     const Crew crew(u32(team.size - 1));
-    await_previous(u64(send) ^ part.nbytes ^ crew.members ^ Channel::known(team));
+    await_previous(u64(send) ^ part.nbytes ^ crew.members ^ Channel::dependency(team));
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();
@@ -54,14 +55,14 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
     channel.leave(ok && part.nbytes > 0);
 }
 
-// A warp has the same rows of all blocks, and sends a row before it folds the last one: both are on their way at the same
-// time, and in place a row is replaced after it has been sent.
+// A warp has the same rows of all blocks, and sends a row before it folds the previous one: both are in flight at the same
+// time, and in place a row is replaced after it has been sent (4 H200, CHANGES.md, "A look at what has come is short").
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 2) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
-    await_previous(u64(send) ^ part.nbytes ^ Channel::known(team));
+    await_previous(u64(send) ^ part.nbytes ^ Channel::dependency(team));
     Channel channel(team);
     Lines lines(channel);
     const u32 rows = rows_in(part.nbytes), warps = blockDim.x / 32;

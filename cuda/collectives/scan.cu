@@ -1,19 +1,20 @@
 // Scan and Exscan: rank r's recvbuf becomes the fold of the sendbufs of ranks 0 to r, for Exscan to r - 1, in rank order.
 //
 //   scan_one_shot  small: every rank sends everything to the ranks above it, as packets
-//   scan_two_shot  large: every rank folds a shard of each tile, and sends each rank its own prefix of it: in chunks,
-//                  or without a copy on the way if all buffers are in windows (reach.cuh)
+//   scan_two_shot  large: every rank folds a shard of each tile, and sends each rank its own prefix of it: in chunks, or without
+//                  a copy on the way if all buffers are in windows (reach.cuh)
 //
-// Both forms give the same bits (reduce_ops.cuh). In place: send == recv. Exscan leaves rank 0's recvbuf alone.
-#include "protocol/reach.cuh"
+// Both forms give the same bits (reduce_ops.cuh). In place: send == recv. Exscan does not change rank 0's recvbuf.
+// Launch: one block for each channel in use; kFoldThreads threads in one shot, kMaxThreads in two.
+#include "reduction/push_reduce.cuh"
 #include "reduction/two_shot.cuh"
 
 struct ScanArgs : ReduceArgs {  // without a root
     int exclusive;              // 1: Exscan
 };
 
-// Calls deliver(rank, prefix) for each rank that gets one, in rank order; `load(rank)` gives a rank's pack. The loads
-// are made before what depends on them is delivered, four ranks at a time.
+// Calls deliver(rank, prefix) for each rank that gets one, in rank order; load(rank) returns a rank's pack. Packs of
+// kChunksAtOnce ranks are loaded before the first prefix is delivered.
 template <class T, class Op, class Load, class Deliver>
 __device__ void fold_prefixes(int size, bool exclusive, Load load, Deliver deliver) {
     Fold<T, Op> fold;
@@ -34,7 +35,8 @@ __device__ void fold_prefixes(int size, bool exclusive, Load load, Deliver deliv
     }
 }
 
-// This rank's prefix of pack `i`: ranks below `end` contribute to it, the peers by the packets of position 2 * i.
+// This rank's prefix of pack `i`: the fold over ranks below `end`, whose packs come as packets at position 2 * i. False:
+// leave.
 template <class T, class Op>
 __device__ bool fold_packets_below(Packets& packets, const char* message, u64 i, u64 nbytes, int end, Pack& result) {
     const int me = packets.channel.team.rank;
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_co
     const Part part(args.nbytes, gridDim.x, blockIdx.x);
     const char* send = args.send + part.begin;
     const int end = args.exclusive ? team.rank : team.rank + 1;
-    await_previous(u64(send) ^ part.nbytes ^ Channel::known(team));
+    await_previous(u64(send) ^ part.nbytes ^ Channel::dependency(team));
     const Pack first = load_first(send, part.nbytes);
     Channel channel(team);
     Packets packets(channel);
@@ -71,10 +73,10 @@ __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_co
         ok = fold_packets_below<T, Op>(packets, send, i, part.nbytes, end, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave(ok && part.nbytes > 0 && team.rank == team.size - 1);  // only the last hears from all
+    channel.leave(ok && part.nbytes > 0 && team.rank == team.size - 1);  // only the last rank gets data of all
 }
 
-// How a tile is folded in two shots: this rank's shard, for every rank its own prefix. False: leave.
+// Folds this rank's shard of a tile in two shots, for every rank its own prefix. False: leave.
 template <class T, class Op>
 __device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew, u32 tile, bool exclusive) {
     Channel& channel = shots.channel;
@@ -106,8 +108,8 @@ __device__ bool fold_tile(TwoShot<T, Op, VectorTiling>& shots, const Crew& crew,
     return true;
 }
 
-// Each rank folds its shard of the vectors where they lie, and stores the prefixes where they belong. No rank goes on
-// before all have. False: leave.
+// Each rank folds its shard of the vectors in place, and stores the prefixes where they belong; then all ranks meet. False:
+// leave.
 template <class T, class Op>
 __device__ bool fold_in_windows(Channel& channel, const ScanArgs& args, const Reach& reach, const Shard& shard) {
     const u64 from = u64(shard.send - args.send), to = u64(shard.recv - args.recv);
@@ -117,14 +119,7 @@ __device__ bool fold_in_windows(Channel& channel, const ScanArgs& args, const Re
             args.team.size, args.exclusive,
             [&](int rank) { return get_pack(reach.send[rank] + from, i, shard.nbytes); },
             [&](int rank, Pack prefix) { put_pack(reach.recv[rank] + to, i, shard.nbytes, prefix); });
-    Chunks chunks(channel);
-    const int peer = int(threadIdx.x);
-    __syncthreads();
-    if (channel.is_peer(peer)) {
-        fence_sys();
-        chunks.signal_stored(0, peer, 0);
-    }
-    return channel.everyone(!channel.is_peer(peer) || chunks.wait_for_chunk(0, peer, 0));
+    return meet(channel, 0);
 }
 
 template <class T, class Op>
@@ -135,10 +130,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1) scan_two_shot(const __grid_con
     Packets packets(channel);
     const VectorTiling whole(args, ~0ull);
     if (whole.tiles() == 0) return channel.leave();  // nothing to do for this block, on any rank
-    const Own own{args.send, args.recv, team.send, team.recv};
+    const OwnBuffers own{args.send, args.recv, team.send, team.recv};
     const auto sends = [](int) { return true; };
     const auto receives = [&](int rank) { return rank > 0 || !args.exclusive; };
-    bool ok = learn_reach(packets, own, sends, receives, reach);
+    bool ok = exchange_places(packets, own, sends, receives, reach);
     if (ok && reach.all) {
         ok = fold_in_windows<T, Op>(channel, args, reach, whole.shard(0, team.rank));
     } else if (ok) {

@@ -1,7 +1,7 @@
 // Scatter: every rank's recvbuf becomes block r of root's sendbuf.
 //
-// Root sends each block straight to its rank; root's link is what bounds it. Elsewhere than at root, args.send is
-// not used.
+// Root sends each block straight to its rank; root's link bounds it. args.send is used at root only.
+// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 __global__ void __launch_bounds__(kMaxThreads, 1) scatter(const __grid_constant__ MoveArgs args) {

@@ -1,4 +1,6 @@
-// Scatterv: every rank's recvbuf becomes block r of root's sendbuf. Root alone knows where the blocks lie.
+// Scatterv: every rank's recvbuf becomes block r of root's sendbuf. Root alone has the blocks' places.
+//
+// Steps: announced.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/announced.cuh"
 #include "exchange/blocks.cuh"
 

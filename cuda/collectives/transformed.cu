@@ -1,8 +1,9 @@
-// Allgather and Alltoall of what a row transform makes of the elements, which may be of another type.
+// Allgather and Alltoall of the results of a row transform, which may be of another element type than the arguments.
 //
-// The messages are those that arrive. Allgather makes its own block where it belongs in recv, and sends it from there: to
-// make it for every rank again would take longer than to read it. Alltoall makes packs when they leave: a span's address
-// is where it begins in what is sent. So packets, chunks and windows are as in exchange.cuh.
+// Messages are what arrives. Allgather first makes its own block in its place in recv, and sends it from there: making it
+// again for every rank would take longer than reading it. Alltoall makes packs when they leave: a span's address is its
+// offset in what is sent. So packets, chunks and windows are as in exchange.cuh.
+// Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 #include "elements/row_transform.cuh"
 
@@ -15,7 +16,7 @@ struct TransformedArgs {
     TransformArgs transform;
 };
 
-// Elements that follow each other, loaded by the widest words that their number allows.
+// Consecutive elements, loaded by the widest words that their number allows.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < kPackNbytes ? kCount * sizeof(T) : kPackNbytes) Run {
     T values[kCount];
@@ -31,7 +32,7 @@ struct TransformedPacks {
         constexpr u64 kCount = Elements<To>::kCount;
         const u64 first = u64(address) / sizeof(To) + i * kCount, left = (nbytes - i * kPackNbytes) / sizeof(To);
         const u64 columns = u64(args.columns);
-        const u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a long one is slow
+        const u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a division of 64 bits is slow
         const u64 column = first - row * columns;
         const From* from = reinterpret_cast<const From*>(args.send) + first;
         if (left < kCount || column + kCount > columns || u64(from) % alignof(Whole) != 0)
@@ -56,7 +57,7 @@ struct TransformedPacks {
     }
 
   private:
-    // The rare way, kept out of the loops: a pack of several rows, a message's last, an address that is not aligned.
+    // The rare way, out of the loops: a pack of several rows, a message's last pack, an unaligned address.
     static __device__ __noinline__ Pack one_by_one(const TransformedArgs& args, const From* from, u64 count, u64 row, u64 column) {
         Elements<To> made = {};
 #pragma unroll 1

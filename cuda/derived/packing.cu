@@ -1,15 +1,17 @@
-// Derived datatypes: `pack` gathers what a datatype names into contiguous memory, `unpack` scatters it back.
+// Derived datatypes: `pack` gathers the blocks of a datatype into contiguous memory, `unpack` scatters them back.
 //
-// The host flattens a datatype to nests of loops over equal blocks (pyncclx/derived/nest.py). A block is contiguous, or a
-// table says which contiguous runs it has. Threads go over consecutive words in packed order, words as wide as block,
-// strides and addresses allow, and find each one's place by division: a word of 16 bytes costs fewer instructions than
-// its two trips to memory. The work of all nests is one row of tiles, so that one launch packs for all peers.
+// The host flattens a datatype to nests of loops over equal blocks (pyncclx/derived/nest.py, batches.py). A block is
+// contiguous, or has a table of its contiguous runs.
+//   1. The work of all nests is one row of tiles, so that one launch packs for all peers; blocks take tiles in turn.
+//   2. Threads go over consecutive words in packed order, as wide as block, strides and addresses allow.
+//   3. A thread finds each word's place by division: for 16 bytes that costs fewer instructions than its two trips to memory.
+// Launch: any number of blocks of up to kPackThreads threads; they wait for nothing. Thresholds: not measured.
 #include "protocol/vector.cuh"
 
 constexpr int kMostNests = 16;
 constexpr int kMostDims = 6;
-constexpr int kPackThreads = 256;  // at most, of a block
-constexpr u32 kWordsAtOnce = 4;    // of a thread; a tile has as many for each thread of a block
+constexpr int kPackThreads = 256;  // of a block, at most
+constexpr u32 kWordsAtOnce = 4;    // words that a thread loads before it stores, and words of a tile for each thread
 
 struct Dim {
     u64 count;
@@ -59,7 +61,7 @@ __device__ __forceinline__ Where locate(const Nest& nest, Index word) {
     Index outer = nest.dims == 0 ? 0 : word / Index(nest.block_words);
     const u64 begin = u64(word - outer * Index(nest.block_words)) * nest.width;
     Where where{nest.offset + (nest.runs ? find_in_runs(nest, begin) : i64(begin)), nest.start + begin};
-#pragma unroll 1  // else there is ten times the code, for the most loops that anybody has
+#pragma unroll 1  // unrolled there would be ten times the code, for kMostDims loops
     for (u32 d = 0; d < nest.dims; ++d) {
         const Dim& dim = nest.dim[d];
         const Index next = d + 1 < nest.dims ? outer / Index(dim.count) : 0;

@@ -1,5 +1,9 @@
-// How blocks of a program's own kernels meet, behind pyncclx.cuh: waits, barriers between ranks and within a grid, and
-// the collectives of blocks, which meet before and after.
+// Meetings of blocks of a program's own kernels, behind pyncclx.cuh: waits, barriers between ranks and within a grid, and the
+// collectives of blocks, which meet before and after.
+//
+// Barrier between ranks: 1. the block meets; 2. a thread for each peer adds 1 to its word at the peer, by a release; 3.
+// it waits for the peer's word, by an acquire; 4. the block meets. The words are BarrierWords of the block's index, so
+// the blocks with one index on all ranks meet.
 #pragma once
 #include "device/moves.cuh"
 
@@ -31,7 +35,7 @@ __device__ inline bool meet_ranks(const DeviceTeam& team, u32 ranks) {
     return __syncthreads_or(!ok) == 0;
 }
 
-// All threads of a block; whether it is the last of the grid's that comes to the counter, which it makes 0 again.
+// All threads of a block. Returns whether it is the last block of the grid that comes to the counter, which it resets to 0.
 __device__ inline bool is_last_block(CounterWords* words) {
     bool last = false;
     __syncthreads();
@@ -42,8 +46,8 @@ __device__ inline bool is_last_block(CounterWords* words) {
     return __syncthreads_or(last) != 0;
 }
 
-// One thread waits until all blocks of the grid have come to the counter, which has then turned. A failure says how many
-// did: a grid that is larger than what the GPU runs at once waits for blocks that cannot begin.
+// One thread waits until all blocks of the grid have come to the counter, and `turn` has changed. A failure records how many
+// came: a grid that is larger than the GPU runs at once would wait for blocks that cannot begin.
 __device__ inline bool wait_for_blocks(const DeviceTeam& team, CounterWords* words, u32 counter, u64 turn) {
     Patience patience;
     const auto what = [&] {
@@ -58,7 +62,7 @@ __device__ inline bool wait_for_blocks(const DeviceTeam& team, CounterWords* wor
 // All threads of all blocks of the grid meet.
 __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     CounterWords* words = counter_words(team, counter);
-    const u64 turn = ld_relaxed_sys(&words->turn);  // before this block has come: nobody has turned it yet
+    const u64 turn = ld_relaxed_sys(&words->turn);  // before this block has come, so it has not changed yet
     if (is_last_block(words)) {
         if (thread_number() == 0) st_release_sys(&words->turn, turn + 1);
         return true;
@@ -67,8 +71,8 @@ __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     return __syncthreads_or(!ok) == 0;
 }
 
-// All threads of a block put `nbytes` to every rank, `step` bytes further on in the source for each, to this rank's place
-// there. The ranks meet before, when what was there has been used, and after.
+// All threads of a block put `nbytes` to this rank's place on every rank, from a source that moves on by `step` bytes for
+// each rank. The ranks meet before, when the earlier contents have been used, and after.
 __device__ inline bool put_to_all(u64 handle, DeviceFunction function, u64 dest, u64 source, u64 nbytes, u64 step) {
     const View v = view(handle);
     if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;

@@ -1,4 +1,6 @@
-// How threads, warps and blocks of a program's own kernels move data, behind pyncclx.cuh: put, get, copy, packets.
+// Moves of data by threads, warps and blocks of a program's own kernels, behind pyncclx.cuh: put, get, copy, packets.
+//
+// None of them signals or meets; the functions of pyncclx_moves.cuh do.
 #pragma once
 #include "device/team.cuh"
 

@@ -1,4 +1,4 @@
-// The device API: how blocks meet, those of all ranks and those of one, and work together. A part of pyncclx.cuh, which
+// The device API: barriers and collectives of blocks, between ranks and within a grid. A part of pyncclx.cuh, which
 // includes it.
 #pragma once
 
@@ -13,7 +13,7 @@ PYNCCLX_API int pyncclx_barrier(pyncclx_team team) {
     return v.size != 0 && meet_ranks(*v.team, 0xffffffffu);
 }
 
-// The same among the ranks in `ranks` (bit r: rank r), who all call it with the same ones.
+// The same among the ranks in `ranks` (bit r: rank r), which all call it with the same `ranks`.
 PYNCCLX_API int pyncclx_barrier_among(pyncclx_team team, u32 ranks) {
     const auto v = pyncclx::view(team);
     return v.size != 0 && meet_ranks(*v.team, ranks);
@@ -24,7 +24,7 @@ PYNCCLX_API int pyncclx_barrier_among(pyncclx_team team, u32 ranks) {
 // With the same lengths everywhere. The ranks meet before and after, as in barrier: releases what the block did before,
 // acquires what its counterparts did and all results. Arrays that peers write, `dest` and `array`, are from `comm.Alloc`.
 
-// Every rank's `nbytes` at `source`, any memory, become the place of that rank in everybody's `dest`, in rank order.
+// Every rank's `nbytes` at `source`, any memory, become the place of that rank in every rank's `dest`, in rank order.
 PYNCCLX_API int pyncclx_allgather_block(pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes) {
     return pyncclx::put_to_all(team, pyncclx::kAllgather, dest, source, nbytes, 0);
 }

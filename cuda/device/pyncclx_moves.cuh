@@ -1,10 +1,10 @@
-// The device API: how data moves between ranks. A part of pyncclx.cuh, which includes it.
+// The device API: moves of data between ranks. A part of pyncclx.cuh, which includes it.
 #pragma once
 
 // ---- put: from this rank's memory, any, to a peer's ----------------------------------------------------
 //
-// Orders nothing by itself: it is there for whoever acquires a signal, or meets in a barrier, that this thread gives
-// afterwards; what a warp or a block put together, after it has met (__syncwarp, __syncthreads).
+// Orders nothing by itself. The data is visible to a rank that acquires a later signal of this thread, or meets it in a
+// later barrier. Of a put by a warp or a block: after a barrier of its threads (__syncwarp, __syncthreads).
 
 PYNCCLX_API int pyncclx_put_thread(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
@@ -23,7 +23,7 @@ PYNCCLX_API int pyncclx_put_block(
 
 // ---- get: from a peer's memory to this rank's, any -----------------------------------------------------
 //
-// Orders nothing by itself: it is there for this thread, and for the others of a warp or block after they have met.
+// Orders nothing by itself. The data is there for this thread, and for the others of a warp or block after they have met.
 
 PYNCCLX_API int pyncclx_get_thread(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
@@ -42,7 +42,7 @@ PYNCCLX_API int pyncclx_get_block(
 
 // ---- put, then signal_set ------------------------------------------------------------------------------
 
-// By a thread. Releases: whoever acquires the signal sees what was put, and what this thread did before.
+// By a thread. Releases what was put, and what this thread did before, to the rank that acquires the signal.
 PYNCCLX_API int pyncclx_put_signal_thread(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
@@ -76,7 +76,7 @@ PYNCCLX_API int pyncclx_put_signal_block(
 
 // ---- copy: between addresses that this rank has mapped -------------------------------------------------
 //
-// Its own arrays, shared memory, and what peer_pointer gives. Orders nothing by itself, as put.
+// Its own arrays, shared memory, and addresses from peer_pointer. Orders nothing by itself, as put.
 
 PYNCCLX_API void pyncclx_copy_thread(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
     pyncclx::copy(dest, source, nbytes, pyncclx::this_thread());
@@ -93,8 +93,8 @@ PYNCCLX_API void pyncclx_copy_block(pyncclx_address dest, pyncclx_address source
 // ---- packets: short messages that carry their own flag -------------------------------------------------
 //
 // In one trip, without a signal. A slot is memory from `comm.Alloc`, at a multiple of 16, of twice the message's bytes
-// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and another one for each message in a slot.
-// Order nothing but the message itself: the receiver has its bytes.
+// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and differs for each message in a slot.
+// Order nothing but the message itself.
 
 // Puts a message into a peer's slot `dest`.
 PYNCCLX_API int pyncclx_put_packets_thread(

@@ -1,21 +1,22 @@
-// What a program's own kernels are told of their communicator: one struct in device memory, behind pyncclx.cuh.
+// A program's device team: one struct in device memory, behind pyncclx.cuh, and the look-ups in it.
 //
-// It stands at the beginning of memory of every rank that all ranks have mapped, alike on all of them:
+// Every rank has it at the beginning of memory that all ranks have mapped, with the same layout on all ranks:
 //
 //   DeviceTeam | SignalWord x signals | BarrierWords x blocks | CounterWords x counters
 //
-// `pyncclx/device/team.py` allocates it and packs the struct. A wait that gives up is recorded as in wait.cuh, with the
-// function in the place of the channel and its signal or block in that of the epoch; wrong arguments are an Overflow.
+// Twins: pyncclx/device/team.py allocates the memory and packs the struct; pyncclx/team/device_errors.py names functions and
+// misuses. A wait that gives up is recorded as in wait.cuh, with the function in place of the channel and its signal or
+// block in place of the epoch. Wrong arguments are recorded as an Overflow.
 #pragma once
 #include "reduction/reduce.cuh"
 
-enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/device/team.py
+enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/team/device_errors.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
     kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal, kPutPackets, kReceivePackets,
     kAllgather, kAlltoall, kAllreduce
 };
 
-enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/device/team.py
+enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/team/device_errors.py
     kNoSuchRank = 16, kNoSuchSignal, kTooManyBlocks, kNoSuchCounter, kNotInWindow, kMisaligned, kOtherSize
 };
 
@@ -23,7 +24,7 @@ struct alignas(128) SignalWord { u64 value; };  // a line each: polls of one do 
 
 struct alignas(128) BarrierWords {  // of the blocks with one index
     u32 arrived[kMaxRanks];  // rank r: how often it has come to a barrier with this rank
-    u32 sent[kMaxRanks];     // this rank: how often it has with rank r
+    u32 sent[kMaxRanks];     // this rank: how often it has come to a barrier with rank r
 };
 
 struct alignas(128) CounterWords { u64 arrived, turn; };  // of this rank's blocks
@@ -41,13 +42,13 @@ struct DeviceWindows {
 struct alignas(128) DeviceTeam {
     Team team;  // all zero after Free
     u64 signals, blocks, counters;
-    const DeviceWindows* windows;  // the host has others when there are more; kernels may go on with these
+    const DeviceWindows* windows;  // the host replaces it when there are more windows; running kernels may go on with this one
     char* state[kMaxRanks];  // every rank's DeviceTeam, as mapped in this process
 };
 
-constexpr int kAnyRank = -1;  // in an error record: a signal may come from whomever
+constexpr int kAnyRank = -1;  // in an error record: a signal may come from any rank
 
-// Reads a word here, and not where it is used: what is read in a row travels together.
+// Loads a word at this place in the code, not where it is used, so that several loads are in flight together.
 template <class T>
 __device__ __forceinline__ T now(const T& word) {
     static_assert(sizeof(T) == sizeof(u32) || sizeof(T) == sizeof(u64), "a word");
@@ -55,8 +56,8 @@ __device__ __forceinline__ T now(const T& word) {
     else return (T)ld_here(reinterpret_cast<const u64*>(&word));
 }
 
-// What functions look up in a team, through the cache: it is not written while kernels run. An acquire empties the cache,
-// so that each trip to memory would count.
+// The words of a team that functions use. They do not change while kernels run, so they are loaded through the cache. An
+// acquire empties the cache, so they are loaded together before any.
 struct View {
     const DeviceTeam* team;
     int rank, size;  // size 0 after Free
@@ -72,14 +73,14 @@ __device__ __forceinline__ View view(u64 handle, int peer = 0) {
             now(team->state[u32(peer) % kMaxRanks])};
 }
 
-// Records what a function was given and could not use; the host raises it, and the communicator goes on.
+// Records a wrong argument of a function; the host raises the error, and the communicator stays usable.
 __device__ inline __noinline__ bool misused(const DeviceTeam& team, Misuse what, DeviceFunction function, u64 given,
                                             u64 most) {
     record_overflow(team.team, what, function, i64(given), i64(most));
     return false;
 }
 
-// These are false in a team after Free, too.
+// These return false in a team after Free, too.
 __device__ __forceinline__ bool is_rank(const View& v, DeviceFunction function, int rank) {
     return u32(rank) < u32(v.size) || (v.size != 0 && misused(*v.team, kNoSuchRank, function, u64(i64(rank)), v.size));
 }

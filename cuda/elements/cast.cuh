@@ -1,4 +1,7 @@
 // Rows that change their element type on the way: rounded, or as 8-bit floats with a scale for each 128 elements.
+//
+//   1. Source loads the packs of a row of From that make one pack of To, and applies a row transform.
+//   2. Cast rounds them to one pack of To. For 8-bit floats the lanes of a group find its largest magnitude first.
 #pragma once
 #include "protocol/channel.cuh"
 #include "elements/numbers.cuh"
@@ -13,7 +16,7 @@ struct Elements {  // of a Pack
 template <class T>
 __device__ __forceinline__ Elements<T> elements_of(Pack pack) { return bits_as<Elements<T>>(pack); }
 
-// Whether rows of a multiple of 16 bytes that follow each other from here on begin at multiples of 16.
+// Whether rows of a multiple of 16 bytes are aligned, given the address of the first.
 __device__ __forceinline__ bool is_aligned(const char* rows) { return u64(rows) % kPackNbytes == 0; }
 
 template <class T>
@@ -33,7 +36,7 @@ __device__ __forceinline__ Pack round_pack(const float* values) {
 template <class T>
 __device__ __forceinline__ u64 packs_of(i64 elements) { return u64(elements) / Elements<T>::kCount; }
 
-constexpr int kGroup = 128;                           // elements with one scale
+constexpr int kGroup = 128;                           // elements that share a scale
 constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack of 8-bit floats
 constexpr float kLargestFloat8 = 448.0f;
 constexpr float kSmallestScaled = 1e-30f;             // of a group's largest magnitude: its inverse is finite
@@ -44,7 +47,7 @@ struct Source {
     static constexpr int kPacks = sizeof(From) / sizeof(To), kEach = Elements<From>::kCount;
     Pack packs[kPacks] = {};
 
-    // `aligned`: rows begin at multiples of 16. What is known beforehand costs nothing among many loads.
+    // `aligned`: rows begin at multiples of 16; an argument, so that a loop of loads does not check it again.
     __device__ __forceinline__ void load(const char* row, u64 i, bool aligned) {
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {
@@ -71,7 +74,7 @@ struct Source {
     }
 };
 
-// Makes a pack of To. All lanes of a warp call it, for packs that follow each other from a multiple of 32.
+// Makes a pack of To. All lanes of a warp call it, for consecutive packs from a multiple of 32 on.
 template <class From, class To>
 struct Cast {
     static __device__ __forceinline__ Pack round(const Source<From, To>& source, float&) {

@@ -1,9 +1,11 @@
-// Folding elements that do not divide a pack: records of 12, 24, 32, 40 … bytes.
+// Folds of elements that do not divide a pack: records of 12, 24, 32, 40 … bytes.
 //
-// A *group* is the shortest run of packs that holds whole elements: 48 bytes for 12 or 24. Parts, shards and tiles are
-// cut into whole groups; one thread folds a group. Neighbouring threads fold neighbouring groups, so that what a warp
-// would store has gaps, which a link between GPUs pays for: it therefore passes through shared memory, and leaves pack by
-// pack.
+// A *group* is the shortest run of packs with whole elements: 48 bytes for 12 or 24. Parts, shards and tiles are cut into
+// whole groups.
+//   1. A thread folds a group. Neighbouring threads fold neighbouring groups, so their stores would have gaps, which are slow
+//      over a link.
+//   2. The results pass through shared memory; __syncwarp orders the two steps.
+//   3. The warp stores them pack by pack.
 #pragma once
 #include "elements/reduce_ops.cuh"
 #include "protocol/vector.cuh"
@@ -42,12 +44,12 @@ struct GroupFold {
     }
 };
 
-// One group, which begins with pack `first`, folded over all ranks. The packs of some ranks are on their way together.
+// The fold over all ranks of the group that begins with pack `first`. The packs of kRanks ranks are loaded together.
 template <class T, class Op, class Load>
 __device__ __forceinline__ void fold_group(
     int size, u64 first, u64 packs, Load load, Pack (&result)[kGroupPacks<T>]) {
     constexpr u32 kPacks = kGroupPacks<T>;
-    constexpr int kRanks = kPacks <= 3 ? 2 : 1;  // what fits the registers
+    constexpr int kRanks = kPacks <= 3 ? 2 : 1;  // as the registers allow; not measured
     GroupFold<T, Op> fold;
 #pragma unroll 1
     for (int rank = 0; rank < size; rank += kRanks) {
@@ -65,17 +67,17 @@ __device__ __forceinline__ void fold_group(
 }
 
 template <class T>
-constexpr u32 kFoldingLanes = kGroupPacks<T> <= 4 ? 32 : 128 / kGroupPacks<T>;  // of a warp; the others only store
+constexpr u32 kFoldingLanes = kGroupPacks<T> <= 4 ? 32 : 128 / kGroupPacks<T>;  // of a warp; the other lanes only store
 
-// The shared memory in which a warp turns groups into packs.
+// The warp's shared memory for results, from groups to packs.
 template <class T>
 __device__ __forceinline__ Pack* group_stage() {
     __shared__ Pack stages[kMaxThreads / 32][kFoldingLanes<T> * kGroupPacks<T>];
     return stages[threadIdx.x / 32];
 }
 
-// Whole warps, `members` threads, fold `packs` packs: pack i of a rank is load(rank, i), of the result keep(i, pack).
-// What a warp stores by `keep` may be where it has loaded from.
+// Whole warps, `members` threads, fold `packs` packs: load(rank, i) returns pack i of a rank, keep(i, pack) stores pack i of
+// the result. A warp may store to where it has loaded from.
 template <class T, class Op, class Load, class Keep>
 __device__ __forceinline__ void fold_groups(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
     constexpr u32 kPacks = kGroupPacks<T>, kLanes = kFoldingLanes<T>;

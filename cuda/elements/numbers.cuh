@@ -1,7 +1,7 @@
-// The element types that C++ has not: half, bfloat16, an 8-bit float, complex, and the pairs of MINLOC and MAXLOC.
+// Element types that C++ lacks: half, bfloat16, an 8-bit float, complex, and the pairs of MINLOC and MAXLOC.
 //
-// Conversions are integer arithmetic, so host and device give the same bits and no header of the CUDA
-// toolkit is needed at run time. Rounding is to nearest, ties to even, as IEEE 754 and NumPy do it.
+// Conversions are integer arithmetic, so host and device give the same bits, and kernels need no header of the CUDA toolkit.
+// Rounding is to nearest, ties to even, as in IEEE 754 and NumPy.
 #pragma once
 #include "protocol/signal.cuh"
 
@@ -53,7 +53,21 @@ struct Bfloat16 {
     __device__ explicit operator float() const { return bits_as<float>(u32(bits) << 16); }
 };
 
-// e4m3: four bits of exponent, three of mantissa, no infinity; 448 is the largest, and what is larger becomes nan.
+// What elements of a type are computed with: half types in float.
+template <class T>
+struct AccumulatorOf {
+    using type = T;
+};
+template <>
+struct AccumulatorOf<Half> {
+    using type = float;
+};
+template <>
+struct AccumulatorOf<Bfloat16> {
+    using type = float;
+};
+
+// e4m3: four bits of exponent, three of mantissa, no infinity. The largest value is 448; larger ones become nan.
 struct Float8 {
     unsigned char bits;
 
@@ -70,7 +84,7 @@ struct Float8 {
   private:
     __device__ static unsigned char round(u32 value) {
         const u32 sign = value >> 24 & 0x80, magnitude = value & 0x7fffffff;
-        if (magnitude > 0x43e80000) return sign | 0x7f;  // past the middle between 448 and what would follow, or nan
+        if (magnitude > 0x43e80000) return sign | 0x7f;  // past the middle between 448 and the next step, or nan
         if (magnitude < 0x3c800000) {  // subnormal, as for half
             const float shifted = bits_as<float>(magnitude) + 16384.0f;
             return sign | (bits_as<u32>(shifted) - 0x46800000);
@@ -79,7 +93,7 @@ struct Float8 {
     }
 };
 
-// Numbers that are rounded to T: as many as a word has, in one step where the GPU has it. Of Float8 none is larger than 448.
+// As many numbers as a word has, rounded to T; by one instruction where the GPU has it. For Float8 none is larger than 448.
 template <class T>
 __device__ __forceinline__ u32 round_word(const float* values, T) {
     T rounded[sizeof(u32) / sizeof(T)];

@@ -1,26 +1,13 @@
 // The reduction operators, and the fold that applies them in rank order.
 //
-// Rank order and one accumulator type per element type make the result the same bits on all ranks, for
-// all algorithms and in all runs: half and bfloat16 fold in float and round once, integers wrap around.
+// Rank order and one accumulator type for each element type give the same bits on all ranks, in all algorithms and all runs:
+// half and bfloat16 are folded in float and rounded once, integers wrap around.
 #pragma once
 #include "elements/numbers.cuh"
 #include "elements/user_op.cuh"
 #include "protocol/vector.cuh"
 
-template <class T>
-struct AccumulatorOf {
-    using type = T;
-};
-template <>
-struct AccumulatorOf<Half> {
-    using type = float;
-};
-template <>
-struct AccumulatorOf<Bfloat16> {
-    using type = float;
-};
-
-// C++ promises no wrap-around for signed integers, MPI and NumPy users expect it: count in u64.
+// C++ leaves overflow of signed integers undefined, MPI and NumPy wrap around: compute in u64.
 template <class T>
 __device__ __forceinline__ T sum(T a, T b) { return T(u64(a) + u64(b)); }
 template <class T>
@@ -34,8 +21,8 @@ __device__ __forceinline__ Complex<Real> sum(Complex<Real> a, Complex<Real> b) {
 template <class Real>
 __device__ __forceinline__ Complex<Real> product(Complex<Real> a, Complex<Real> b) { return a * b; }
 
-struct Operator {  // what an operator does with the folded value of `size` ranks, unless it says otherwise
-    static constexpr bool kCostly = false;  // more warps fold
+struct Operator {  // defaults; `finish` makes the result of the folded value of `size` ranks
+    static constexpr bool kCostly = false;  // true: more warps fold (two_shot.cuh)
     template <class A>
     __device__ static A finish(A folded, int) { return folded; }
 };

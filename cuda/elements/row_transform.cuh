@@ -1,7 +1,7 @@
-// A row transform: a function of the program's author for every element on its way, compiled by Numba.
+// A row transform: a program's function for every element on its way, compiled by Numba.
 //
-// It is given an element, its row and column in the sender's array, and where up to four arrays of the author's are. As
-// an operator (user_op.cuh) it is linked with the kernel on a GPU, and a pointer on the host device.
+// Its arguments are an element, its row and column in the sender's array, and the addresses of up to four arrays. Like an
+// operator (user_op.cuh) it is linked with the kernel on a GPU, and called through a pointer on the host device.
 #pragma once
 #include "elements/cast.cuh"
 
@@ -21,25 +21,11 @@ struct TransformArgs {
     const void* arrays[kMostTransformArrays];
 };
 
-// What Numba computes with: it has no half precision on every device.
-template <class T>
-struct ComputedAs {
-    using type = T;
-};
-template <>
-struct ComputedAs<Half> {
-    using type = float;
-};
-template <>
-struct ComputedAs<Bfloat16> {
-    using type = float;
-};
-
 struct RowTransform {
     template <class From, class To>
     static __device__ __forceinline__ To element(const TransformArgs& args, From from, i64 row, i64 column) {
-        const auto x = typename ComputedAs<From>::type(from);
-        typename ComputedAs<To>::type result;
+        const auto x = typename AccumulatorOf<From>::type(from);
+        typename AccumulatorOf<To>::type result;
         const void* const* arrays = args.arrays;
         pyncclx_row_transform(&x, &result, row, column, arrays[0], arrays[1], arrays[2], arrays[3]);
         return To(result);

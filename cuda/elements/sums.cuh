@@ -1,13 +1,16 @@
-// Sums over rows of tokens, in single precision and a fixed order: what a combine does on both sides.
+// Weighted sums over rows of tokens, in single precision and a fixed order, for both sides of a combine.
+//
+// A warp sums tiles of a row: each thread has every 32nd pack, and loads several packs of several rows before it adds the
+// first. How many (Folding, Adding, Few, One): not measured by themselves.
 #pragma once
 #include "elements/cast.cuh"
 
-// Packs that a thread has on their way: kPacks of each of kRows rows. A rank has two rows of most tokens, and parts of
-// a token's sum come from most ranks.
+// Packs that a thread loads before it adds: kPacks of each of kRows rows. A rank has two rows of most tokens, and parts of a
+// token's sum come from most ranks.
 template <int packs, int rows>
 struct AtOnce {
     static constexpr int kPacks = packs, kRows = rows;
-    static constexpr u32 kTile = 32 * packs;  // packs of a row that a warp deals with at once: each thread every 32nd
+    static constexpr u32 kTile = 32 * packs;  // packs of a row that a warp adds at once
 };
 using Folding = AtOnce<4, 2>;
 using Adding = AtOnce<2, 4>;
@@ -26,8 +29,8 @@ template <class T, class Shape>
 struct Sums {
     float sums[Shape::kPacks][Elements<T>::kCount] = {};
 
-    // `row(s)` is where row s begins; packs from `end` on are left alone, of which there are none if `kWhole`. Of pack i of
-    // row s becomes `made(s, i, pack)`.
+    // row(s) returns where row s begins, made(s, i, pack) what pack i of row s becomes. Packs from `end` on are left alone;
+    // with kWhole there are none.
     template <class Address, bool kWhole, class Row, class Weight, class Made>
     __device__ __forceinline__ void add(int rows, u32 i, u32 end, Row row, Weight weight, Made made) {
 #pragma unroll 1
@@ -59,7 +62,7 @@ struct Sums {
 
     __device__ __forceinline__ Pack rounded(int p) const { return round_pack<T>(sums[p]); }
 
-    // Stores pack `i` of a row of Out's.
+    // Stores pack `i` of the sums as packs of a row of Out.
     template <class Out>
     __device__ __forceinline__ void store(int p, char* out, u64 i, u64 nbytes) const {
         constexpr int kOut = sizeof(Out) / sizeof(T), kEach = Elements<Out>::kCount;

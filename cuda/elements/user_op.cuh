@@ -1,7 +1,7 @@
-// An operator that the program's author wrote: compiled by Numba, and called for every two elements.
+// A program's own reduction operator: compiled by Numba, and called for every two elements.
 //
-// On a GPU it is linked with the kernel before machine code is made, so that nothing is left of the call. On the
-// host device `backends/host.py` sets the pointer; each operator has a copy of the library to itself.
+// On a GPU it is linked with the kernel before machine code is made, so it is inlined. On the host device
+// pyncclx/backends/host sets a pointer; each operator has its own copy of the library.
 #pragma once
 #include "protocol/signal.cuh"
 
@@ -19,10 +19,10 @@ struct Record {
 };
 
 struct UserOp {
-    static constexpr bool kCostly = true;  // who knows what the author computes
+    static constexpr bool kCostly = true;  // it may be
     template <class A>
     __device__ __forceinline__ static A combine(A a, A b) {
-        A result = a;  // what the author does not set stays
+        A result = a;  // what the function does not set stays
         pyncclx_user_op(&a, &b, &result);
         return result;
     }

@@ -1,17 +1,19 @@
-// Moving blocks whose lengths the sender knows better than the receiver: each message is announced by its length.
+// Moves of blocks whose lengths only the sender has: each message is preceded by its length.
 //
-// The first packet of a slot says how long the message is, and the message follows at once. What is longer than the
-// receiver expects arrives all the same and is not stored, so a wrong count is an error of the program and not a hang.
+//   1. The first packet of a slot has the message's length; the message follows at once.
+//   2. The receiver computes where it belongs, and how much of it fits.
+//   3. The rest is as in exchange.cuh.
+// What is longer than the receiver's place arrives all the same and is not stored, so a wrong count is an error, no hang.
 #pragma once
 #include "exchange/exchange.cuh"
 
 struct Block {
     const char* address;
-    u64 nbytes;  // of the message; for a receiver: the room that there is
+    u64 nbytes;  // of the message; for a receiver, of its place
 };
 
-// `sends(from, to)` says between whom messages travel; `out(rank)` is this rank's to `rank`, `in(rank)` the place for
-// that of `rank`. Both are asked only where a message travels.
+// sends(from, to): whether a message travels there; out(rank): this rank's message to `rank`; in(rank): the place for the
+// message of `rank`. `out` and `in` are called only where a message travels.
 template <class Sends, class Out, class In>
 __device__ void exchange_announced(const Team& team, Sends sends, Out out_block, In in_block) {
     __shared__ Spans spans;

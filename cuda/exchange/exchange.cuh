@@ -1,27 +1,29 @@
-// Moving bytes between every pair of ranks: as packets, as lines, straight to their place, or as chunks, pair by pair.
+// Moves between every pair of ranks: as packets, as lines, straight to their place, or as chunks, each pair by itself.
 //
-// A movement operation (Bcast, Allgather, Alltoall, Alltoallv …) says, for its block, what goes to each
-// rank and where what comes from each rank belongs; `Exchange` does the rest. Sender and receiver know
-// the length, so both know without asking which way a span takes:
-//   * a short span goes as packets, one of medium length as lines: all leave, then all are awaited;
-//   * for a longer one the receiver says in a packet where it belongs, if that is in a window (window.cuh). The
-//     sender stores it there and signals once;
-//   * if not, it goes as chunks.
+// An operation (Bcast, Allgather, Alltoall, Alltoallv …) fills in, for each block, what goes to each rank and where what
+// comes from each rank belongs (Spans). Sender and receiver compute the way of a span from its length:
+//   1. Short spans leave as packets, medium ones as lines.
+//   2. For a long span the receiver sends its place in a packet, if that is in a window (window.cuh), else 0.
+//   3. Packets and lines are received. Own data is copied meanwhile.
+//   4. Long spans with a place are stored straight there, after the receiver has entered the operation; one fence and signal
+//      follow.
+//   5. Other long spans go as chunks (exchange_chunks.cuh).
 //
-// In place is fine where a span's source and destination are the same bytes: a pack or chunk is sent before
-// the one that replaces it is stored, by the same thread (packets, lines) or in an earlier round (chunks). Such a span is
-// never stored straight to its place: there, the receiver has yet to send what it replaces.
+// In place works where a span's source and destination are the same bytes: a pack or chunk is sent before the one that
+// replaces it is stored, by the same thread (packets, lines) or in an earlier round (chunks). Such a span never goes
+// straight to its place: there, the receiver has yet to send what it replaces.
+// Launch: one block for each channel in use, up to kMaxThreads threads.
 #pragma once
 #include "exchange/exchange_chunks.cuh"
 #include "exchange/span_ways.cuh"
 #include "protocol/window.cuh"
 
-// Where the packs of what is sent come from: from where the span is.
+// Loads the packs that are sent: from the span itself.
 struct StoredPacks {
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
         return load_pack(address, i, nbytes);
     }
-    // All packs of a message, to memory that may be a peer's, or stays this rank's.
+    // Copies a message; with kPut to memory that may be a peer's.
     template <bool kPut>
     __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* to, u64 nbytes) const {
         copy_packs<kPut>(member, members, from, to, nbytes);
@@ -36,8 +38,8 @@ struct ExchangeOf {
     const SpanWays& ways;
     const Load load = {};
 
-    // All threads, after a barrier that made `out` visible; the packet slots are free. What goes as packets leaves. A thread
-    // sends what it will receive, so that in place nothing is replaced before it has left.
+    // All threads, after a barrier that made `out` visible, once the slots are free: sends packets and lines. A thread sends
+    // the packs that it will receive, so that in place none is replaced before it has left.
     __device__ void send() {
         const Crew& crew = ways.crew;
         for (u32 j = crew.first_job; j < u32(peers()); j += crew.next_job) {
@@ -63,7 +65,7 @@ struct ExchangeOf {
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
         if (!receive_packets()) return false;
         if (!ways.any_long) return true;
-        if (!learn_places()) return false;
+        if (!receive_places()) return false;
         if (any_straight()) store_straight();
         return move_chunks() && await_straight();
     }
@@ -82,7 +84,7 @@ struct ExchangeOf {
         return spans.in[peer].address == spans.out[peer].address && spans.out[peer].nbytes > 0;
     }
 
-    // What `peer` is told of its long span: where it belongs, or 0 if it has to go through the ring.
+    // The word for `peer` about its long span: where it belongs, or 0 if it has to go as chunks.
     __device__ u64 place_for(int peer) const {
         const Span& to = spans.in[peer];
         return in_place(peer) || to.kept < to.nbytes ? 0 : pack_place(channel.team.recv, to.address);
@@ -90,9 +92,9 @@ struct ExchangeOf {
 
     __device__ bool comes_straight(int peer) const { return ways.is_long(spans.in[peer]) && place_for(peer) != 0; }
 
-    // All threads wait for what the peers say of this rank's long spans, and until they have entered the operation:
-    // what was there before has been used by then.
-    __device__ bool learn_places() {
+    // All threads wait for the places of this rank's long spans, and until the peers have entered the operation: by then they
+    // have used the earlier contents. False: leave.
+    __device__ bool receive_places() {
         const int peer = int(threadIdx.x);
         bool ok = true;
         if (channel.is_peer(peer)) {
@@ -104,7 +106,7 @@ struct ExchangeOf {
         return channel.everyone(ok);
     }
 
-    // One peer after the other, each rank to another one. Meanwhile some warps copy what stays.
+    // Stores to one peer after the other, each rank to a different one. Some warps copy this rank's own span meanwhile.
     __device__ void store_straight() {
         const u32 copiers = copies_long() ? 32 * copying_warps() : 0, senders = blockDim.x - copiers;
         if (threadIdx.x >= senders) copy_own(threadIdx.x - senders, copiers);
@@ -119,7 +121,7 @@ struct ExchangeOf {
         Chunks(channel, 1).signal_stored(0, peer, 0);
     }
 
-    // A share of the warps as large as that of the bytes which stay.
+    // The share of the warps that equals this rank's own share of the bytes.
     __device__ u32 copying_warps() const {
         const u64 warps = blockDim.x / 32, own = spans.in[channel.team.rank].kept;
         u64 sent = 0;
@@ -139,7 +141,7 @@ struct ExchangeOf {
         return channel.everyone(!wait || Chunks(channel, 1).wait_for_chunk(0, peer, 0));
     }
 
-    // Is there a long span that stays on this rank, and has to be copied?
+    // Whether this rank's own span is long and has to be copied.
     __device__ bool copies_long() const {
         const int me = channel.team.rank;
         return ways.is_long(spans.in[me]) && spans.in[me].address != spans.out[me].address;
@@ -161,7 +163,7 @@ struct ExchangeOf {
             if (peer == channel.team.rank) continue;
             if (ways.is_medium(span)) {
                 const u32 member = crew.member / 32, members = crew.members / 32;
-                ok = __all_sync(0xffffffffu, ok) != 0;  // a warp goes on together, or not at all
+                ok = __all_sync(0xffffffffu, ok) != 0;  // the whole warp goes on, or none of it
                 ok = ok && Lines(channel).receive_message(member, members, peer, span.address, span.nbytes, span.kept);
                 continue;
             }
@@ -174,7 +176,7 @@ struct ExchangeOf {
         return channel.everyone(ok);
     }
 
-    // All threads. How much of a span goes as chunks: all or nothing.
+    // All threads. A span goes as chunks as a whole, or not at all. False: leave.
     __device__ bool move_chunks() {
         const int peer = int(threadIdx.x);
         if (channel.is_peer(peer)) {
@@ -197,7 +199,7 @@ struct ExchangeOf {
 
 using Exchange = ExchangeOf<StoredPacks>;
 
-// A whole operation whose spans are known at once: `out(rank)` and `in(rank)` give them.
+// A whole operation whose spans are given at once, by out(rank) and in(rank).
 template <class Out, class In, class Load = StoredPacks>
 __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool both_ways = true, Load load = {}) {
     __shared__ Spans spans;

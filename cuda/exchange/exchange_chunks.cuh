@@ -1,15 +1,16 @@
-// What of an exchange goes as chunks: a group of warps for each peer and way, in rounds (chunk.cuh).
+// The spans of an exchange that go as chunks: a group of warps for each peer and way, in rounds (chunk.cuh).
 //
-// Where there is one peer, a long span is dealt out, chunk by chunk, to two lanes, which are the two rings: one has chunks 0,
-// 2, 4 …, the other those between. Each has a group of its own, so that one stores while the other's signal travels. With
-// more peers some are stored for meanwhile, and both rings are joined for longer chunks.
+// With one peer a long span is divided, chunk by chunk, among two lanes, which are the two rings: lane 0 has chunks 0, 2,
+// 4 …, lane 1 the others. Each lane has a group of warps, so that one stores while the other's signal travels. With more
+// peers the stores for other peers fill that time, and both rings are joined for longer chunks.
+// Measured: lanes against none, 128 MB on 2 H200 (CHANGES.md, "Between two ranks a long message has two lanes"; 2026-11-22).
 #pragma once
 #include "protocol/chunk.cuh"
 #include "exchange/spans.cuh"
 
-constexpr u32 kLanedChunks = 2;  // longer spans have lanes; shorter ones are stored by more warps without
+constexpr u32 kLanedChunks = 2;  // spans of more chunks have lanes; not measured by itself
 
-// How many lanes a way of so many bytes has where one ring would do. Both ends of it say the same.
+// The number of lanes of a span of so many bytes; both ends compute the same.
 __device__ __forceinline__ u32 lanes_of(const Team& team, u64 nbytes) {
     return team.size == 2 && nbytes > kLanedChunks * team.chunk_nbytes ? kRings : 1;
 }
@@ -20,7 +21,7 @@ struct ChunkExchange {
     const Spans& spans;
     const Load& load;
     const u32 peers;
-    const u64 longest;  // of what is stored or taken: the same on two ranks
+    const u64 longest;  // nbytes that are stored or taken; the same on both of two ranks
     const u32 lanes;
     Chunks chunks;
 
@@ -28,8 +29,8 @@ struct ChunkExchange {
         : channel(channel), spans(spans), load(load), peers(u32(channel.team.size - 1)), longest(find_longest()),
           lanes(lanes_of(channel.team, longest)), chunks(channel, int(lanes)) {}
 
-    // All threads. In place one group both stores for a peer and takes from it, lest a chunk be stored where one is still
-    // to be sent from. If `copies`, a group copies what stays.
+    // All threads. False: leave. In place one group both stores for a peer and takes from it, so that no chunk is stored
+    // where one has yet to be sent from. If `copies`, a group copies this rank's own span.
     template <class Copy>
     __device__ bool run(bool in_place, bool copies, Copy copy_own) {
         const u32 copy_job = 2 * lanes * peers, jobs = find_jobs(in_place) | u32(copies) << copy_job;
@@ -63,7 +64,7 @@ struct ChunkExchange {
         return found;
     }
 
-    // A bit for each job that has something to do: the j-th peer's lane l, to store, and from bit lanes * peers on to take.
+    // A bit for each job that has something to do: lane l of the j-th peer, to store; from bit lanes * peers on, to take.
     __device__ u32 find_jobs(bool in_place) const {
         u32 jobs = 0;
         for (u32 job = 0; job < lanes * peers; ++job) {
@@ -75,7 +76,7 @@ struct ChunkExchange {
         return jobs;
     }
 
-    // Those of the jobs that this thread's group does.
+    // The jobs of this thread's group.
     __device__ static u32 share_of_jobs(const Crew& crew, u32 jobs) {
         u32 mine = 0, number = 0;
         for (u32 left = jobs; left != 0; left &= left - 1)

@@ -1,31 +1,33 @@
-// Alltoallv with counts on the device: where the rows belong that each source has announced, and what the caller is told.
+// Alltoallv with counts on the device: where each source's rows belong, and the outputs for the caller.
+//
+// Lane r of a warp computes for rank r; sums over ranks are sums over lanes.
 #pragma once
 #include "protocol/lanes.cuh"
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"
 
-struct Row {  // what a rank sends to, or gets from, another; in rows
-    i64 count, displ, kept;
+struct Row {  // the rows that a rank sends to, or gets from, another
+    i64 count, displ, kept;  // kept: how many the receiver has room for
 };
 
-// So many of `count` rows that begin at `displ` lie before `end`.
+// How many of `count` rows that begin at `displ` lie before `end`.
 __device__ i64 fitting(i64 count, i64 displ, i64 end) {
     return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
 }
 
-// What ranks before the lane's have together. All lanes of a warp, of which those without a rank have nothing.
+// The sum over the ranks before the lane's. All lanes of a warp; those without a rank pass 0.
 __device__ __forceinline__ i64 sum_before(i64 mine) { return i64(sum_to_lane<kMaxRanks>(u64(mine)) - u64(mine)); }
 
-// Where the rows belong that a rank has announced, which is the lane's: all lanes of a warp, and 0 of those without a rank.
-__device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
+// Where the rows of the lane's rank belong, from the word that it sent. All lanes of a warp; those without a rank pass 0.
+__device__ Row row_from(const AlltoallvArgs& args, i64 word) {
     const int rank = int(threadIdx.x % 32);
-    const i64 before = sum_before(args.placement == kPacked ? announced : 0);
+    const i64 before = sum_before(args.placement == kPacked ? word : 0);
     if (rank >= args.team.size) return Row{};
     if (args.placement == kSender) {
-        const i64 count = announced & 0xffffffff, displ = announced >> 32 & 0xffffffff;
+        const i64 count = word & 0xffffffff, displ = word >> 32 & 0xffffffff;
         return Row{count, rank * args.slot_rows + displ, fitting(count, displ, args.capacity)};
     }
-    const i64 count = announced;
+    const i64 count = word;
     if (args.placement == kPlaced)
         return Row{count, args.recv_displs[rank], fitting(count, args.recv_displs[rank], args.capacity)};
     if (args.placement == kFixed)
@@ -35,7 +37,7 @@ __device__ Row row_from(const AlltoallvArgs& args, i64 announced) {
     return Row{count, displ, i64(smaller(count, args.capacity - displ))};
 }
 
-// What the caller is told of each source, whose rows are the lane's. All lanes of a warp.
+// Writes the outputs for the caller; lane r has the rows of source r. All lanes of a warp.
 __device__ void write_outputs(const AlltoallvArgs& args, const Row& row) {
     const int source = int(threadIdx.x % 32);
     const i64 total = sum_to_lane<kMaxRanks>(row.kept);

@@ -1,4 +1,4 @@
-// Which way spans go, and which warps send and take packets: what a block can find out while the last kernel may still run.
+// The way of each span, and the division of warps among peers: computed before the previous kernel has ended.
 #pragma once
 #include "protocol/line.cuh"
 #include "protocol/packet.cuh"
@@ -10,16 +10,16 @@ constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
 struct SpanWays {
     const Team& team;
-    const u32 packets_nbytes, lines_nbytes;  // of the longest span that can go so
-    const Crew crew;  // job j is the j-th peer; the last is this rank, whose own span is copied while packets are awaited
+    const u32 packets_nbytes, lines_nbytes;  // longest span that can go as packets, as lines
+    const Crew crew;  // job j is the j-th peer; the last is this rank, whose span is copied while packets are awaited
     bool any_long = false;
 
-    // `both_ways`: spans that go one way only are faster as lines, as long as they fit.
+    // Without `both_ways` spans go one way only; then lines are faster as long as they fit.
     __device__ explicit SpanWays(const Team& team, bool both_ways = true)
         : team(team), packets_nbytes((team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)),
           crew(u32(team.size)) {}
 
-    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all see them.
+    // All threads, after thread r has written the spans out[r] and in[r]: a barrier, after which all threads read them.
     __device__ void share(const Spans& spans) {
         const int rank = int(threadIdx.x);
         const bool long_one = rank < team.size && (is_long(spans.out[rank]) || is_long(spans.in[rank]));
@@ -28,12 +28,12 @@ struct SpanWays {
 
     __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
 
-    // Not long, and goes as lines.
+    // Whether the span goes as lines.
     __device__ bool is_medium(const Span& span) const {
         return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
     }
 
-    // Windows are made by all ranks, so all have some or none has.
+    // Windows are made by all ranks, so all ranks have windows or none has.
     __device__ bool has_windows() const { return team.windows != nullptr; }
 
   private:

@@ -1,12 +1,12 @@
-// What a block moves between this rank and every other, as parts of messages.
+// The parts of messages (spans) that a block moves between this rank and every other.
 #pragma once
 #include "protocol/layout.cuh"
 #include "protocol/vector.cuh"
 
 struct Span {
     char* address;
-    u64 nbytes;  // that travel
-    u64 kept;    // of them, what the receiver stores: the rest did not fit its buffer
+    u64 nbytes;  // to travel
+    u64 kept;    // of them, those that fit the receiver's buffer, which stores them
 };
 
 struct Spans {  // of one block, in shared memory; [rank]

@@ -1,11 +1,11 @@
-// __syncthreads() and its voting forms, and barriers of groups of warps: nobody goes on before everybody has come.
+// __syncthreads() and its voting forms, and barriers of groups of warps.
 #pragma once
 
 namespace emulator {
 
 EMULATOR_UNSEEN inline u32 Block::sync(bool vote, bool& every) {
-    // ThreadSanitizer's address for this barrier. Two in turn, lest what a fast thread does before the next
-    // barrier seem to be ordered before what a slow thread does after this one.
+    // ThreadSanitizer's address for this barrier. Two addresses alternate: with one, what a fast thread does before the
+    // next barrier would seem to be ordered before what a slow thread does after this one.
     void* edge = reinterpret_cast<char*>(&barriers_) + (barriers_ & 1);
     tsan_release(edge);
     ++waiting_;

@@ -11,12 +11,13 @@ struct Thread {
     u32 rank = 0;  // within the block
     State state = State::done;
     u32 group = 0;  // that it has met last, or waits for (barrier.h)
-    // A warp operation in flight (warp.h): who takes part, whom and what this lane reads, what it gives.
+    // A warp operation in flight (warp.h): its lanes, the lane that this one reads, what it offers and takes.
     u32 mask = 0, wanted = 0, votes = 0;
     u64 offered = 0, taken = 0;
     bool orders = false;    // __syncwarp(): memory accesses too
     bool compares = false;  // __match_any_sync(): votes are the lanes that offer the same
-    // For ThreadSanitizer, which knows no fences (ordering.h): has it passed one, and what it polled last.
+    // For ThreadSanitizer, which does not model fences (ordering.h): whether the thread has passed one, and what it
+    // polled last.
     bool fenced = false;
     const void* polled = nullptr;
 };
@@ -52,12 +53,12 @@ class Block {
     Warp warps[kMaxThreads / 32];
     bool progress = true;  // some thread got further than a poll
 
-    void leave();                      // lets others run
+    void leave();                      // lets other threads run
     void finish(Thread& thread);       // the kernel's function returned
     u32 sync(bool vote, bool& every);  // __syncthreads: how many voted yes, and whether all did
     u32 sync_group(bool vote, u32 group, u32 count);  // the same among `count` threads
-    bool meet(Thread& thread);         // a warp operation: true if all lanes are there (warp.h)
-    void touch();                      // called by each access to a signal: a place where others may run
+    bool meet(Thread& thread);         // a warp operation: true if all lanes have come (warp.h)
+    void touch();                      // called by each access to a signal: other threads may run here
     Origin origin() const;
     void give_up(const char* text);    // does not return
     Fiber& scheduler() { return scheduler_; }
@@ -129,7 +130,7 @@ EMULATOR_UNSEEN inline void Block::pass() {
     }
 }
 
-// Nobody got further. Ranks may outnumber the cores, so whoever we wait for may need this one.
+// No thread got further. Ranks may outnumber the cores, so the rank that this one waits for may need its core.
 EMULATOR_UNSEEN inline void Block::idle() {
     if (idle_passes_++ == 0) last_progress_ = now_s();
     u32 ready = 0;

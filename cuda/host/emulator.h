@@ -4,9 +4,9 @@
 // of a grid are alive at once, as co-resident blocks are on a GPU. A fiber runs until it waits: at a barrier,
 // at a warp operation, or in spin_hint(). Then the block's scheduler resumes another one.
 //
-//   sanitizer.h   what ThreadSanitizer and AddressSanitizer must be told
+//   sanitizer.h   calls for ThreadSanitizer and AddressSanitizer
 //   fiber.h       a stack, and the switch to another one
-//   hostile.h     a memory system that likes to delay and reorder
+//   hostile.h     a memory system that delays and reorders stores
 //   block.h       the threads of a block and their scheduler
 //   barrier.h     __syncthreads() and its voting forms, barriers of groups of warps
 //   warp.h        shuffles, votes, __syncwarp()
@@ -60,13 +60,13 @@ struct dim3 {
 };
 struct uint3 { unsigned x, y, z; };
 
-// How to run a kernel; host.py fills the same structure.
+// How to run a kernel. Twin: Launch of pyncclx/backends/host/kernels.py.
 struct Launch {
     u32 grid, block;    // number of blocks, and of threads in each
     u32 shared_nbytes;  // dynamic shared memory of a block
     u32 hostile;        // not 0: delay and reorder stores to peers (hostile.h)
     u64 seed;           // not 0: resume the fibers in an order drawn from (seed, block)
-    double watchdog_s;  // a block without progress for so long is stuck
+    double watchdog_s;  // a block without progress for so long is reported as stuck
 };
 
 #include "host/sanitizer.h"

@@ -111,7 +111,7 @@ EMULATOR_UNSEEN inline void prepare(Fiber& fiber, void (*entry)()) {
     prepare_registers(fiber.registers, bottom, fiber.nbytes, entry);
 }
 
-// Leaves `from` for `to`; returns when somebody switches back to `from`.
+// Leaves `from` for `to`; returns when a fiber switches back to `from`.
 EMULATOR_UNSEEN inline void switch_fiber(Fiber& from, Fiber& to) {
     asan_leave(&from.fake, to.bottom, to.nbytes);
     tsan_switch(to.tsan);

@@ -7,7 +7,7 @@ struct Grid {
     const char* name;  // of the kernel, for messages
     const Launch& how;
     void (*kernel)();
-    void (*call)(void (*kernel)(), const void* args);  // knows the kernel's true type
+    void (*call)(void (*kernel)(), const void* args);  // calls the kernel by its true type
     const void* args;  // a tuple of them
     std::atomic<bool> failed{false};
     char message[400] = "";  // why; the first reason counts

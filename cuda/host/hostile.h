@@ -33,7 +33,8 @@ class Random {
     u64 state_;
 };
 
-// Who stores: the thread, its warp, and how many barriers each kind has passed; the group that releases, or has met since.
+// The origin of a store: thread, warp, how many barriers its warp and block have passed; the group that releases, or has met
+// since.
 struct Origin {
     u32 thread, warp, warp_barriers, block_barriers, group;
 };

@@ -18,8 +18,8 @@ EMULATOR_UNSEEN inline void check_aligned(const void* p, size_t nbytes) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer knows no fences. As C++ defines one: it makes later relaxed stores releases, and acquires
-// what was released to a word that was polled before (here only the last such word counts).
+// ThreadSanitizer does not model fences. As in C++, a fence makes later relaxed stores releases, and acquires
+// what was released to a word that was polled before (here only to the last such word).
 EMULATOR_UNSEEN inline bool fenced() { return current->running->fenced; }
 EMULATOR_UNSEEN inline void polled(const void* p) { current->running->polled = p; }
 EMULATOR_UNSEEN inline void fence() {
@@ -70,8 +70,8 @@ void store_release(T* p, T value) {
     __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
 
-// Loads are never late here, so that the hostile memory may treat it as relaxed, as a GPU does: stores before it may come
-// after it. ThreadSanitizer has to be told that the loads come first.
+// Loads are never delayed here, so hostile memory may treat it as relaxed, as a GPU does: stores before it may come after it.
+// For ThreadSanitizer it is a release, which orders the loads.
 template <class T>
 void store_after_loads(T* p, T value) {
     store_buffer() ? store_relaxed(p, value) : store_release(p, value);
@@ -182,22 +182,16 @@ inline u64 atomic_add_gpu(u64* p, u64 v) {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
-inline void add_release_sys(u64* p, u64 v) { emulator::read_modify_write(p, [v](u64 old) { return old + v; }); }
-inline u32 atomic_add_block(u32* p, u32 v) {
-    return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
+template <class T>
+T atomic_add_sys(T* p, T v) {
+    return emulator::read_modify_write(p, [v](T old) { return old + v; });
 }
-inline u32 atomic_add_sys(u32* p, u32 v) {
-    return emulator::read_modify_write(p, [v](u32 old) { return old + v; });
+template <class T>
+T atomic_cas_sys(T* p, T expected, T desired) {
+    return emulator::read_modify_write(p, [=](T old) { return old == expected ? desired : old; });
 }
-inline u64 atomic_add_sys(u64* p, u64 v) {
-    return emulator::read_modify_write(p, [v](u64 old) { return old + v; });
-}
-inline u32 atomic_cas_sys(u32* p, u32 expected, u32 desired) {
-    return emulator::read_modify_write(p, [=](u32 old) { return old == expected ? desired : old; });
-}
-inline u64 atomic_cas_sys(u64* p, u64 expected, u64 desired) {
-    return emulator::read_modify_write(p, [=](u64 old) { return old == expected ? desired : old; });
-}
+inline u32 atomic_add_block(u32* p, u32 v) { return atomic_add_sys(p, v); }
+inline void add_release_sys(u64* p, u64 v) { atomic_add_sys(p, v); }
 
 inline u64 clock_ns() {
     timespec t;

@@ -1,4 +1,4 @@
-// What ThreadSanitizer and AddressSanitizer must be told about fibers. Empty in ordinary builds.
+// Calls that describe fibers to ThreadSanitizer and AddressSanitizer. Empty in ordinary builds.
 //
 // To ThreadSanitizer each fiber is a thread of its own, and a switch is *not* a synchronisation: only what
 // CUDA promises (launch, barriers, release and acquire) orders two CUDA threads, though one OS thread runs
@@ -41,7 +41,7 @@ inline void tsan_release(void*) {}
 inline void tsan_acquire(void*) {}
 #endif
 
-// AddressSanitizer knows one stack per thread, and must hear of the new one before and after each switch.
+// AddressSanitizer assumes one stack per thread, so each switch is announced to it before and after.
 #if defined(__SANITIZE_ADDRESS__)
 inline void asan_leave(void** fake, const void* bottom, size_t nbytes) {
     __sanitizer_start_switch_fiber(fake, bottom, nbytes);

@@ -1,10 +1,10 @@
-// Shuffles, votes and __syncwarp(): the lanes of a mask meet, and each takes what it wants from another.
+// Shuffles, votes and __syncwarp(): the lanes of a mask meet, and each takes a value from another lane.
 #pragma once
 
 namespace emulator {
 
-// What a lane reads from one that takes no part; on a GPU that is undefined.
-constexpr u64 kNobody = 0xBADBADBADBADBADBull;
+// What a lane reads from a lane that takes no part; on a GPU that is undefined.
+constexpr u64 kUndefined = 0xBADBADBADBADBADBull;
 
 // The lanes of the mask that offer a value.
 EMULATOR_UNSEEN inline u32 Block::alike(u32 first, u32 lanes, u32 mask, u64 value) const {
@@ -17,7 +17,7 @@ EMULATOR_UNSEEN inline u32 Block::alike(u32 first, u32 lanes, u32 mask, u64 valu
 }
 
 // Completes the operation that `thread` waits in, if all lanes of its mask (but those that have returned)
-// wait in it too. The last to arrive does the exchange for everyone, so that no lane can overwrite what a
+// wait in it too. The last to arrive does the exchange for all lanes, so that no lane overwrites what a
 // slower one has yet to read.
 EMULATOR_UNSEEN inline bool Block::meet(Thread& thread) {
     const u32 first = thread.rank / 32 * 32, mask = thread.mask;
@@ -35,7 +35,7 @@ EMULATOR_UNSEEN inline bool Block::meet(Thread& thread) {
         const u32 wanted = other.wanted;
         const bool named = wanted < lanes && (mask >> wanted & 1);
         const bool there = named && threads[first + wanted].state != State::done;
-        other.taken = there ? threads[first + wanted].offered : kNobody;
+        other.taken = there ? threads[first + wanted].offered : kUndefined;
         other.votes = other.compares ? alike(first, lanes, mask, other.offered) : votes;
     }
     for (u32 lane = 0; lane < lanes; ++lane) {
@@ -138,20 +138,19 @@ inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) { return emulator::match(mask, value); }
 // Of a whole warp.
-inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
-    for (int bits = 1; bits < 32; bits *= 2) value += __shfl_xor_sync(mask, value, bits);
+template <class Combine>
+unsigned emulator_reduce(unsigned mask, unsigned value, Combine combine) {
+    for (int bits = 1; bits < 32; bits *= 2) value = combine(value, __shfl_xor_sync(mask, value, bits));
     return value;
+}
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
+    return emulator_reduce(mask, value, [](unsigned a, unsigned b) { return a + b; });
 }
 inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
-    for (int bits = 1; bits < 32; bits *= 2) {
-        const unsigned other = __shfl_xor_sync(mask, value, bits);
-        value = value < other ? other : value;
-    }
-    return value;
+    return emulator_reduce(mask, value, [](unsigned a, unsigned b) { return a < b ? b : a; });
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
-    for (int bits = 1; bits < 32; bits *= 2) value |= __shfl_xor_sync(mask, value, bits);
-    return value;
+    return emulator_reduce(mask, value, [](unsigned a, unsigned b) { return a | b; });
 }
 inline unsigned __activemask() { return emulator::live_lanes(); }
 

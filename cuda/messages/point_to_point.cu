@@ -1,13 +1,14 @@
-// Send and receive: matching is MPI's, on the host; these kernels move what has been matched.
+// Send and receive: MPI matches messages, on the host; these kernels move what has been matched.
 //
-// A message has two words in its sender's memory, which carry its clock (pyncclx/messages/postbox.py says how they
-// are handed out; a word is not used for another message before this one is over):
-//   ready   written by the sender's stream once the data is there, read by the receiver's kernel;
-//   done    written by the receiver's kernel once it has read all, read by the sender.
+// A message has two words in its sender's memory, which carry its clock (pyncclx/messages/postbox.py hands them out; a
+// word is not used for another message before this one is over):
+//   ready   the sender's stream writes it once the data is there, the receiver's kernel reads it;
+//   done    the receiver's kernel writes it once it has read everything, the sender reads it.
+// Both are released by their writers and acquired by their readers.
 //
-// A short message is copied to a slot beside these words (`put_eager`), and the sender's buffer is free at once. A
-// long one stays where it is: `offer` says that it is ready, or waits until it was taken, or both. Where a message has
-// come by the time that a short one is sent, `put_and_pull` does both.
+// A short message is copied to a slot beside these words (`put_eager`, one block), and the sender's buffer is free at once. A
+// long one stays in place: `offer` (one thread) signals `ready`, or waits for `done`, or both. `pull` (any number of blocks)
+// fetches a message. If a message has come by the time that a short one is sent, `put_and_pull` does both.
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"
 
@@ -21,7 +22,7 @@ struct Put {
 struct Pull {
     const u64* ready;
     u64* done;
-    u32* arrived;  // blocks of this kernel that are through; 0 between kernels, one word for each stream
+    u32* arrived;  // blocks of this kernel that have finished; 0 between kernels, one word for each stream
     const char* from;
     char* to;
     u64 nbytes, clock;
@@ -46,8 +47,8 @@ struct ExchangeArgs {
 
 struct OfferArgs {
     Team team;
-    u64* ready;       // null: said before
-    const u64* done;  // null: not waited for here
+    u64* ready;       // null: signalled before
+    const u64* done;  // null: not awaited here
     u64 clock;
     int peer, tag;
 };
@@ -66,7 +67,7 @@ __device__ __forceinline__ void put_message(const Put& put) {
     if (threadIdx.x == 0) st_release_sys(put.ready, put.clock);
 }
 
-// The work of any number of blocks. With nbytes = 0 it says only that the message is over.
+// The work of any number of blocks. With nbytes = 0 it only signals that the message is over.
 __device__ __forceinline__ void pull_message(const Team& team, const Pull& pull) {
     bool ok = true;
     if (threadIdx.x == 0) ok = wait_for_clock(team, pull.ready, pull.clock, pull.peer, pull.tag);
@@ -75,7 +76,7 @@ __device__ __forceinline__ void pull_message(const Team& team, const Pull& pull)
     if (ok) copy_here(threadIdx.x, blockDim.x, pull.from + part.begin, pull.to + part.begin, part.nbytes);
     __syncthreads();
     if (threadIdx.x != 0) return;
-    // A block that gave up is counted too, so that the next kernel finds 0; nobody hears then that the message is over.
+    // A block that gave up is counted too, so that the next kernel finds 0; then `done` is not signalled.
     __threadfence();
     if (atomicAdd(pull.arrived, 1u) + 1 != gridDim.x) return;
     __threadfence();  // with the other blocks' before their counts: all have read
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_eager(const __grid_constan
     put_message(args.put);
 }
 
-// One thread. What the stream did before is visible to whoever acquires `ready`.
+// One thread. Releases what the stream did before to the kernel that acquires `ready`.
 __global__ void __launch_bounds__(kMaxThreads, 1) offer(const __grid_constant__ OfferArgs args) {
     if (args.ready) st_release_sys(args.ready, args.clock);
     if (args.done) wait_for_clock(args.team, args.done, args.clock, args.peer, args.tag);
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) pull(const __grid_constant__ P
     pull_message(args.team, args.pull);
 }
 
-// A message to send and one that has been matched, by one launch. Nobody waits before the first is ready.
+// Sends a message and fetches one that has been matched, by one launch. No block waits before the first message is ready.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_and_pull(const __grid_constant__ ExchangeArgs args) {
     if (blockIdx.x == 0) put_message(args.put);
     pull_message(args.team, args.pull);

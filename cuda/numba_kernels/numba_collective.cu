@@ -1,7 +1,8 @@
-// The kernel around a collective that is written in Python (pyncclx/numba_kernels): the call's arguments, as numbers.
+// The kernel around a collective written in Python (pyncclx/numba_kernels), which gets the call's arguments as numbers.
 //
-// What Numba compiled and the device API are linked with it, and become one kernel. `pyncclx/numba_kernels/compiled.py`
-// packs the arguments.
+// The code that Numba compiled and the device API are linked with it, and become one kernel.
+// pyncclx/numba_kernels/workspace.py and compiled.py pack the arguments.
+// Launch: blocks of up to 512 threads, two of which fit a multiprocessor.
 #include "numba_kernels/device_api.cu"
 
 struct NumbaArgs {
@@ -12,14 +13,14 @@ struct NumbaArgs {
 
 extern "C" __device__ void pyncclx_numba_collective(u64 team, u64 workspace, const i64* args, u64 call);
 
-// For Alltoallv: rows that did not fit, or counts that are none; the communicator's next call raises it.
+// For Alltoallv: records rows that did not fit, or invalid counts; the communicator's next call raises the error.
 extern "C" __device__ int pyncclx_numba_overflow(u64 call, u64 kind, int source, i64 wanted, i64 capacity) {
     pyncclx::record_overflow(*reinterpret_cast<const pyncclx::Team*>(call), kind, source, wanted, capacity);
     return 1;
 }
 
-// The block's last warp, which has least to do, fetches what the device API is about to look up: of the team, and of its
-// first window, which is the workspace. The others find it in the cache.
+// The block's last warp, which has least to do, loads what the device API is about to look up: words of the team, and of its
+// first window, which is the workspace. Then the other warps find them in the cache.
 __device__ void fetch_team(u64 team) {
     const int lane = int(threadIdx.x % 32), rank = lane % pyncclx::kMaxRanks;
     if (threadIdx.x / 32 != (blockDim.x - 1) / 32) return;

@@ -1,22 +1,28 @@
-// Chains: a long message goes from rank to rank, piece by piece, each passed on while the next one comes.
+// Chains: a long message goes from rank to rank in short pieces; a rank passes on each piece while the next one comes.
 //
-// Every link carries the message once, and nobody stores for a rank but the one before it: what several ranks store for the
-// same one collides in the switch. A chain ends as much later as a piece takes from rank to rank, so pieces are short.
+// Every link carries the message once, and only the previous rank of the chain stores into a rank's lease: stores of several
+// ranks to one rank collide in the switch. A chain ends later by the time that a piece takes from rank to rank, so pieces are
+// short. For piece k of a lane a group of warps
+//   1. waits for `came` from the previous rank, and for a place at the next rank (`entered` at first, then `taken`);
+//   2. moves the piece into the next rank's lease, meets, and signals `taken` to the previous rank;
+//   3. makes a fence and signals `came` to the next rank.
 //
-// A piece takes microseconds, most of them for its fence and its signals. So there are several lanes, of a group of warps
-// each, which have every kLanes-th piece and wait for no other. Pieces lie in the next rank's lease, where the memory of all
-// rings serves the lanes: the rank before is alone there in this operation, and begins when the owner has entered it,
-// that is, has read what was there.
+// Most of a piece's time is its fence and signals. So there are kLanes lanes, each with its group of warps, which have every
+// kLanes-th piece and do not wait for each other. In this operation all rings' memory serves the lanes. The previous rank is
+// the only writer there, and begins when the owner has entered the operation, which means that it has read what was there.
 //
-// Two words a lane count the pieces of this operation, on top of its epoch (epoch << 32). Another operation may have them
-// written by other ranks. So everything that is written there is waited for in the same operation.
+// `came` and `taken` count the pieces of this operation below its epoch. In another operation other ranks may write them,
+// so a rank waits for all that is written to them in the same operation.
+//
+// Thresholds, of a piece, were measured on 4 H200 with 128 MB (CHANGES.md, "`Bcast` and long `Reduce` are chains"; 2026-11-22).
 #pragma once
 #include "protocol/channel.cuh"
 
-constexpr int kNobody = -1;
-constexpr u64 kPiecesOfPart = 16, kShortestPiece = 8 << 10, kLongestPiece = 32 << 10;  // how many, in bytes
+constexpr int kNoRank = -1;
+constexpr u64 kPiecesOfPart = 16;  // a block's part has about so many pieces,
+constexpr u64 kShortestPiece = 8 << 10, kLongestPiece = 32 << 10;  //   of so many bytes
 
-struct Hop {  // this rank's: who is before it in the chain, and who next
+struct Hop {  // of this rank: the previous and the next rank of the chain, or kNoRank
     int from, to;
 };
 
@@ -30,10 +36,10 @@ struct Chain {
         : channel(channel), nbytes(nbytes), lane_nbytes(find_lane()), piece_nbytes(find_piece()),
           pieces((nbytes + piece_nbytes - 1) / piece_nbytes), places(lane_nbytes / piece_nbytes) {}
 
-    // All threads; false: leave. A rank where the chain both begins and ends has two hops, of which the first takes nothing
-    // and the second passes nothing on, so that they share no word. Its warps may be too few for a group each: then a piece
-    // ends some rounds after it began, while others are on their way.
-    // A piece is moved by move(crew, number of the hop, where it begins in the message, bytes, from, to).
+    // All threads. False: leave. A rank where the chain both begins and ends has two hops. The first takes nothing and the
+    // second passes nothing on, so they share no word. If its warps are too few for a group each, a piece ends some rounds
+    // after it began, while others are in flight.
+    // move(crew, number of the hop, begin in the message, nbytes, from, to) moves a piece.
     template <class Move>
     __device__ bool run(const Hop* hops, u32 count, Move move) {
         const u32 jobs = kLanes * count, lag = u32(channel.team.size - 1);
@@ -52,7 +58,7 @@ struct Chain {
     }
 
   private:
-    // In whole packs, which all places for chunks together have.
+    // Bytes of a lane, in whole packs: all places for chunks together, divided by the lanes.
     __device__ u64 find_lane() const {
         const u64 rings = u64(channel.places()) * kRings * kDepth * channel.team.chunk_nbytes;
         return rings / kLanes / kPackNbytes * kPackNbytes;
@@ -77,7 +83,7 @@ struct Chain {
     __device__ bool pass(const Crew& crew, const Hop& hop, u32 lane, u64 k, Move move) {
         const u64 number = k * kLanes + lane, begin = number * piece_nbytes;
         if (number >= pieces) return true;
-        const bool comes = hop.from != kNobody, goes = hop.to != kNobody;
+        const bool comes = hop.from != kNoRank, goes = hop.to != kNoRank;
         bool ready = true;
         if (crew.member == 0) ready = (!comes || wait_for_piece(hop.from, lane, k)) && (!goes || wait_for_place(hop.to, lane, k));
         if (!crew.everyone(ready)) return false;

@@ -1,21 +1,24 @@
-// A block's view of its channel: the epoch, who has entered it, and the rule that keeps buffers safe.
+// A block's view of its channel: its epoch, the operations that the peers have entered, and when a buffer may be reused.
 //
-// The block with index b is channel b on every rank, and every rank launches the same grid for an
-// operation, so all ranks count a channel's operations alike; the count is the *epoch*. It lives in device
-// memory and the kernel advances it: nothing that changes from call to call is an argument, and a captured
-// launch can be replayed.
+// Block b is channel b on every rank. Every rank launches the same grid for an operation, so all ranks count a channel's
+// operations alike; the count is the *epoch*. It lies in device memory and the kernel advances it. So no argument changes
+// from call to call, and a captured launch can be replayed.
 //
-// A rank that begins operation e says so to every peer (`entered`). Since a rank's operations follow each
-// other on its stream, "entered e" also says "finished e - 1", and that is all the flow control there is
-// between operations, whoever talks to whom in them:
-//   * packet slots alternate by the epoch's parity: written in e once the peer has entered e - 1,
-//     that is, has finished e - 2, the last operation in which it read this slot;
-//   * chunk rings are reused by every operation: written in e once the peer has entered e.
+//   1. The constructor reads the epoch, adds 1, and writes it to `entered` at every peer (announce).
+//   2. The operation runs. Its data carries the epoch.
+//   3. `leave` stores the epoch as finished.
+//
+// A rank's operations follow each other on its stream, so "entered e" implies "finished e - 1". That is the only flow control
+// between operations:
+//   * slots of packets and lines alternate by the epoch's parity: a rank writes one in e once the peer has entered e - 1, which
+//     means that it has finished e - 2, the last operation in which it read this slot;
+//   * every operation reuses the chunk rings: a rank writes one in e once the peer has entered e.
 #pragma once
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"
 
-// Operations that need not announce do so once in as many: an older word would be taken for one that is yet to come.
+// Operations that need not announce announce once in kMostSilent all the same: a signed difference would take an older
+// word for one of the future.
 constexpr u32 kMostSilent = 1u << 30;
 
 struct Channel {
@@ -23,51 +26,52 @@ struct Channel {
     const int index;
     ChannelControl* const mine;
     const u32 epoch;
-    const u32 heard;
+    const u32 all_entered;
 
-    // Every thread of the block calls it, and `leave` at the end.
+    // All threads of the block call it, and `leave` at the end.
     __device__ explicit Channel(const Team& team) : Channel(team, team.early != 0) {}
 
-    // An operation in two launches is begun by the first. One that does not announce at once calls `announce` later.
+    // The first launch of an operation in two launches begins it. An operation that does not announce here calls `announce`
+    // later.
     __device__ Channel(const Team& team, bool early, bool begins = true, bool announces = true)
         : Channel(team, awaited(find(team)), early, begins, announces) {}
 
-    // The same of a kernel that has found its words, and has then waited for the one before.
+    // The same for a kernel that has found its control words, and has waited for the previous kernel.
     __device__ Channel(const Team& team, ChannelControl* found, bool early, bool begins, bool announces)
         : team(team),
           index(int(blockIdx.x)),
           mine(arrive(early, found)),
           epoch(begins ? next(mine->epoch) : mine->epoch),
-          heard(mine->heard) {
+          all_entered(mine->all_entered) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
-        // After 0xffffffff peers wait for epoch 2, since no epoch is 1 then.
+        // After 0xffffffff peers wait for epoch 2, since epoch 1 is left out then.
         if (announces || epoch == 2 || epoch % kMostSilent == 0) announce();
     }
 
-    // What a channel looks at first: where its words are.
+    // This block's control words; they are found before the previous kernel has ended (await_previous).
     __device__ static ChannelControl* find(const Team& team) { return channel_control(team, team.rank, int(blockIdx.x)); }
-    __device__ static u64 known(const Team& team) { return u64(find(team)); }
+    __device__ static u64 dependency(const Team& team) { return u64(find(team)); }
 
-    // Says to all peers that this rank has begun the operation, and is through with what it read in those before: their kernels
-    // have ended. Nobody takes it for a word about what this rank has stored at a peer; a barrier says so itself.
+    // Signals to all peers that this rank has begun the operation. What it read in earlier operations may be overwritten, for
+    // their kernels have ended. It does not release what this rank has stored at a peer; barrier.cu has a fence for that.
     __device__ void announce() const {
-        const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp: the first has other things to do
+        const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp, which has least to do
         if (is_peer(peer)) st_after_loads_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
     }
 
-    // The block's operation is over. With `heard` on all threads, every peer is known to have entered it: data
-    // of this operation came from each of them. The next operation then need not ask.
-    __device__ void leave(bool heard = false) {
-        const bool all_heard = everyone(heard);
+    // Ends the block's operation. `all_entered` on all threads: data of this operation came from every peer, so every
+    // peer has entered it, and the next operation need not wait for that.
+    __device__ void leave(bool all_entered = false) {
+        const bool on_all_threads = everyone(all_entered);
         if (threadIdx.x != 0) return;
         mine->epoch = epoch;
-        if (all_heard) mine->heard = epoch;
+        if (on_all_threads) mine->all_entered = epoch;
     }
 
     __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }
 
-    // The j-th peer counted from this rank, so that the ranks do not all begin with rank 0.
+    // The j-th peer, counted from this rank, so that ranks begin with different peers.
     __device__ int peer(int j) const {
         const int rank = team.rank + 1 + j;
         return rank < team.size ? rank : rank - team.size;
@@ -75,19 +79,19 @@ struct Channel {
 
     // All threads wait until every peer has entered operation `epoch - ago`; false: leave.
     __device__ bool await_entered(u32 ago) {
-        if (heard == epoch - ago) return true;
+        if (all_entered == epoch - ago) return true;
         const int peer = int(threadIdx.x);
         return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
     }
 
-    // All threads: have the peers read what the slots of this parity held, those of packets and those of lines? False: leave.
+    // All threads wait until the peers have read what the slots of this parity held, packets and lines. False: leave.
     __device__ bool await_slots() { return await_entered(1); }
 
     __device__ bool wait_for_entered(int peer, u32 operation) const {
         return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
     }
 
-    // What a word says that counts within this operation, and a wait until a peer has written it.
+    // The value of a word that counts within this operation, and a wait until a peer has written it.
     __device__ u64 mark(u64 count) const { return (u64(epoch) << 32) + count; }
     __device__ bool wait_for_count(const u64* word, int peer, u64 count) {
         return wait_for(team, word, Awaited{epoch, index, peer, mark(count), 0});
@@ -96,10 +100,10 @@ struct Channel {
     // The same channel on another rank.
     __device__ ChannelControl* theirs(int rank) const { return channel_control(team, rank, index); }
 
-    // A barrier of the block that tells whether all its threads got what they waited for.
+    // A barrier of the block; returns whether `ok` holds on all its threads.
     __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
 
-    // Which of the places that `holder` keeps for its peers belongs to `source`. It keeps none for itself.
+    // The number of `source` among the places that `holder` has for its peers. It has none for itself.
     __device__ u32 place_of(int holder, int source) const { return place_of(team, holder, source); }
 
     __device__ static u32 place_of(const Team& team, int holder, int source) {
@@ -108,33 +112,33 @@ struct Channel {
 
     __device__ u32 places() const { return u32(team.size) - 1; }
 
-    // The packet slots of this channel that `holder` keeps, one a place.
+    // The packet slots of this channel in `holder`'s lease, one for each place.
     __device__ Pack* slots(int holder, u32 parity) const {
         char* slots = team.base[holder] + team.packets_offset;
         return reinterpret_cast<Pack*>(slots) + (u64(index) * 2 + parity) * places() * team.slot_packets;
     }
 
   private:
-    // A kernel that takes few multiprocessors may have been launched early: nothing that another one leaves is looked at
-    // before that has ended.
+    // A kernel that takes few multiprocessors may have been launched early: it waits for the previous kernel to end before it
+    // reads what another kernel may write.
     __device__ static ChannelControl* awaited(ChannelControl* control) {
         await_previous(u64(control));
         return control;
     }
 
-    // Then the next one may be launched, if this one takes few itself, so that a communicator never has more of the GPU than one
-    // long operation has.
+    // Then the next kernel may begin, if this one takes few multiprocessors, so that a communicator never takes more of
+    // the GPU than one long operation does.
     __device__ static ChannelControl* arrive(bool early, ChannelControl* control) {
         if (early) let_next_begin();
         return control;
     }
 
-    // 0 is what an untouched packet slot says, and 1 would break the parity after 0xffffffff.
+    // 0 is left out since untouched packet slots contain it, and 1 since it has the parity of 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 
-    // What is left alone for 2^32 operations would look new. When the epoch begins anew, the slots that the
-    // *next* operation uses are cleared, and the counters that this one may use. Peers write them after this rank
-    // has entered, which it says afterwards.
+    // Values that were left for 2^32 operations would look new. When the epoch begins anew, this clears the slots that the
+    // *next* operation uses, and the counters that this one may use. Peers write them after this rank has announced, which it
+    // does afterwards.
     __device__ void scrub() {
         for (u32 i = threadIdx.x; i < u32(kRings * kMaxRanks); i += blockDim.x) {
             st_relaxed_sys(&mine->head[0][0] + i, u64(0));
@@ -152,12 +156,12 @@ struct Channel {
             st_packet_sys(slot + i, Pack{0, 0});
         fence_sys();  // before it is announced
         __syncthreads();
-        if (threadIdx.x == 0) mine->heard = 0;  // now that all threads have read it
+        if (threadIdx.x == 0) mine->all_entered = 0;  // now that all threads have read it
     }
 };
 
-// Warps of a block divided among jobs: with fewer warps than jobs, or more jobs than groups, a group does several.
-// A group meets by a barrier of its own, and waits for no other.
+// The warps of a block, divided into groups for a number of jobs. With fewer warps than jobs, or more jobs than barriers, a
+// group does several jobs. Each group has a barrier of its own, and waits for no other group.
 struct Crew {
     u32 first_job, next_job;  // for (job = first_job; job < jobs; job += next_job)
     u32 member, members;      //   for (i = member; i < work; i += members)
@@ -176,7 +180,7 @@ struct Crew {
         group = first_group + first_job;
     }
 
-    // A barrier of the group that tells whether all its threads got what they waited for.
+    // A barrier of the group; returns whether `ok` holds on all its threads.
     __device__ bool everyone(bool ok) const { return !any_of_group(!ok, group, members); }
 
     static constexpr u32 kMaxGroups = 16;  // of a block; 0 is the block

@@ -1,23 +1,21 @@
-// Chunks: large messages through rings in the receiver's lease, plain stores and one signal a chunk.
+// Chunks: large messages through rings in the receiver's lease, by plain stores and one signal for each chunk.
 //
-// Each ordered pair of ranks has, in each channel, two rings of kDepth chunks in the receiver's lease; an
-// operation that needs one ring only joins them to one with chunks of twice the length. The sender stores
-// a chunk, then signals `head`; the receiver waits for head, reads the chunk, then signals `tail` in the
-// sender's lease, which gives the chunk's place free. Both words count chunks of this operation on top of
-// its epoch (epoch << 32), so they only grow, need no reset, and two ranks need not agree how many chunks
-// the operations before have sent.
+// Each ordered pair of ranks has, in each channel, two rings of kDepth chunks in the receiver's lease. An operation that
+// needs one ring joins them to one with chunks of twice the length. Chunk k goes to place k % kDepth:
+//   1. The sender waits for the place. The first kDepth chunks need the peer to have entered this operation, and thereby to have
+//      finished the last one that used the ring; later ones need `tail`.
+//   2. A group of warps stores the chunk and meets; one thread makes a fence and signals `head` in the receiver's lease.
+//   3. The receiver waits for `head`, reads the chunk, meets, and signals `tail` in the sender's lease.
+// Both words have the epoch in the upper half and count the chunks of this operation in the lower half. So they only
+// grow, need no reset, and ranks need not agree on how many chunks earlier operations have sent.
 //
-// Chunk k goes to place k % kDepth. The first kDepth chunks need no tail: they wait until the peer has
-// entered this operation and thereby has finished the last one that used the ring.
+// Each way of a chunk, storing it or taking it, is a job of a group of warps (Crew). Groups of a block do not wait for each
+// other, so that some move while signals of others travel. A group with several jobs does them in *rounds*: in round k it
+// stores chunk k and takes chunk k - 1. What a round waits for, peers did in round k - 1 or before, so the group that is
+// furthest behind, on any rank, never waits: no deadlock.
 //
-// Each way of a chunk, storing it for a peer or taking it from one, is a job of a group of warps, which waits, moves,
-// meets and signals, chunk after chunk. The groups of a block do not wait for each other, so that some move while
-// the signals of others travel. A group that has several jobs does them in *rounds*: in round k it stores chunk k
-// and takes chunk k - 1. What a round waits for, peers did in round k - 1 or before, so the group furthest behind, on
-// whatever rank, never waits: no deadlock.
-//
-// A chunk has a cost of its own, whatever its length (waits, barriers, a fence), and what can be on the way is bounded by
-// the memory of the rings. So the chunks are as long, and the rings as short, as can be: two chunks are enough.
+// A chunk has a cost whatever its length (waits, barriers, a fence), and the memory of the rings bounds what can be in
+// flight. So chunks are long and rings short: kDepth is 2.
 #pragma once
 #include "protocol/channel.cuh"
 #include "protocol/vector.cuh"
@@ -29,7 +27,7 @@ struct Chunks {
     __device__ explicit Chunks(Channel& channel, int rings = kRings)
         : channel(channel), nbytes(channel.team.chunk_nbytes * (kRings / rings)) {}
 
-    // Those of another view of the channel, which are as long. Not a bare number: that says how many rings.
+    // Chunks of a given length. A bare number would be the number of rings.
     struct Length {
         u32 nbytes;
     };
@@ -43,37 +41,37 @@ struct Chunks {
         return reinterpret_cast<Pack*>(team.base[holder] + team.rings_offset + rings);
     }
 
-    // How far the rings of two sources are apart.
+    // The distance between the rings of two sources.
     __device__ u32 pair_nbytes() const { return kRings * kDepth * channel.team.chunk_nbytes; }
 
-    // May chunk k be stored in `peer`'s ring?
+    // Waits until chunk k may be stored in `peer`'s ring. False: leave.
     __device__ bool wait_for_place(int ring, int peer, u64 k) {
         if (k < kDepth) return channel.wait_for_entered(peer, channel.epoch);
         return wait_for_taken(ring, peer, k - kDepth);
     }
 
-    // Has `peer` taken chunk k of this rank?
+    // Waits until `peer` has taken chunk k of this rank.
     __device__ bool wait_for_taken(int ring, int peer, u64 k) {
         return channel.wait_for_count(&channel.mine->tail[ring][peer], peer, k + 1);
     }
 
-    // Has chunk k of `source` arrived?
+    // Waits until chunk k of `source` has arrived.
     __device__ bool wait_for_chunk(int ring, int source, u64 k) {
         return channel.wait_for_count(&channel.mine->head[ring][source], source, k + 1);
     }
 
-    // Chunk k is stored in `peer`'s ring. Those who stored have met, then the caller made fence_sys: together they order
-    // what all of them stored before the signal.
+    // Signals that chunk k is stored in `peer`'s ring. The threads that stored it have met at a barrier, then the caller made
+    // fence_sys: together these order what all of them stored before the signal.
     __device__ void signal_stored(int ring, int peer, u64 k) {
         st_relaxed_sys(&channel.theirs(peer)->head[ring][channel.team.rank], channel.mark(k + 1));
     }
 
-    // Chunk k of `source` has been read, and they have met.
+    // Signals that chunk k of `source` has been read, by threads that have met at a barrier.
     __device__ void signal_read(int ring, int source, u64 k) {
         st_after_loads_sys(&channel.theirs(source)->tail[ring][channel.team.rank], channel.mark(k + 1));
     }
 
-    // The group stores chunk k of a span for `peer`, with `fill(place)`. False: leave.
+    // The group stores chunk k for `peer` by `fill(place)`. False: leave.
     template <class Fill>
     __device__ bool store(const Crew& crew, int ring, int peer, u64 k, Fill fill) {
         if (!crew.everyone(crew.member != 0 || wait_for_place(ring, peer, k))) return false;
@@ -86,7 +84,7 @@ struct Chunks {
         return true;
     }
 
-    // The group takes chunk k of `source`, with `use(place)`. False: leave.
+    // The group takes chunk k of `source` by `use(place)`. False: leave.
     template <class Use>
     __device__ bool take(const Crew& crew, int ring, int source, u64 k, Use use) {
         if (!crew.everyone(crew.member != 0 || wait_for_chunk(ring, source, k))) return false;
@@ -96,7 +94,7 @@ struct Chunks {
         return true;
     }
 
-    // The same pack by pack: pack i of a chunk is `load(i)`, and `keep(i, pack)` for each pack that came.
+    // The same pack by pack: load(i) returns pack i to store, keep(i, pack) keeps a pack that came.
     template <class Load>
     __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
         return store(crew, ring, peer, k, [&](Pack* to) {

@@ -1,10 +1,11 @@
-// What the lanes of a warp have together.
+// Sums over the lanes of a warp.
 #pragma once
 #include "protocol/signal.cuh"
 
 constexpr u32 kWholeWarp = 0xffffffffu;
 
-// What the lanes up to this one have. All lanes of a warp; with fewer `kLanes`, those past them have nothing.
+// The sum of `value` over the lanes up to this one. All lanes of a warp call it. With fewer `kLanes`, the lanes past them
+// must pass 0.
 template <int kLanes = 32, class T>
 __device__ __forceinline__ T sum_to_lane(T value) {
     for (int delta = 1; delta < kLanes; delta *= 2) {

@@ -1,21 +1,23 @@
-// Lines: messages of medium length that bring their own flags, in one trip, at nearly the speed of plain stores.
+// Lines: messages of medium length that carry their own flags, in one trip, at nearly the speed of plain stores.
 //
-// A line is 128 bytes, which eight lanes of a warp store by one instruction, and load by one. NVLink carries it in one piece:
-// where its last 8 bytes show this epoch, the other 120 are of this epoch too. So there is no fence and no signal. NCCL
+// A line is 128 bytes. Eight lanes of a warp store it by one instruction, and load it by one. NVLink carries it in one piece:
+// if its last 8 bytes have this epoch, the other 120 are of this epoch too. So there is no fence and no signal. NCCL
 // calls the format LL128. PTX does not promise as much: between GPUs without NVLink there are no slots for lines
-// (Device.lines), and messages go as packets and chunks.
+// (`slot_rows` is 0), and messages go as packets and chunks.
 //
-// A warp sends a row of four lines at a time, 30 packs. Slots alternate by the epoch's parity, as those of packets do,
-// and nothing else is ever stored there: what is no flag cannot look like one.
+// A warp sends a row of four lines at a time, 30 packs. Slots alternate by the epoch's parity, as those of packets do.
+// Nothing else is ever stored there, so payload is never taken for a flag.
+//
+// kLinesAtOnce was measured on 4 H200 (CHANGES.md, "Lines carry what is neither short nor long"; 2026-11-22).
 #pragma once
 #include "protocol/channel.cuh"
 
 constexpr u32 kRowPacks = 30;     // of payload
 constexpr u32 kRowPlaces = kRowNbytes / kPackNbytes;  // packs that a row takes
-constexpr int kLinesAtOnce = 4;   // ranks, or rows, that are on their way before the first is used
+constexpr int kLinesAtOnce = 4;   // ranks, or rows, that are loaded before the first is used
 
-// The pack that a lane has in a row. Of every two lines one pack is in halves, before the two flags: it is lane 7's of 16, and
-// lane 15 has none, but the other half.
+// The pack that a lane has in a row. Of every two lines one pack is split into halves, which stand before the two flags. It
+// belongs to lane 7 of 16; lane 15 has no pack, but carries the other half.
 __device__ __forceinline__ u32 pack_of_lane(u32 lane) {
     const u32 of_two = lane % 16;
     return lane / 16 * 15 + (of_two < 7 ? of_two : of_two == 7 ? 14 : of_two - 1);
@@ -23,7 +25,8 @@ __device__ __forceinline__ u32 pack_of_lane(u32 lane) {
 
 __device__ __forceinline__ u32 rows_in(u64 nbytes) { return u32((packs_in(nbytes) + kRowPacks - 1) / kRowPacks); }
 
-// The line slots of a channel in this operation. All lanes of a warp make its calls, with the same arguments but for packs.
+// The line slots of a channel in this operation. All lanes of a warp call its functions, with the same arguments but for
+// packs.
 struct Lines {
     Channel& channel;
     const u32 slot_nbytes;
@@ -44,7 +47,7 @@ struct Lines {
 
     __device__ Pack* outbox(int peer) const { return slot(peer, channel.team.rank); }
 
-    // What this lane stores of a row of packs.
+    // The 16 bytes that this lane stores, given each lane's pack of a row.
     __device__ Pack part_of(Pack pack) const {
         const u64 half = __shfl_sync(kWarp, pack.y, int(lane & ~8u));
         return Pack{lane % 16 == 15 ? half : pack.x, has_flag() ? flag() : pack.y};
@@ -52,14 +55,14 @@ struct Lines {
 
     __device__ void send_part(Pack* outbox, u32 row, Pack part) const { st_line_sys(outbox + row * kRowPlaces + lane, part); }
 
-    // The outboxes of the peers that receive something, in a word of each lane: the j-th peer's in the j-th, or 0.
+    // The outboxes of the peers that receive something, one in each lane: lane j returns that of the j-th peer, or 0.
     template <class Receives>
     __device__ u64 outboxes(Receives receives) const {
         const int peer = channel.peer(int(lane));
         return lane < channel.places() && receives(peer) ? u64(outbox(peer)) : 0;
     }
 
-    // The same pack to each of them.
+    // Sends the same pack to each of these outboxes.
     __device__ void send_to_each(u64 outboxes, u32 row, Pack pack) const {
         const Pack part = part_of(pack);
         for (u32 j = 0; j < channel.places(); ++j) {
@@ -68,7 +71,7 @@ struct Lines {
         }
     }
 
-    // One row to each peer, of messages of equal length: the j-th begins at from(rank).
+    // Sends one row to each peer, of messages of equal length; from(peer) is where a peer's begins.
     template <class From>
     __device__ void send_rows(u32 row, u64 nbytes, From from) const {
         for (int first = 0; first < int(channel.places()); first += kLinesAtOnce) {
@@ -83,7 +86,7 @@ struct Lines {
         }
     }
 
-    // A message of `packs` packs, of which pack i is load(i); this warp sends rows `member`, `member` + `members` … of it.
+    // Sends rows `member`, `member` + `members` … of a message of `packs` packs; load(i) returns pack i.
     template <class Load>
     __device__ void send_message(u32 member, u32 members, Pack* outbox, u64 packs, Load load) const {
         const u32 rows = u32((packs + kRowPacks - 1) / kRowPacks);
@@ -106,7 +109,7 @@ struct Lines {
         send_message(member, members, outbox, packs_in(nbytes), load);
     }
 
-    // This lane's pack of a row; past the message's end it is zero.
+    // This lane's pack of a row; zeros past the message's end.
     __device__ Pack load(const char* message, u32 row, u64 nbytes) const {
         if (!has_pack() || pack(row) >= packs_in(nbytes)) return Pack{0, 0};
         return load_pack(message, pack(row), nbytes);
@@ -116,10 +119,10 @@ struct Lines {
         if (has_pack()) store_pack(message, pack(row), nbytes, value);
     }
 
-    // Some rows at once: the s-th, if is_there(s), is row_of(s) of source_of(s).
+    // Receives some rows at once: the s-th, if is_there(s), is row_of(s) of source_of(s). False: leave.
     template <int kCount, class IsThere, class Source, class Row>
     __device__ bool receive(IsThere is_there, Source source_of, Row row_of, Pack (&packs)[kCount]) {
-        const Pack* places[kCount];  // found before, so that a look is short
+        const Pack* places[kCount];  // computed before the loop, so that a poll is short
 #pragma unroll
         for (int s = 0; s < kCount; ++s) places[s] = is_there(s) ? coming(source_of(s), row_of(s)) : nullptr;
         const auto has_come = [&](int s) { return places[s] == nullptr || !has_flag() || packs[s].y == flag(); };
@@ -138,14 +141,14 @@ struct Lines {
             for (int s = 0; s < kCount; ++s)
                 if (!__all_sync(kWarp, has_come(s))) missing = source_of(s);
             const Awaited what{channel.epoch, channel.index, missing, channel.epoch, 0};
-            if (!__all_sync(kWarp, lane != 0 || patience.look(channel.team, what))) return false;  // one for all
+            if (!__all_sync(kWarp, lane != 0 || patience.look(channel.team, what))) return false;  // lane 0 decides for the warp
         }
 #pragma unroll
         for (int s = 0; s < kCount; ++s) packs[s] = whole(packs[s]);
         return true;
     }
 
-    // One row from each of the sources first, first + 1 … below `end`, at most kLinesAtOnce; this rank's own is left alone.
+    // One row from each of the sources first, first + 1 … below `end`, at most kLinesAtOnce, except this rank.
     __device__ bool receive_each(int first, int end, u32 row, Pack (&packs)[kLinesAtOnce]) {
         const auto is_there = [&](int s) { return first + s < end && channel.is_peer(first + s); };
         return receive(is_there, [&](int s) { return first + s; }, [&](int) { return row; }, packs);
@@ -158,7 +161,7 @@ struct Lines {
         return ok;
     }
 
-    // A message comes, of which this warp takes rows `member`, `member` + `members` …, several at once.
+    // Receives rows `member`, `member` + `members` … of a message, several at once. False: leave.
     __device__ bool receive_message(u32 member, u32 members, int source, char* to, u64 nbytes, u64 kept) {
         const u32 rows = rows_in(nbytes);
         for (u32 row = member; row < rows; row += kLinesAtOnce * members) {
@@ -179,13 +182,13 @@ struct Lines {
     __device__ bool has_flag() const { return lane % 8 == 7; }
     __device__ u64 flag() const { return channel.epoch; }
 
-    // Where `holder` keeps what comes from `source`.
+    // The slot for `source` in `holder`'s lease.
     __device__ Pack* slot(int holder, int source) const {
         const u32 place = channel.place_of(holder, source);
         return reinterpret_cast<Pack*>(channel.team.base[holder] + slots_offset + u64(place) * slot_nbytes);
     }
 
-    // A row that comes from `source`.
+    // Where a row from `source` arrives.
     __device__ const Pack* coming(int source, u32 row) const {
         const u32 place = channel.place_of(channel.team.rank, source);
         return inbox + u64(place) * (slot_nbytes / kPackNbytes) + row * kRowPlaces + lane;

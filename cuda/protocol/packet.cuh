@@ -1,14 +1,15 @@
 // Packets: small messages that carry their own flag, in one trip and without a barrier.
 //
-// A packet is two 64-bit words, each 32 bits of payload and the 32-bit epoch. A word is written and read
-// by one access, so a word that shows this epoch brings this epoch's payload: no fence, no signal. It costs
-// twice the bytes and saves a round of waiting. The format is the one NCCL calls LL.
+// A packet is two 64-bit words, each with 32 bits of payload and the 32-bit epoch. A word is written and read by one
+// access, so a word with this epoch has this epoch's payload: no fence and no signal. Packets take twice the bytes and
+// save a round of waiting. NCCL calls the format LL.
 //
-// A slot holds the packets of one (channel, parity, source). Two packets make one Pack of 16 bytes.
+// A slot has the packets of one (channel, parity, source); channel.cuh describes when it may be written. Two packets make one
+// Pack of 16 bytes.
 #pragma once
 #include "protocol/channel.cuh"
 
-constexpr int kAtOnce = 8;  // ranks whose packets are fetched before the first is looked at
+constexpr int kAtOnce = 8;  // ranks whose packets are loaded before the first is checked; not measured
 
 __device__ __forceinline__ Pack make_packet(u64 payload, u32 epoch) {
     const u64 flag = u64(epoch) << 32;
@@ -69,10 +70,10 @@ struct Packets {
         }
     }
 
-    // One pack from each of the sources first, first + 1 … below `end` (at most kAtOnce); this rank's own is left alone.
+    // One pack from each of the sources first, first + 1 … below `end` (at most kAtOnce), except this rank.
     __device__ bool receive_each(int first, u32 position, Pack (&packs)[kAtOnce], int end = kMaxRanks) {
         const auto is_source = [&](int rank) { return rank < end && channel.is_peer(rank); };
-        const Pack* places[kAtOnce];  // found before, so that a look is short
+        const Pack* places[kAtOnce];  // computed before the loop, so that a poll is short
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) places[s] = is_source(first + s) ? slot(first + s) + position : nullptr;
         Pack words[kAtOnce][2];
@@ -101,7 +102,7 @@ struct Packets {
     }
 
   private:
-    // Nothing has to come to no place.
+    // Whether both packets have come; true where nothing is expected (no place).
     __device__ bool has_come(const Pack* place, const Pack (&both)[2]) const {
         return place == nullptr || (is_new(both[0], channel.epoch) && is_new(both[1], channel.epoch));
     }

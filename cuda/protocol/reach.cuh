@@ -1,7 +1,7 @@
-// Where all ranks' buffers lie: what an operation has to know that reads or writes them in place.
+// Exchange of buffer places: where all ranks' buffers lie, for operations that read or write them in place.
 //
-// Every rank tells every other, in two packets, where its buffers are in windows (window.cuh). So all of them know
-// whether all do, and take the same way.
+// Every rank sends every peer two packets that describe where its buffers are in windows (window.cuh). So all ranks
+// compute the same `all` and `apart`, and take the same way.
 #pragma once
 #include "protocol/packet.cuh"
 #include "protocol/window.cuh"
@@ -9,20 +9,20 @@
 struct Reach {  // in shared memory: the ranks' buffers as mapped here, null where one is in no window
     const char* send[kMaxRanks];
     char* recv[kMaxRanks];
-    bool all;    // those that are needed lie in windows
-    bool apart;  // every recvbuf lies in one, and is no sendbuf
+    bool all;    // all buffers that are needed lie in windows
+    bool apart;  // every recvbuf lies in a window, and is not the rank's sendbuf
 };
 
-struct Own {  // a rank's own buffers, and where it may say they lie
+struct OwnBuffers {  // this rank's buffers, and their places in windows
     const char* send;
     char* recv;
     Place send_place, recv_place;
 };
 
-// All threads exchange places with all peers, and wait until they have entered: what was in the buffers before has
-// been used by then. `sends(rank)` and `receives(rank)` tell whose buffers are needed. False: leave.
+// All threads exchange places with all peers, and wait until these have entered: by then the earlier contents of the buffers
+// have been used. `sends(rank)` and `receives(rank)`: whether that rank's buffer is needed. False: leave.
 template <class Sends, class Receives>
-__device__ bool learn_reach(Packets& packets, const Own& own, Sends sends, Receives receives, Reach& reach) {
+__device__ bool exchange_places(Packets& packets, const OwnBuffers& own, Sends sends, Receives receives, Reach& reach) {
     Channel& channel = packets.channel;
     const Team& team = channel.team;
     if (!channel.await_slots()) return false;

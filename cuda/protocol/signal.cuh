@@ -1,13 +1,14 @@
-// How words travel between GPUs. The only file with two implementations: PTX, and the host emulator.
+// Memory accesses between GPUs, and the few other instructions in PTX. The only file with two implementations: PTX, and the
+// host emulator (host/ordering.h).
 //
 // The PTX memory model orders nothing between two GPUs by itself. The library relies on these alone:
-//   relaxed.sys   one word (or each half of a 16-byte packet) is seen whole, in no order with other words;
-//   release.sys   what this thread did before, or saw by a barrier, is visible to whoever acquires it;
+//   relaxed.sys   one word (or each half of a 16-byte packet) is read whole, in no order with other words;
+//   release.sys   what this thread did before, or acquired by a barrier, is visible to the thread that acquires the word;
 //   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
-//   weak          plain payload traffic: a peer may look at it only after a release and an acquire;
-//   after loads   a word that says what has been loaded, so that it may be overwritten (see below).
-// The scope is `sys` since the other side is another GPU. Every asm that orders says "memory", otherwise the compiler
-// may still move ordinary accesses across it.
+//   weak          plain payload traffic: a peer may read it only after a release and an acquire;
+//   after loads   a word which signals that data has been loaded and may be overwritten (see below).
+// The scope is `sys` since the other side is another GPU. Every asm that orders has a "memory" clobber, otherwise the
+// compiler may move ordinary accesses across it.
 #pragma once
 
 typedef unsigned int u32;
@@ -61,14 +62,14 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// A word that follows loads: this thread's, those of threads that it has met at a barrier since, and those of kernels that have
-// ended. What they have loaded has been used, so it has arrived: nothing is left that a store could overtake. PTX promises
-// that of a release alone; but a release waits for all stores of the multiprocessor to have reached their peers too, which
-// takes microseconds.
+// Stores a word after loads: those of this thread, of threads that it has met at a barrier since, and of kernels that have
+// ended. What they loaded has been used, so it has arrived, and a store cannot overtake it. PTX promises this order for a
+// release only. But a release also waits until all stores of the multiprocessor have reached their peers, which takes
+// microseconds (4 H200, CHANGES.md, "What a rank has read is told without a fence", 2026-11-21). NCCL's receivers rely on the same.
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 
-// A packet is two 64-bit words, each seen whole, though not together: each must carry its own flag.
+// A packet is two 64-bit words. Each is read whole, but not both together, so each must carry its own flag.
 __device__ __forceinline__ Pack ld_packet_sys(const Pack* p) {
     Pack v;
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
@@ -81,7 +82,7 @@ __device__ __forceinline__ void st_packet_sys(Pack* p, Pack v) {
                  ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
 }
 
-// A lane's 16 bytes of a line of 128 (line.cuh), which all lanes of the warp store, or load, by this one instruction.
+// A lane's 16 bytes of a line of 128 bytes (line.cuh). All lanes of the warp store or load by this one instruction.
 __device__ __forceinline__ void st_line_sys(Pack* p, Pack v) {
     __syncwarp();
     st_packet_sys(p, v);
@@ -92,7 +93,7 @@ __device__ __forceinline__ Pack ld_line_sys(const Pack* p) {
     return ld_packet_sys(p);
 }
 
-// Payload in a peer's memory. Never ld.nc: the read-only path need not notice that a peer wrote.
+// Payload in a peer's memory. Never ld.nc: the read-only path may miss what a peer wrote.
 __device__ __forceinline__ void put_pack(Pack* p, Pack v) {
     asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
 }
@@ -103,7 +104,7 @@ __device__ __forceinline__ Pack get_pack(const Pack* p) {
     return v;
 }
 
-// A word that nobody writes while a kernel runs: read where this stands, once, and through the cache.
+// Loads a word that does not change while a kernel runs: once, at this place in the code, and through the cache.
 __device__ __forceinline__ u32 ld_here(const u32* p) {
     u32 v;
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -118,8 +119,8 @@ __device__ __forceinline__ u64 ld_here(const u64* p) {
 
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// A barrier among the `threads` threads, whole warps, that name the same `group` of the block, 1 to 15: orders their
-// accesses as __syncthreads does the block's. Tells all of them whether any voted.
+// A barrier among the `threads` threads, whole warps, that name the same `group` of the block, 1 to 15. Orders their
+// accesses as __syncthreads orders the block's. Returns whether any thread of the group voted true.
 __device__ __forceinline__ bool any_of_group(bool vote, u32 group, u32 threads) {
     u32 any;
     asm volatile(
@@ -128,8 +129,8 @@ __device__ __forceinline__ bool any_of_group(bool vote, u32 group, u32 threads) 
     return any != 0;
 }
 
-// Returns the word as it was. Of shared memory: what this thread has done before, or seen by a barrier, is seen by whoever
-// counts after it.
+// Adds to a word of shared memory and returns its old value. Releases and acquires within the block: what this thread did
+// before, or acquired by a barrier, is visible to threads that add to the word later.
 __device__ __forceinline__ u32 atomic_add_block(u32* p, u32 v) {
     u32 seen;
     asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;"
@@ -137,8 +138,8 @@ __device__ __forceinline__ u32 atomic_add_block(u32* p, u32 v) {
     return seen;
 }
 
-// Returns the word as it was, which has been replaced if it equals `expected`. Orders nothing, and only
-// threads of this GPU may take part: it claims a record.
+// Replaces the word by `desired` if it equals `expected`, and returns its old value. Orders nothing. Only threads of this
+// GPU may take part.
 __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
     u32 seen;
     asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -146,19 +147,19 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     return seen;
 }
 
-// Returns the word as it was. Orders nothing, and only threads of this GPU may take part: it counts.
+// Adds, and returns the old value. Orders nothing. Only threads of this GPU may take part.
 __device__ __forceinline__ u64 atomic_add_gpu(u64* p, u64 v) {
     u64 seen;
     asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(seen) : "l"(p), "l"(v) : "memory");
     return seen;
 }
 
-// As st_release_sys, for a word that several ranks add to.
+// Releases as st_release_sys, for a word to which several ranks add.
 __device__ __forceinline__ void add_release_sys(u64* p, u64 v) {
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Each returns the word as it was; each releases as st_release_sys does, and acquires as ld_acquire_sys.
+// Each returns the old value, releases as st_release_sys, and acquires as ld_acquire_sys.
 __device__ __forceinline__ u32 atomic_add_sys(u32* p, u32 v) {
     u32 seen;
     asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], %2;" : "=r"(seen) : "l"(p), "r"(v) : "memory");
@@ -211,30 +212,31 @@ __device__ __forceinline__ u32 to_bfloat16_pair(float first, float second) {
 }
 #endif
 
-// Of a kernel that is launched early: it may begin while the one before it on the stream still runs. What is behind
-// `await_previous` comes after all that the other has done. Where kernels are not launched early these do nothing.
+// A kernel that is launched early may begin while the previous kernel of the stream still runs. What follows `await_previous`
+// comes after everything that the previous kernel has done. Without an early launch these functions do nothing.
 __device__ __forceinline__ void await_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The same, and a word of addresses and lengths is known by then, which the compiler would find when it is needed. No such
-// word is ~0; that it might be keeps the assembler from putting the wait before it.
-__device__ __forceinline__ void await_previous(u64 known) {
+// The same, after `dependency` has been computed from addresses and lengths, which the compiler would otherwise compute when
+// they are needed. `dependency` is never ~0, but the assembler cannot exclude it, so it keeps the wait behind the
+// computation.
+__device__ __forceinline__ void await_previous(u64 dependency) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .pred any; setp.ne.u64 any, %0, -1; @any griddepcontrol.wait; }" ::"l"(known) : "memory");
+    asm volatile("{ .reg .pred any; setp.ne.u64 any, %0, -1; @any griddepcontrol.wait; }" ::"l"(dependency) : "memory");
 #endif
 }
 
-// The kernel behind this one, if it is launched early, may begin when all blocks of this one have come here or ended.
+// The next kernel, if it is launched early, may begin when all blocks of this one have reached this call or ended.
 __device__ __forceinline__ void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// For every loop that polls. A GPU's scheduler needs no help; the emulator runs another thread of the block.
+// For every loop that polls: the emulator switches to another thread of the block. A GPU needs nothing.
 __device__ __forceinline__ void spin_hint() {}
 
 // The block's dynamic shared memory, aligned for Pack.

@@ -1,7 +1,7 @@
-// Sixteen bytes at a time, from and to user memory of any alignment and length.
+// Copies of 16 bytes at a time, from and to user memory of any alignment and length.
 //
-// A message is cut into Packs; the last may be partial. User memory is read and written with the widest
-// access its address allows; nothing past the message's end is touched.
+// A message is cut into Packs; the last one may be partial. User memory is read and written with the widest access that its
+// address allows. Nothing past the message's end is touched.
 #pragma once
 #include "protocol/layout.cuh"
 
@@ -9,8 +9,8 @@ __device__ __forceinline__ u64 smaller(u64 a, u64 b) { return a < b ? a : b; }
 
 __device__ __forceinline__ u64 packs_in(u64 nbytes) { return (nbytes + kPackNbytes - 1) / kPackNbytes; }
 
-// Copies `nbytes` <= 16 between a Pack's bytes and memory whose address is a multiple of sizeof(Word). Not a lambda: in
-// programs' own kernels NVRTC 13.0 takes a generic one for a function of the host.
+// Copies `nbytes` <= 16 between a Pack's bytes and memory whose address is a multiple of sizeof(Word). Not a generic lambda:
+// in programs' own kernels NVRTC 13.0 compiles it as a host function.
 struct CopyWords {
     char* to;
     const char* from;
@@ -24,7 +24,7 @@ struct CopyWords {
     }
 };
 
-// The widest word that divides both the address and the length.
+// Calls `copy` with the widest word that divides both the address and the length.
 template <class Copy>
 __device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) {
     if (address_and_nbytes % 8 == 0) copy(u64());
@@ -44,8 +44,9 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
     by_alignment(u64(to) | nbytes, CopyWords{to, reinterpret_cast<const char*>(&pack), nbytes});
 }
 
-// A message's last words of four bytes, as numbers have them: not far from the code around it, for code that is far has to be
-// fetched first. Packs that are whole, at an address that is not aligned, keep the widest words.
+// Whether this is the end of a message of 4-byte numbers at an aligned address. That case is inlined, for a function out of
+// line has to be fetched first (2 H200, CHANGES.md, "The last words of a message …"). Whole packs at unaligned addresses go
+// out of line.
 __device__ __forceinline__ bool are_last_words(const char* address, u32 nbytes) {
     return nbytes < kPackNbytes && (u32(u64(address)) | nbytes) % 4 == 0;
 }
@@ -73,7 +74,7 @@ __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes
     return load_part(from, u32(smaller(left, kPackNbytes)));
 }
 
-// The pack with this thread's number, if there is one: on its way, while the block looks for its epoch.
+// The pack with this thread's number, or zeros. It is loaded while the block reads its epoch.
 __device__ __forceinline__ Pack load_first(const char* message, u64 nbytes) {
     return threadIdx.x < packs_in(nbytes) ? load_pack(message, threadIdx.x, nbytes) : Pack{0, 0};
 }
@@ -101,7 +102,7 @@ __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack 
     else store_part(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
-// The same of a pack that is known to be whole, at an address that is a multiple of 16: no look at each.
+// The same for a pack that is whole and at a multiple of 16, if kWhole: without a check of each pack.
 template <bool kWhole>
 __device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes) {
     if constexpr (kWhole) return get_pack(reinterpret_cast<const Pack*>(message) + i);
@@ -120,8 +121,8 @@ __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pac
     else store_pack(message, i, nbytes, pack);
 }
 
-// Moves packs first, first + stride … below `packs`: several loads are on their way before the first store,
-// which a store to a peer would otherwise hold back. `Index` counts packs; a chunk's fit a narrow one, which saves registers.
+// Moves packs first, first + stride … below `packs`. kUnroll loads are issued before the first store, since a store to a peer
+// would otherwise delay them. `Index` counts packs; a chunk's packs fit 32 bits, which saves registers.
 template <int kUnroll = 4, class Index = u64, class Load, class Store>
 __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Load load, Store store) {
     const Index end = Index(packs), step = Index(stride);
@@ -136,8 +137,8 @@ __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Loa
     }
 }
 
-// Threads copy a message between any addresses: with kPut to memory that may be a peer's, else to this rank's own, which
-// the kernel may then read by plain loads. The message may have come from a peer, or be in a peer's memory.
+// Threads copy a message between any addresses. With kPut the target may be a peer's memory, otherwise it is this rank's,
+// which the kernel may then read by plain loads. The source may be a peer's memory, or may have been written by a peer.
 template <bool kPut, class Index = u64>
 __device__ __forceinline__ void copy_packs(u32 member, u32 members, const void* source, void* target, u64 nbytes) {
     const char* from = static_cast<const char*>(source);
@@ -165,12 +166,12 @@ __device__ __forceinline__ void copy_here(u32 member, u32 members, const void* f
     copy_packs<false>(member, members, from, to, nbytes);
 }
 
-// What each of `parts` gets of a message, in whole packs: an equal share, but not more than `most`.
+// The share of each of `parts` in a message, in whole packs, at most `most`.
 __device__ __forceinline__ u64 share_of(u64 nbytes, int parts, u64 most) {
     return smaller(packs_in(nbytes / parts + 1) * kPackNbytes, most);
 }
 
-// A part of a message: what block `part` of `parts` moves of it, in whole packs, or longer units, but for the end.
+// Part `part` of `parts` of a message. All parts but the last consist of whole packs, or of longer units.
 struct Part {
     u64 begin, nbytes;
 

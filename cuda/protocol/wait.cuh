@@ -1,14 +1,17 @@
-// Waiting, always bounded: a poll looks now and then at the abort word and at the clock.
+// Bounded waits: a poll checks the abort word and the clock from time to time.
 //
-// A wait that gives up records why, once per communicator, and returns false; from then on every wait of
-// the communicator on this rank gives up too, so that all blocks leave. Nothing traps: the CUDA context
-// lives, and the host reads the record at its next call.
+//   1. A thread polls a word until its condition holds, which acquires what the writer released with it.
+//   2. Every kPollsBetweenLooks polls it reads LeaseHeader::failed, Watch::abort and the clock.
+//   3. A wait that gives up writes an error record, once per communicator, and returns false. From then on every wait of the
+//      communicator on this rank gives up too, so that all blocks leave.
+//
+// Nothing traps: the CUDA context stays usable, and the host reads the record at its next call.
 #pragma once
 #include "protocol/layout.cuh"
 
-constexpr u32 kPollsBetweenLooks = 512;  // the abort word lies in host memory: about a microsecond a look
+constexpr u32 kPollsBetweenLooks = 512;  // the abort word lies in host memory, a read takes about 1 us; not measured
 
-struct Awaited {  // what the error record says
+struct Awaited {  // the contents of an error record
     u32 epoch;
     int channel, peer;
     u64 expected, seen;
@@ -41,13 +44,13 @@ struct Patience {
     u32 polls = 0;
     u64 deadline = 0;
 
-    // Call after every poll in vain; false when it is time to leave. `what()` says what is awaited.
+    // Call after every poll that found nothing. False: leave. `what()` returns what is awaited, for the error record.
     template <class What>
     __device__ __forceinline__ bool lasts(const Team& team, What what) {
         return !is_due() || look(team, what());
     }
 
-    // The same in two parts: after how many polls it is worth a look, and the look.
+    // The same in two parts: whether a look is due after this poll, and the look.
     __device__ __forceinline__ bool is_due() {
         spin_hint();
         return ++polls % kPollsBetweenLooks == 0;
@@ -64,8 +67,8 @@ struct Patience {
     }
 };
 
-// One thread waits until `*word`, which only grows, has reached `expected` (by signed difference, so that
-// it may wrap around), and acquires what its writer released with it.
+// One thread waits until `*word`, which only grows, has reached `expected`, and acquires what its writer released with it.
+// Words are compared by signed difference, so they may wrap around.
 __device__ inline bool wait_for(const Team& team, const u32* word, Awaited what) {
     Patience patience;
     for (;;) {
@@ -76,8 +79,8 @@ __device__ inline bool wait_for(const Team& team, const u32* word, Awaited what)
     }
 }
 
-// The same for a word that counts within an operation, below, whose epoch stands above. What an earlier operation
-// left there may be so old that a signed difference would take it for a later one.
+// The same for a word with the epoch in its upper half and a count within the operation in its lower half. A value of an
+// earlier operation may be so old that a signed difference would take it for a later one, so the epochs must be equal.
 __device__ inline bool wait_for(const Team& team, const u64* word, Awaited what) {
     Patience patience;
     for (;;) {

@@ -1,21 +1,24 @@
-// Reduce_scatter_block in place, without a copy on the way: the result belongs at the beginning of the vector, which rank 0
-// has to read first.
+// Reduce_scatter_block in place, in windows: the result belongs at the beginning of the vector, which rank 0 reads before.
 //
-// Tile by tile, a rank loads its shard of every rank's vector, folds it, and stores the result where its own contribution
-// was, which nobody else reads. When rank 0 says that it has read the tile at the beginning, the result moves there, out of
-// the cache, while the next tile comes over the links. A thread moves what it has stored itself.
+// For each tile
+//   1. a rank loads its shard of every rank's vector, folds it, and stores the result in place of its own contribution, which
+//      no other rank reads;
+//   2. rank 0 signals that it has read the tile at the beginning;
+//   3. the result moves there, from the cache, while the next tile comes over the links. A thread moves what it has stored.
+// All ranks meet at the end.
 #pragma once
 #include "reduction/push_reduce.cuh"
 
-// In chunks, which are the shorter the more ranks there are to load from. A tile costs a barrier on rank 0, and a look on the
-// others: a shard of less than so many chunks is moved at the end.
+// In chunks, which are shorter with more ranks. A tile costs a barrier on rank 0 and a poll elsewhere, so a shard of
+// fewer than kTiledChunks chunks moves at the end. 2 and 4 H200 (CHANGES.md, "In place the result of a long
+// `Reduce_scatter_block` moves tile by tile"; 2026-11-21).
 constexpr u64 kTileChunks = 2, kTiledChunks = 12;
 
 template <class T, class Op>
 struct FoldInPlace {
     Channel& channel;
     const Reach& reach;
-    const u64 from;     // where in the vector
+    const u64 from;     // where the shard begins in the vector
     const Shard shard;  // this block's, where this rank contributes to it
     char* const to;     // where the result belongs
     const u64 tile_packs;
@@ -32,7 +35,7 @@ struct FoldInPlace {
         bool ok = true;
         for (u64 tile = 0; ok && tile < tiles; ++tile) {
             fold(tile);
-            if (channel.team.rank == 0) say_read(tile);
+            if (channel.team.rank == 0) signal_tile_read(tile);
             else if (tile > 0) ok = move(tile - 1);
         }
         if (ok && channel.team.rank > 0) ok = move(tiles - 1);
@@ -49,13 +52,13 @@ struct FoldInPlace {
         fold_shard<T, Op>(threadIdx.x, blockDim.x, packs(tile), channel.team.size, load, keep);
     }
 
-    __device__ void say_read(u64 tile) {
+    __device__ void signal_tile_read(u64 tile) {
         __syncthreads();
         const int peer = int(threadIdx.x);
         if (channel.is_peer(peer)) chunks.signal_read(0, peer, tile);
     }
 
-    // A warp waits by itself: rank 0 is about as far as this one, so there is little to wait for.
+    // Each warp waits by itself: rank 0 is about as far as this rank, so waits are short. False: leave.
     __device__ bool move(u64 tile) {
         const bool read = threadIdx.x % 32 != 0 || chunks.wait_for_taken(0, 0, tile);
         if (__any_sync(0xffffffffu, !read)) return false;

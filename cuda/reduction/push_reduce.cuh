@@ -1,18 +1,20 @@
-// All-reduce of long vectors by stores alone: where every recvbuf lies in a window and is not the sendbuf, it is the room
-// that the contributions need on their way. Links carry stores faster than loads, and from one rank to one other best.
+// All-reduce of long vectors by stores alone: every recvbuf lies in a window and is not the sendbuf, so it has room for
+// contributions on their way. Links carry stores faster than loads, best from one rank to one other (4 H200, CHANGES.md,
+// "A long all-reduce stores, and loads nothing over the links"; 2026-11-21).
 //
 // The vector is cut into a shard for each rank, and so is every recvbuf:
 //   1. every rank stores its contribution to shard p in the recvbuf of p, one peer after the other;
 //   2. p folds them, and stores the result in its own recvbuf and, at once, in that of the next rank;
-//   3. p copies the result to the others, one after the other.
-// Between the steps all meet. A contribution lies where the shard of its rank belongs, which comes in step 3. Only that of
-// the rank before comes in step 2: the contribution of that rank lies where p's own result belongs, which replaces it pack
-// by pack. The few packs or groups that do not divide by the ranks go through the rings, and every rank folds them.
+//   3. p copies the result to the other ranks, one after the other.
+// Between the steps all ranks meet. A contribution lies where the shard of its rank belongs, which comes in step 3. The
+// previous rank's shard comes in step 2 already, so its contribution lies where p's own result belongs, which replaces it
+// pack by pack. The few packs or groups that do not divide by the ranks go through the rings, and every rank folds them.
 #pragma once
 #include "protocol/reach.cuh"
 #include "reduction/reduce.cuh"
 
-// No rank goes on before all have loaded and stored what they had to. `times`: how often they have met before.
+// All threads: a meeting of all ranks. It releases what a rank stored, and ends after all ranks have loaded. `times`: how
+// often they have met before in this operation. False: leave.
 __device__ inline bool meet(Channel& channel, u64 times) {
     Chunks chunks(channel);
     const int peer = int(threadIdx.x);
@@ -29,7 +31,7 @@ __device__ inline void copy_shard(const char* from, char* to, u64 nbytes) {
     copy_message(threadIdx.x, blockDim.x, from, to, nbytes);
 }
 
-// Is there room in a ring for the groups that do not divide by the ranks? Alike on all ranks.
+// Whether a ring has room for the groups that do not divide by the ranks. The same on all ranks.
 template <class T>
 __device__ bool can_push(const Team& team) { return team.chunk_nbytes >= u32(team.size) * kGroupNbytes<T>; }
 
@@ -73,7 +75,7 @@ struct PushReduce {
     __device__ int me() const { return channel.team.rank; }
     __device__ char* theirs(int rank) const { return reach.recv[rank] + part.begin; }
 
-    // Which shard's place in the recvbuf of `holder` keeps the contribution of `source`.
+    // The shard in whose place the recvbuf of `holder` has the contribution of `source`.
     __device__ int place(int source, int holder) const {
         return source + 1 == holder || source + 1 == holder + size() ? holder : source;
     }

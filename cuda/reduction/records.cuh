@@ -1,8 +1,8 @@
-// Reductions of elements that do not divide a pack, as records may be: in whole groups (groups.cuh), else as in reduce.cuh.
+// Reductions of elements that do not divide a pack, such as records: in whole groups (groups.cuh), otherwise as reduce.cuh.
 #pragma once
 #include "reduction/zero_copy.cuh"
 
-// What block `part` of `parts` folds of a message: an equal share in whole groups but for the end.
+// This block's part of a vector: an equal share in whole groups, but for the end.
 __device__ __forceinline__ Shard group_part(const ReduceArgs& args, u32 group_nbytes) {
     const u64 each = (groups_in(args.nbytes, group_nbytes) + gridDim.x - 1) / gridDim.x * group_nbytes;
     const u64 begin = smaller(each * blockIdx.x, args.nbytes);
@@ -32,8 +32,8 @@ struct GroupTiling {
     }
 };
 
-// Everyone who receives gets everything as packets, and folds it. `receiver`: a rank, kToAll, or kToNone, which
-// means that rank r gets and folds block r.
+// Every receiver gets all contributions as packets, and folds them. `receiver`: a rank, kToAll, or kToNone, which means that
+// rank r receives and folds block r.
 template <class T, class Op>
 __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
     using Folded = GroupFold<T, Op>;
@@ -49,7 +49,7 @@ __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
             if (receiver >= 0 && receiver != peer) continue;
             packets.send(packets.outbox(peer), u32(i) * 2, load_pack(part.send + peer * stride, i, part.nbytes));
         }
-    ok = channel.everyone(ok);  // in place, a group may lie over packs that other threads send
+    ok = channel.everyone(ok);  // in place, a group may overlap packs that other threads send
     const bool receives = receiver < 0 || receiver == me;
     for (u64 g = threadIdx.x; ok && receives && g < groups_in(part.nbytes, Folded::kNbytes); g += blockDim.x) {
         Folded fold;

@@ -1,20 +1,24 @@
-// What Allreduce, Reduce and Reduce_scatter_block have in common: fold the ranks' vectors in rank order.
+// Common parts of Allreduce, Reduce and Reduce_scatter_block: folds of the ranks' vectors in rank order.
 //
 //   one-shot: every rank that needs a pack gets it from all ranks as packets and folds it. One trip.
-//   two-shot: each tile is cut into one shard a rank; every rank sends shard r to rank r (ring 0), r folds
-//             what it got and sends the result on (ring 1) to those who need it. Each byte travels twice,
-//             however many ranks there are.
+//   two-shot: 1. each tile is cut into one shard for each rank, and every rank sends shard r to rank r (ring 0);
+//             2. rank r folds what it got, and sends the result on to the ranks that need it (ring 1).
+//             Each byte travels twice, for any number of ranks.
+//
+// Source of both forms: the symmetric-memory recipes for PyTorch.
+// Where loads at once were measured: kLoadsAtOnce on 2 and 4 H200 (CHANGES.md, "A long copy looks at the alignment once"
+// and "A fold of chunks …"; 2026-11-22); kChunksAtOnce and kFewRanks not measured by themselves.
 #pragma once
 #include "protocol/chunk.cuh"
 #include "elements/groups.cuh"
 #include "protocol/line.cuh"
 #include "protocol/packet.cuh"
 
-// Pack `i` of `message` folded over all ranks; the peers' come as the packets of position 2 * i.
+// The fold of pack `i` over all ranks; the peers' packs come as packets at position 2 * i. False: leave.
 template <class T, class Op>
 __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 nbytes, Pack& result) {
     const Team& team = packets.channel.team;
-    const Pack own = load_pack(message, i, nbytes);  // on its way while the peers' are awaited
+    const Pack own = load_pack(message, i, nbytes);  // loaded while the peers' packets are awaited
     Fold<T, Op> fold;
 #pragma unroll 1
     for (int first = 0; first < team.size; first += kAtOnce) {
@@ -30,9 +34,9 @@ __device__ bool fold_packets(Packets& packets, const char* message, u64 i, u64 n
 }
 
 constexpr int kChunksAtOnce = 4;  // ranks whose packs are loaded before the first is used
-constexpr int kLoadsAtOnce = 8;   // where loads come over links, of some packs: those of one of few ranks do not fill a link
+constexpr int kLoadsAtOnce = 8;   // loads over links before the first is used, of several packs if there are few ranks
 
-// One pack folded over all ranks; `load(rank)` gives that of a rank.
+// The fold of one pack over all ranks; load(rank) returns a rank's pack.
 template <class T, class Op, class Load>
 __device__ Pack fold_loaded(int size, Load load) {
     Fold<T, Op> fold;
@@ -40,7 +44,7 @@ __device__ Pack fold_loaded(int size, Load load) {
     for (int first = 0; first < size; first += kChunksAtOnce) {
         Pack packs[kChunksAtOnce];
 #pragma unroll
-        for (int s = 0; s < kChunksAtOnce; ++s)  // all loads are on their way before the first is used
+        for (int s = 0; s < kChunksAtOnce; ++s)
             if (first + s < size) packs[s] = load(first + s);
 #pragma unroll
         for (int s = 0; s < kChunksAtOnce; ++s)
@@ -49,8 +53,8 @@ __device__ Pack fold_loaded(int size, Load load) {
     return fold.result(size);
 }
 
-// Threads fold packs member, member + members … below `packs`; of elements that do not divide a pack, groups of packs. Pack i
-// of a rank is load(rank, i), of the result keep(i, pack).
+// Threads fold packs member, member + members … below `packs`, or groups of packs if elements do not divide a pack.
+// load(rank, i) returns pack i of a rank, keep(i, pack) stores pack i of the result.
 template <class T, class Op, class Index = u64, class Load, class Keep>
 __device__ __forceinline__ void fold_shard(u32 member, u32 members, Index packs, int size, Load load, Keep keep) {
     if constexpr (kGroupPacks<T> > 1) {
@@ -62,7 +66,7 @@ __device__ __forceinline__ void fold_shard(u32 member, u32 members, Index packs,
     }
 }
 
-// The same of at most kRanks ranks: the loads of kFolds packs are on their way before the first is used.
+// The same for at most kRanks ranks: kFolds packs of each are loaded before the first is used.
 template <class T, class Op, int kRanks, int kFolds = kLoadsAtOnce / kRanks, class Index, class Load, class Keep>
 __device__ __forceinline__ void fold_of_few(u32 member, u32 members, Index packs, int size, Load load, Keep keep) {
 #pragma unroll 1
@@ -87,7 +91,7 @@ __device__ __forceinline__ void fold_of_few(u32 member, u32 members, Index packs
 
 constexpr int kFewRanks = 4;
 
-// The same where loads come over links: of whole packs (vector.cuh) and at most kFewRanks ranks, if kWhole.
+// The same where loads go over links. kWhole: packs are whole (vector.cuh), and there are at most kFewRanks ranks.
 template <class T, class Op, bool kWhole, class Load, class Keep>
 __device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
     if constexpr (!kWhole) fold_shard<T, Op>(member, members, packs, size, load, keep);
@@ -95,17 +99,18 @@ __device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int
     else fold_of_few<T, Op, kFewRanks>(member, members, packs, size, load, keep);
 }
 
-constexpr int kToAll = -1;   // who gets a folded shard: every rank,
-constexpr int kToNone = -2;  // only the rank that folded it, or the rank given
+// The receiver of a folded shard is a rank, or one of
+constexpr int kToAll = -1;   // every rank,
+constexpr int kToNone = -2;  // only the rank that folded it
 
-// `Tiling` says what lies where: shard(tile, rank) -> {address in sendbuf, address in recvbuf, nbytes}.
+// A Tiling cuts a block's part into tiles, and a tile into a shard for each rank: shard(tile, rank) returns this.
 struct Shard {
     const char* send;
     char* recv;
     u64 nbytes;
 };
 
-// All threads, after a barrier: a shard's result goes where it belongs, if it is not there.
+// All threads, after a barrier: moves a shard's result to where it belongs, if it is elsewhere.
 __device__ inline void move_result(const Shard& shard, char* to) {
     if (shard.recv == to) return;
     move_packs(
@@ -113,11 +118,11 @@ __device__ inline void move_result(const Shard& shard, char* to) {
         [&](u64 i, Pack pack) { store_pack(to, i, shard.nbytes, pack); });
 }
 
-// This lane's pack of a row, folded over all ranks; the peers' come as that row of lines.
+// The fold of this lane's pack of a row over all ranks; the peers' packs come as that row of lines. False: leave.
 template <class T, class Op>
 __device__ bool fold_lines(Lines& lines, const char* message, u32 row, u64 nbytes, Pack& result) {
     const Team& team = lines.channel.team;
-    const Pack own = lines.load(message, row, nbytes);  // on its way while the peers' are awaited
+    const Pack own = lines.load(message, row, nbytes);  // loaded while the peers' lines are awaited
     Fold<T, Op> fold;
 #pragma unroll 1
     for (int first = 0; first < team.size; first += kLinesAtOnce) {
@@ -131,13 +136,14 @@ __device__ bool fold_lines(Lines& lines, const char* message, u32 row, u64 nbyte
     return true;
 }
 
-// Two shots of lines: every rank folds its shard of this block's part, and sends it on at once, row by row. True if it
-// went well and every peer has been heard. `crew`: that of a job for each peer.
+// Two shots of lines: every rank folds its shard of this block's part, and sends it on at once, row by row. `crew` has a job
+// for each peer. Returns true if nothing failed and data of every peer came (Channel::leave).
 template <class T, class Op, class Tiling>
 __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, const Crew& crew, int receiver) {
     Channel& channel = lines.channel;
     const u32 peers = channel.places();
-    const u32 results = receiver == kToAll ? rows_in(tiling.shard_nbytes) : 0;  // after contributions, if a slot has both
+    // The first row of results in a slot: after the contributions, if the slot has both.
+    const u32 results = receiver == kToAll ? rows_in(tiling.shard_nbytes) : 0;
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     const Shard mine = tiling.shard(0, channel.team.rank);
     const u32 member = crew.member / 32, members = crew.members / 32;
@@ -155,7 +161,8 @@ __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, const Crew& c
     }
     for (u32 j = crew.first_job; receives(channel.team.rank) && ok && j < peers; j += crew.next_job) {
         const Shard shard = tiling.shard(0, channel.peer(j));
-        for (u32 row = member; ok && row < rows_in(shard.nbytes); row += members) {  // one at a time: the next has yet to be folded
+        // one at a time: the peer has yet to fold the next
+        for (u32 row = member; ok && row < rows_in(shard.nbytes); row += members) {
             Pack pack;
             ok = lines.receive(channel.peer(j), results + row, pack);
             if (ok) lines.store(shard.recv, row, shard.nbytes, pack);
@@ -165,8 +172,8 @@ __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, const Crew& c
 }
 
 // A vector that all ranks fold together: this block's part of it, cut into tiles of one shard for each owner. All ranks own
-// shards, or all but one: the root of Reduce, whose link has enough to do with the result. Of two ranks it is root that owns
-// all, for what the other one contributes travels no longer than the result would.
+// shards, or all but root of a Reduce, whose link is busy with the result. Of two ranks root owns all, since the other rank's
+// contribution travels no longer than the result would (2 H200, CHANGES.md, "Of two ranks root reduces all"; 2026-11-21).
 struct VectorTiling {
     const char* send;
     char* recv;

@@ -1,28 +1,34 @@
 // Two shots as chunks: shards of each tile come through ring 0, are folded, and go on through ring 1.
 //
-// Some warps fold, the others move, a group for each peer and way, tile after tile (chunk.cuh). Where results go nowhere
-// ring 1 has no use, and between two ranks contributions go through both rings in turn (exchange_chunks.cuh).
+// Some warps fold, the others move, with a group for each peer and way, tile after tile (chunk.cuh). Of tile t
+//   1. groups scatter this rank's contributions to the other ranks' shards;
+//   2. the folding warps wait for all contributions to this rank's shard and for places for the result, fold, meet, signal that
+//      the contributions were read, make a fence and signal the result;
+//   3. groups collect the results of the other ranks' shards.
+// Where results go to no other rank, ring 1 is free, and between two ranks contributions go through both rings in turn
+// (exchange_chunks.cuh).
+// Launch: one block for each channel in use, kMaxThreads threads.
 #pragma once
 #include "exchange/exchange_chunks.cuh"
 #include "reduction/reduce.cuh"
 
-enum Owners : int { kEveryone, kAllButRoot, kRootAlone };  // who folds shards, as the tiling has it
+enum Owners : int { kAllRanks, kAllButRoot, kRootAlone };  // the ranks that fold shards, as in the tiling
 
-// Folds whole packs of at most kRanks ranks: this rank's own, and those that lie in its rings, at equal distances from that of
-// the next rank. The result goes `here`, if anywhere, and to who receives it, into rings that lie `results` bytes from the start
-// of a lease. What bounds a fold is how many loads are on their way: kLoadsAtOnce, or fewer where an element takes more
-// registers.
+// Folds whole packs of at most kRanks ranks: this rank's own, and those in its rings, at equal distances from that of the
+// next rank. Stores the result `here`, unless null, and in the rings of its receivers, `results` bytes from the start of
+// a lease. The number of loads in flight bounds a fold: kLoadsAtOnce, or fewer where an element takes more registers (4
+// H200, CHANGES.md, "A fold of chunks is bound by how many loads are on their way"; 2026-11-22).
 template <class T, class Op, int kRanks>
 __device__ __forceinline__ void fold_contributions(u32 member, u32 members, u32 packs, const Team& team, const char* own,
                                                    const Pack* next, u32 pair_nbytes, char* here, int receiver, u64 results) {
     constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : kLoadsAtOnce / kRanks;
-    const int me = team.rank, size = team.size;  // copies: a loop that asks a Channel finds places anew for each load
+    const int me = team.rank, size = team.size;  // copies: with a Channel the compiler computes places anew for each load
     const auto load = [=](int rank, u32 i) {
         const int place = rank > me ? rank - me - 1 : rank - me - 1 + size;
         const char* from = rank == me ? own : reinterpret_cast<const char*>(next) + u64(place) * pair_nbytes;
         return get_pack(reinterpret_cast<const Pack*>(from) + i);
     };
-    Pack* to[kRanks - 1];  // this rank has the place before the last one at the next rank, and so on
+    Pack* to[kRanks - 1];  // this rank has the last place but one at the next rank, and so on
 #pragma unroll
     for (int j = 0; j < kRanks - 1; ++j) {
         const int peer = me + 1 + j < size ? me + 1 + j : me + 1 + j - size;
@@ -38,33 +44,34 @@ __device__ __forceinline__ void fold_contributions(u32 member, u32 members, u32 
     fold_of_few<T, Op, kRanks, kFolds>(member, members, packs, size, load, keep);
 }
 
-// Folds all tiles of more than two ranks (TwoShot::fold). Out of line, and with copies of all that it needs, it has the registers
-// for that to itself.
+// Folds all tiles of more than two ranks (TwoShot::fold). Out of line and with copies of its arguments, so that the fold
+// has all registers.
 template <class T, class Op, class Tiling, Owners kOwners>
 __device__ __noinline__ bool fold_tiles(
     Channel channel, u32 chunk_nbytes, Tiling tiling, int receiver, u32 lanes, char* to, Crew crew);
 
-// `to`: where this rank's folded shards belong, if not where the tiling has them: at the beginning of the vector, which
-// rank 0 has to have taken, tile by tile.
-template <class T, class Op, class Tiling, Owners kOwners = kEveryone>
+// `to`: where this rank's folded shards belong if the tiling has another place: the beginning of the vector, which rank 0
+// must have taken before, tile by tile. Null otherwise.
+template <class T, class Op, class Tiling, Owners kOwners = kAllRanks>
 struct TwoShot {
     Channel& channel;
     Chunks chunks;
     const Tiling tiling;
     const int receiver;  // a rank, kToAll or kToNone
-    const u32 lanes;     // rings that contributions go through in turn (exchange_chunks.cuh)
+    const u32 lanes;     // rings through which contributions go in turn (exchange_chunks.cuh)
     char* const to;
 
     __device__ int me() const { return channel.team.rank; }
     __device__ int peers() const { return channel.team.size - 1; }
     __device__ bool receives(int rank) const { return receiver == kToAll || receiver == rank; }
     __device__ bool owns(int rank) const {
-        if constexpr (kOwners == kEveryone) return true;
+        if constexpr (kOwners == kAllRanks) return true;
         else return tiling.owns(rank);
     }
 
-    // Some of the warps fold; the others scatter and collect, a group for each peer and way. With few warps one group does
-    // all: tile t in rounds t to t + 2. A rank without shards only scatters and collects, one that has all only folds.
+    // All threads. False: leave. Some warps fold; the others scatter and collect, with a group for each peer and way.
+    // With few warps one group does all: tile t in rounds t to t + 2. A rank without shards only scatters and collects, a
+    // rank that owns all shards only folds.
     __device__ bool run() {
         const auto fold_tile = [&](const Crew& crew, u32 tile) { return fold<false>(crew, tile); };
         if constexpr (kGroupPacks<T> > 1) {
@@ -79,7 +86,7 @@ struct TwoShot {
         }
     }
 
-    // The same with one call for all groups, where folding is too much code to have it three times.
+    // The same with one call for all groups, where the code of a fold is too long to be inlined three times.
     template <class FoldTile>
     __device__ bool run_once(FoldTile fold_tile) {
         const u32 warps = blockDim.x / 32, folders = find_folders(), folds = fold_jobs();
@@ -103,11 +110,11 @@ struct TwoShot {
         return work(crew, 0, fold_jobs(), fold_tile);
     }
 
-    // A rank that folds everything has a group for each lane.
+    // A rank that owns all shards has a group for each lane.
     __device__ u32 fold_jobs() const { return kOwners == kRootAlone ? lanes : 1; }
 
-    // Jobs: those that fold, then one for each lane and peer that scatters, then one for each peer that collects; here `jobs`
-    // of them from `first` on. A round has a tile for each lane.
+    // Jobs are: folds; a scatter for each lane and peer; a collect for each peer. This does `jobs` of them from `first` on. A
+    // round has a tile for each lane.
     template <class FoldTile>
     __device__ bool work(const Crew& crew, u32 first, u32 jobs, FoldTile fold_tile) {
         const u32 tiles = u32(tiling.tiles()), folds = fold_jobs();
@@ -125,7 +132,7 @@ struct TwoShot {
         return ok;
     }
 
-    // Which ring a rank's contribution to a tile goes through, and its number there.
+    // The ring of contributions to a tile, and the chunk's number there.
     __device__ int ring_of(u32 tile) const { return lanes > 1 ? int(tile % 2) : 0; }
     __device__ u32 number_of(u32 tile) const { return lanes > 1 ? tile / 2 : tile; }
 
@@ -145,7 +152,7 @@ struct TwoShot {
         });
     }
 
-    // This rank's shard: waits for what all ranks contribute, and for places for the result.
+    // Folds this rank's shard: waits for all contributions, and for places for the result. False: leave.
     template <bool kManyRegisters>
     __device__ bool fold(const Crew& crew, u32 tile) {
         const int peer = int(crew.member), ring = ring_of(tile);
@@ -168,8 +175,7 @@ struct TwoShot {
         return true;
     }
 
-    // Folds a shard of whole packs of a few ranks, as they are as a rule; false: it is another one. Of groups of packs there is one
-    // way only.
+    // Folds a shard of whole, aligned packs of a few ranks. False: it is no such shard, or elements need groups of packs.
     template <bool kManyRegisters>
     __device__ bool fold_whole(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
         if constexpr (kGroupPacks<T> == 1) {
@@ -186,7 +192,7 @@ struct TwoShot {
     }
 
     __device__ bool fold_pair(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
-        constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : 2;  // of bytes and of pairs a fold is wider
+        constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : 2;  // a fold of bytes or pairs takes more registers
         const int other = channel.peer(0);
         const Pack* mine = reinterpret_cast<const Pack*>(shard.send);
         const Pack* theirs = chunks.place(ring_of(tile), me(), other, number_of(tile));
@@ -219,14 +225,14 @@ struct TwoShot {
         });
     }
 
-    // Pack `i` of the result goes to whom it belongs.
+    // Stores pack `i` of the result in the rings of its receivers.
     __device__ void send_on(u32 tile, u32 i, Pack pack) {
 #pragma unroll 1
         for (int j = 0; receiver != kToNone && j < peers(); ++j)
             if (receives(channel.peer(j))) put_pack(chunks.place(1, channel.peer(j), me(), tile) + i, pack);
     }
 
-    // What a rank contributes to pack `i` of this rank's shard.
+    // A rank's contribution to pack `i` of this rank's shard.
     __device__ Pack contribution(u32 tile, const Shard& shard, int rank, u64 i) const {
         if (rank == me()) return load_pack(shard.send, i, shard.nbytes);
         return get_pack(chunks.place(ring_of(tile), me(), rank, number_of(tile)) + i);

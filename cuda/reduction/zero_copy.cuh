@@ -1,18 +1,22 @@
-// Reductions without a copy on the way: where the ranks' buffers lie in windows (reach.cuh), a rank loads its shard
-// of every rank's vector where it is, folds it, and stores the result where it belongs.
+// Reductions of long vectors without a copy on the way: where the ranks' buffers lie in windows (reach.cuh).
 //
-// Each byte crosses the wire twice, as in the two-shot algorithm, but there are no rings to wait for.
-// In place is fine, since a shard is read and written by one rank only, pack by pack.
+//   1. All ranks exchange the places of their buffers, and enter the operation (exchange_places).
+//   2. A rank loads its shard of every rank's vector in place, folds it, and stores the result where it belongs.
+//   3. All ranks meet (push_reduce.cuh), so that no rank changes a buffer that is still read.
+// Each byte crosses the links twice, as in the two-shot algorithm, but there are no rings to wait for. In place works, since
+// one rank alone reads and writes a shard, pack by pack.
+// Launch: one block for each channel in use, kMaxThreads threads.
 #pragma once
 #include "reduction/fold_in_place.cuh"
 #include "reduction/push_reduce.cuh"
 #include "reduction/two_shot.cuh"
 
-// Loading from all ranks and storing to all at the same time is slower than one after the other; for shards of less than
-// so many chunks the second meeting costs more.
+// Loads from all ranks and stores to all ranks at the same time are slower than one after the other. For shards of fewer
+// chunks the second meeting costs more. Not measured by itself.
 constexpr u64 kApartChunks = 2;
 
-// In place nothing can be pushed, and with more than two ranks rings are faster from shards of so many bytes on.
+// In place PushReduce is impossible; with more than two ranks rings are faster from shards of so many bytes on (4 H200,
+// CHANGES.md, "A fold of chunks is bound by how many loads are on their way"; 2026-11-22).
 constexpr u64 kRingsNbytes = 256 << 10;
 
 template <class T, class Op, class Tiling>
@@ -21,9 +25,9 @@ struct ZeroCopy {
     const Reach& reach;
     const Tiling tiling;  // of one tile
     const int receiver;   // a rank, kToAll or kToNone
-    const bool apart;     // first everyone loads, then everyone stores
+    const bool apart;     // first all ranks load, then all ranks store
 
-    // `send` and `recv`: what the tiling's addresses count from.
+    // All threads. False: leave. `send` and `recv`: the beginnings of the buffers that the tiling cuts.
     __device__ bool run(const char* send, const char* recv) {
         const Shard shard = tiling.shard(0, channel.team.rank);
         const u64 from = u64(shard.send - send), to = u64(shard.recv - recv);
@@ -38,7 +42,7 @@ struct ZeroCopy {
     }
 
   private:
-    // Can all whole packs be loaded, and stored, by one access each, and of all ranks at once?
+    // Whether all packs are aligned everywhere, and there are few ranks.
     __device__ bool goes_fast(const Shard& shard, u64 from, u64 to) const {
         u64 places = u64(shard.recv);
         for (int rank = 0; rank < channel.team.size; ++rank) {
@@ -68,35 +72,35 @@ struct ZeroCopy {
     }
 };
 
-// A reduction of long vectors: without a copy if all the buffers that it takes are in windows, else in two shots.
-// `tiling_of(most)` cuts this block's part of the vector into shards of at most `most` bytes. `to`: where the result of this
-// rank's shard belongs, if that is somewhere else.
-template <class T, class Op, Owners kOwners = kEveryone, class TilingOf>
+// A reduction of long vectors: without a copy if all buffers that it needs are in windows, else in two shots. All threads.
+// False: leave. tiling_of(most) cuts this block's part of the vector into shards of at most `most` bytes. `to`: where the
+// result of this rank's shard belongs if the tiling has another place, or null.
+template <class T, class Op, Owners kOwners = kAllRanks, class TilingOf>
 __device__ bool reduce_long(Channel& channel, const ReduceArgs& args, int receiver, TilingOf tiling_of, char* to = nullptr) {
     __shared__ Reach reach;
     const auto whole = tiling_of(~0ull);
     if (whole.tiles() == 0) return false;  // nothing to do for this block, on any rank
-    const Own own{args.send, args.recv, args.team.send, args.team.recv};
+    const OwnBuffers own{args.send, args.recv, args.team.send, args.team.recv};
     const auto sends = [](int) { return true; };
     const auto receives = [&](int rank) { return receiver == kToAll || receiver == rank; };
     Packets packets(channel);
     const bool windows = args.team.windows != nullptr;  // on all ranks or on none
-    if (windows && !learn_reach(packets, own, sends, receives, reach)) return false;
-    const u64 longest = whole.shard(0, 0).nbytes;  // alike on all ranks
+    if (windows && !exchange_places(packets, own, sends, receives, reach)) return false;
+    const u64 longest = whole.shard(0, 0).nbytes;  // the same on all ranks
     const bool apart = receiver == kToAll && longest >= kApartChunks * args.team.chunk_nbytes;
     const bool replaced = windows && !reach.apart;  // in place, or not all in windows
     if (windows && !replaced && apart && can_push<T>(args.team)) return PushReduce<T, Op>(channel, reach, args).run();
     const bool long_in_place = replaced && receiver == kToAll && args.team.size > 2 && longest >= kRingsNbytes;
     if (!windows || !reach.all || long_in_place) {
         const u32 lanes = receiver == kToNone ? lanes_of(args.team, whole.shard_nbytes) : 1;
-        Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // of what is folded nothing goes anywhere
+        Chunks chunks(channel, receiver == kToNone ? int(lanes) : kRings);  // results stay here, so no ring is needed for them
         return TwoShot<T, Op, decltype(whole), kOwners>{channel, chunks, tiling_of(chunks.nbytes), receiver, lanes, to}.run();
     }
     if constexpr (kGroupPacks<T> == 1)
         if (to != nullptr && longest >= kTiledChunks * args.team.chunk_nbytes)
             return FoldInPlace<T, Op>{channel, reach, args, whole, to}.run();
     const bool ok = ZeroCopy<T, Op, decltype(whole)>{channel, reach, whole, receiver, apart}.run(args.send, args.recv);
-    // Cut anew, which needs no registers until now.
+    // The tiling is computed again here, so that it takes no registers until now.
     if (ok && to != nullptr) move_result(tiling_of(~0ull).shard(0, args.team.rank), to);
     return ok;
 }

@@ -1,14 +1,18 @@
-// How a dispatch finds out where its rows belong: from how many choices each bucket has, of every rank.
+// Buckets of a dispatch: where its rows belong, computed from how many choices of every rank go to each bucket.
 //
-// Of many tokens every rank counts, and tells its peers (counting.cuh); of few all choices are known to all (dispatch_few.cuh).
-// Numbers come from counting, not from atomics, so that the order is the same in every run.
+// With many tokens every rank counts its choices and sends the counts (counting.cuh); with few every rank has all choices
+// (dispatch_few.cuh). Then
+//   1. place_buckets adds up, for each rank, where its buckets begin and where their room ends;
+//   2. one block writes the counts for the caller (write_counts).
+// Positions come from counting, not from atomic slots, so that the order of rows is the same in every run.
+// Thresholds follow from shared memory; kPlacesEach and kCountWriters were not measured by themselves.
 #pragma once
 #include "tokens/few_tokens.cuh"
 #include "elements/row_transform.cuh"
 
-constexpr int kMostCounters = 4096;   // of the warps of a block
+constexpr int kMostCounters = 4096;   // of all warps of a block
 constexpr u32 kMostNearPlaces = kMaxBuckets;
-constexpr u32 kPlacesEach = 2;        // of them, a thread
+constexpr u32 kPlacesEach = 2;        // places that a thread loads, at most
 
 struct DispatchArgs {
     Shuffle shuffle;
@@ -31,17 +35,17 @@ struct DispatchArgs {
     i64 phases;
 };
 
-struct Counting {  // of many tokens
+struct Counting {  // choices of many tokens, by bucket
     int own[kMaxBuckets];   // of this rank
-    int base[kMaxBuckets];  // where this block's begin
+    int base[kMaxBuckets];  // before this block's, of this rank and lower ones
     int counters[kMostCounters];  // [warps][buckets], see WarpChoices
 };
 
 struct FewChoices {  // of all ranks
-    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; then of the ranks before
+    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; later of the ranks before it
     union {
         u64 words[kMostFewChoices];   // [size][few_tokens * k]
-        u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own choices'
+        u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own choices
     };
 };
 
@@ -57,13 +61,13 @@ struct alignas(16) Table {   // in shared memory; most by bucket
         FewChoices few;
     };
     int dropped[kMaxRanks];
-    int first[kMaxRanks];   // bucket of each rank: lanes look at those of many at once
+    int first[kMaxRanks];   // bucket of each rank; here since lanes read those of different ranks at once
     i64 tokens[kMaxRanks];  // of every rank
 };
 
 struct alignas(16) Four { int each[4]; };
 
-// What this rank chooses, if that is little: lies where counts by bucket are, once the tokens have left.
+// This rank's choices, if it has few tokens. They share memory with the counts by bucket, which are used later.
 struct OwnChoices {
     int* const bucket;
     int* const place;   // kNoPlace: none
@@ -73,14 +77,14 @@ struct OwnChoices {
         static_assert(kMostFewChoices <= kMaxBuckets, "they have room");
     }
 
-    // Of choices i to i + 3, whether there are as many or not; i is a multiple of 4.
+    // The buckets of choices i to i + 3, of which the last may not exist; i is a multiple of 4.
     __device__ Four buckets(u32 i) const { return *reinterpret_cast<const Four*>(bucket + i); }
 };
 
-// The block that writes what all blocks know: the last one, which has the fewest tokens.
-__device__ __forceinline__ bool is_scribe() { return blockIdx.x == gridDim.x - 1; }
+// Whether this is the block that writes the counts for the caller: the last one, which has the fewest tokens.
+__device__ __forceinline__ bool writes_counts() { return blockIdx.x == gridDim.x - 1; }
 
-// Before a barrier, and anything else of the table.
+// Comes first of all uses of the table; a barrier follows.
 __device__ __forceinline__ void keep_first_buckets(const Shuffle& shuffle, Table& table) {
     if (int(threadIdx.x) < shuffle.team.size) table.first[threadIdx.x] = int(shuffle.first[threadIdx.x]);
 }
@@ -90,7 +94,7 @@ __device__ __forceinline__ int bucket_of(const Shuffle& shuffle, const Table& ta
     return shuffle.by_source ? rank : table.first[rank] + int(place_local(place));
 }
 
-// An expert as given, in 4 or 8 bytes; that of choice `i` of all.
+// An expert as the caller gave it, in 4 or 8 bytes; and the expert of choice `i`.
 __device__ __forceinline__ i64 expert_from(const char* at, i64 nbytes) {
     return nbytes == 8 ? *reinterpret_cast<const i64*>(at) : *reinterpret_cast<const int*>(at);
 }
@@ -98,7 +102,8 @@ __device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i)
     return expert_from(static_cast<const char*>(args.experts) + i * args.expert_nbytes, args.expert_nbytes);
 }
 
-// The place of choice `i`'s expert, or kNoPlace. Long divisions take 100 ns; there are less than 2^31. `places`: the shuffle's.
+// The place of choice `i`'s expert, or kNoPlace. `places`: the shuffle's. Choices are counted in 32 bits: a division of
+// 64 bits takes 100 ns.
 __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, const u32* places) {
     const Shuffle& shuffle = args.shuffle;
     if (expert == -1) return kNoPlace;
@@ -111,16 +116,16 @@ __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, cons
     return int(places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
 }
 
-// The shuffle's places are kept in shared memory, if threads can fetch them all: a look there is shorter than one at memory.
+// A copy of the shuffle's places in shared memory, if the block's threads can load them all: a look-up there is shorter.
 struct NearPlaces {
-    u32 each[kPlacesEach];  // with the thread's number, and with that of as many threads more
+    u32 each[kPlacesEach];  // those with the thread's number, and with the number plus blockDim.x
 
     __device__ static u32 all(const Shuffle& shuffle) { return u32(shuffle.experts * shuffle.replicas); }
     __device__ static bool are_near(const Shuffle& shuffle) {
         return all(shuffle) <= smaller(kPlacesEach * blockDim.x, kMostNearPlaces);
     }
 
-    // They never change: before the kernel before has ended.
+    // Loads them. They never change, so this may come before the previous kernel has ended.
     __device__ void load(const Shuffle& shuffle) {
 #pragma unroll
         for (u32 p = 0; p < kPlacesEach; ++p)
@@ -140,14 +145,14 @@ __device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, const Tab
     return place == kNoPlace ? -1 : bucket_of(shuffle, table, u32(place));
 }
 
-// Rows that a bucket of `rank` may have. Where rows are dropped, the rank's experts, if it has any, share its capacity alike.
+// How many rows a bucket of `rank` may have. If rows are dropped, the rank's experts share its capacity equally.
 __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
     const u32 capacity = u32(shuffle.capacity), sharers = u32(shuffle.first[rank + 1] - shuffle.first[rank]);
     return int(shuffle.drops && !shuffle.by_source && sharers > 0 ? capacity / sharers : capacity);
 }
 
-// Where every bucket begins on its rank, and where the room ends; `sum_of(b)` is how many choices bucket b has. A warp for
-// each rank adds up its buckets, each lane some that follow each other.
+// All threads compute where every bucket begins on its rank, and where its room ends; sum_of(b) returns how many choices
+// bucket b has. A warp for each rank adds up its buckets, each lane some consecutive ones.
 template <class Sum>
 __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
     const int lane = int(threadIdx.x % 32);
@@ -173,29 +178,30 @@ __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) 
     __syncthreads();
 }
 
-// Rows that this rank has.
+// The number of this rank's rows.
 __device__ __forceinline__ i64 total_of(const Shuffle& shuffle, const Table& table) {
     const int rank = shuffle.team.rank;
     return shuffle.first[rank + 1] > shuffle.first[rank] ? table.limit[shuffle.first[rank + 1] - 1] : 0;
 }
 
-constexpr u32 kScribes = 128;    // threads of a block, the last ones, which often have no steps
-constexpr u32 kScribeGroup = 1;  // their barrier
+constexpr u32 kCountWriters = 128;    // threads of a block, the last ones, which often have no steps
+constexpr u32 kCountGroup = 1;  // their barrier
 
-// The scribe: how many rows each bucket has, where it begins, and what had no room. `count_of(source, bucket)`: choices.
+// The block of writes_counts: writes how many rows each bucket has, where it begins, and what had no room. count_of(source,
+// bucket) returns a number of choices.
 template <class Count>
 __device__ void write_counts(const DispatchArgs& args, Table& table, Count count_of) {
     const Shuffle& shuffle = args.shuffle;
     const Team& team = shuffle.team;
     const int first = int(shuffle.first[team.rank]), end = int(shuffle.first[team.rank + 1]);
-    const u32 scribes = u32(smaller(blockDim.x, kScribes));
-    const int me = int(threadIdx.x) - int(blockDim.x - scribes);
+    const u32 writers = u32(smaller(blockDim.x, kCountWriters));
+    const int me = int(threadIdx.x) - int(blockDim.x - writers);
     if (me < 0) return;
     if (me < team.size) table.dropped[me] = 0;
-    any_of_group(false, kScribeGroup, scribes);
+    any_of_group(false, kCountGroup, writers);
     const i64 total = total_of(shuffle, table);
 #pragma unroll 1
-    for (int b = first + me; b < end; b += int(scribes)) {
+    for (int b = first + me; b < end; b += int(writers)) {
         int before = table.count[b];
         const int limit = table.limit[b];
         if (!shuffle.by_source) {
@@ -213,7 +219,7 @@ __device__ void write_counts(const DispatchArgs& args, Table& table, Count count
             before += count;
         }
     }
-    any_of_group(false, kScribeGroup, scribes);
+    any_of_group(false, kCountGroup, writers);
     if (me < team.size) {
         args.dropped[me] = table.dropped[me];
         args.token_counts[me] = table.tokens[me];

@@ -1,4 +1,8 @@
 // Collect: one number for each row goes back to the choice that became the row.
+//
+//   1. Every rank stores the numbers at the tokens' ranks, after these have entered the operation; a signal follows.
+//   2. A rank waits for all signals, and writes a number for each choice.
+// Launch: one block for each channel in use, up to kMaxThreads threads; one launch, or two for its halves.
 #include "tokens/stages.cuh"
 
 struct CollectArgs {
@@ -22,7 +26,7 @@ __device__ void send(const CollectArgs& args, u32 epoch) {
             if (ways[i] != kNoWay) values[i] = args.row_values[ways[i]];
     }
     __syncthreads();
-    if (threadIdx.x < 32) Signals{shuffle.team, epoch}.tell_stored(1);
+    if (threadIdx.x < 32) Signals{shuffle.team, epoch}.signal_stored(1);
 }
 
 __device__ void receive(const CollectArgs& args, u32 epoch) {
@@ -38,7 +42,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant_
     const bool sends = args.phases & kSend;
     Channel channel(args.shuffle.team, takes_few(), sends);
     if (sends) scrub_own_slots(args.shuffle, channel);
-    const bool ok = !sends || channel.await_entered(0);  // who is still reading what came last time has not
+    const bool ok = !sends || channel.await_entered(0);  // then no peer reads the last numbers any more
     if (ok && sends) send(args, channel.epoch);
     if (ok && (args.phases & kReceive)) receive(args, channel.epoch);
     channel.leave(ok && sends);

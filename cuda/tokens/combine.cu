@@ -1,17 +1,19 @@
 // Combine: the results of a token's rows come back to its rank, added up.
 //
-// The sum has a fixed order, whatever the run or the layout of the rows: a rank adds weight * result over the
-// token's rows that it has, in the order of the choices, in single precision, rounds to the type of the results and
-// sends it; the token's rank adds what comes, in rank order, in single precision, and rounds once more. So a token's
-// results travel once from each rank, as its data did: as lines, if all ranks have few tokens (few_tokens.cuh), else
-// to their places, while some of the warps add up what has come.
+// The sum has a fixed order in every run and for every layout of rows:
+//   1. a rank adds weight * result over the token's rows that it has, in the order of the choices, in single precision, rounds
+//      to the type of the results, and sends the sum;
+//   2. the token's rank adds what comes, in rank order, in single precision, and rounds once more.
+// So a token's results travel once from each rank, as its data did: as lines if all ranks have few tokens (few_tokens.cuh),
+// otherwise as stores to their places, while some warps add up what has come. Signals and the Gate (stages.cuh) order these.
+// Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "tokens/combine_few.cuh"
 
-// Many tokens
+// Warps, of kMaxWarps, that add up first: one for each peer, at most so many; the others send. 2 H200 (CHANGES.md, "Block
+// b of a rank deals with the tokens of block b …"; 2026-11-21).
+constexpr u32 kMostAdding = 4;
 
-constexpr u32 kMostAdding = 4;  // of kMaxWarps: a warp for each peer that sums come from, the others read all rows
-
-// What this lane knows of a token: the way of the choice with its number.
+// The way of the token's choice with the lane's number.
 __device__ __forceinline__ u32 first_way(const CombineArgs& args, int source, i64 token) {
     const u32 lane = threadIdx.x % 32, k = u32(args.shuffle.k);
     return lane < k ? args.ways[(source * args.shuffle.max_tokens + token) * k + lane] : kNoWay;
@@ -26,7 +28,7 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
         [&](int number, int, u32 row) { lists.weights[warp][number] = weight_of(args, row); });
 }
 
-// Sends what a token's rows here add up to, packs `i`, i + 32 …
+// Sends packs i, i + 32 … of the sum over a token's rows here.
 template <class T, class Shape, class Address, class Transform, bool kWhole>
 __device__ __forceinline__ void send_tile(const CombineArgs& args, const CombineLists& lists, int count, u32 i, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
@@ -55,7 +57,7 @@ struct Token {
     i64 number;
     bool exists;
 
-    // Of a job; the sources take turns, beginning with the next rank.
+    // The token of a job; sources take turns, beginning with the next rank.
     __device__ Token(const Jobs& jobs, u32 job, const Team& team, const i64* tokens) {
         source = team.rank + 1 + int(jobs.source(job));
         if (source >= team.size) source -= team.size;
@@ -65,7 +67,7 @@ struct Token {
     }
 };
 
-// Sends what the rows of this block's tokens add up to where the tokens came from. Of the next token ways are fetched meanwhile.
+// Sends the sums over the rows of this block's tokens to the tokens' ranks. Ways of the next token are loaded meanwhile.
 template <class T, class Transform>
 __device__ void send_sums(
     const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, CombineLists& lists, Gate& gate) {
@@ -91,13 +93,13 @@ __device__ void send_sums(
     }
 }
 
-// Where a token's sums come back. All lanes of a warp. Returns how many there are.
+// Lists where a token's sums come back. All lanes of a warp. Returns their number.
 template <class T>
 __device__ int list_parts(const CombineArgs& args, i64 token, const char** parts) {
     const Shuffle& shuffle = args.shuffle;
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
     const u64 packs = packs_of<T>(shuffle.hidden);
-    __syncwarp();  // those of the last token have been used
+    __syncwarp();  // the last token's places have been used
     const int leading = lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
     const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
     if (leading >= 0) {
@@ -108,7 +110,7 @@ __device__ int list_parts(const CombineArgs& args, i64 token, const char** parts
     return __popc(present);
 }
 
-// Adds up what has come back for a token.
+// Adds up the sums that have come back for a token.
 template <class T, class Out>
 __device__ void add_up(const CombineArgs& args, Share share, i64 token, const char* const* parts, int count) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
@@ -125,7 +127,7 @@ __device__ void add_up(const CombineArgs& args, Share share, i64 token, const ch
     }
 }
 
-// Adds up what comes back for this block's tokens. Where that is it finds out while it is on its way.
+// Adds up the sums that come back for this block's tokens. Their places are computed while they are in flight.
 template <class T, class Out>
 __device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const char** parts) {
     const i64 begin = Range(args.token_count).begin;
@@ -140,7 +142,7 @@ __device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signal
     }
 }
 
-// What is found while the kernel before still runs, if this rank has few tokens.
+// What is computed before the previous kernel has ended, if this rank has few tokens.
 struct CombinePrepared {
     const Steps steps;
     const bool is_few;
@@ -158,23 +160,23 @@ struct CombinePrepared {
         early.choice = few_choice(args.shuffle, threadIdx.x);
     }
 
-    __device__ u64 known() const { return turn.known() ^ step.known() << 16 ^ slots.known() ^ early.choice; }
+    __device__ u64 dependency() const { return turn.dependency() ^ step.dependency() << 16 ^ slots.dependency() ^ early.choice; }
 };
 
-// What there is to do in this launch, after the first half has begun. True: this thread has heard whom it asked.
+// The work of this launch, after the channel is ready. True: this thread received all counts that it waited for.
 template <class T, class Out, class Transform>
 __device__ bool move(
     const CombineArgs& args, const FewTokens& few, const Channel& channel, const CombinePrepared& prepared, const i64* tokens,
-    Known& known, CombineLists& lists) {
+    FewRows& few_rows, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     const i64 most = few.most_of(tokens);
     if (few.are_few(most)) {
         const bool sends = args.phases & kSend;
-        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, most, known, lists);
-        know_ranks(args, prepared.early, sends, known);
-        const bool ok = !is_whole(args.phases) || few.hear_counts();
+        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, most, few_rows, lists);
+        read_ranks(args, prepared.early, sends, few_rows);
+        const bool ok = !is_whole(args.phases) || few.receive_counts();
         __syncthreads();  // a block reads what it has sent to itself
-        if (args.phases & kReceive) receive_steps<T, Out>(args, few, prepared.step, known);
+        if (args.phases & kReceive) receive_steps<T, Out>(args, few, prepared.step, few_rows);
         return ok;
     }
     const u32 size = u32(args.shuffle.team.size), longest = longest_range(tokens, int(size));
@@ -192,31 +194,31 @@ __device__ bool move(
 template <class T, class Out, class Transform = NoTransform>
 __global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
     __shared__ CombineLists lists;
-    __shared__ Known known;
+    __shared__ FewRows few_rows;
     __shared__ Slots slots;
     __shared__ i64 tokens[kMaxRanks];
     const Shuffle& shuffle = args.shuffle;
     CombinePrepared prepared(args, u32(packs_of<T>(shuffle.hidden)), kStepPacks<T>);
-    const bool sends = args.phases & kSend, hurries = sends && prepared.is_few;
-    if (prepared.is_few) clear_ranks(known, u32(args.token_count));
+    const bool sends = args.phases & kSend, sends_early = sends && prepared.is_few;
+    if (prepared.is_few) clear_ranks(few_rows, u32(args.token_count));
     ChannelControl* const control = Channel::find(shuffle.team);
-    await_previous(prepared.known() ^ u64(control));
-    if (hurries) prepared.early.load(args);
+    await_previous(prepared.dependency() ^ u64(control));
+    if (sends_early) prepared.early.load(args);
     const u32 rank = number_from_last();
     if (rank < u32(shuffle.team.size)) tokens[rank] = args.token_counts[rank];
-    const bool tells = hurries && is_whole(args.phases);
-    Channel channel(shuffle.team, control, takes_few(), sends, !tells);
+    const bool sends_count = sends_early && is_whole(args.phases);
+    Channel channel(shuffle.team, control, takes_few(), sends, !sends_count);
     if (sends) scrub_own_slots(shuffle, channel);
     const FewTokens few{prepared.steps, channel.epoch, slots};
     few.keep(prepared.slots);
-    // Packets go once their slots are free, else sums once nobody adds what came last time.
+    // Packets may go once their slots are free; sums of many tokens wait at the Gate.
     const int peer = int(blockDim.x - 1 - threadIdx.x);
-    bool ok = !sends || channel.heard == channel.epoch - 1 || !channel.is_peer(peer) ||
+    bool ok = !sends || channel.all_entered == channel.epoch - 1 || !channel.is_peer(peer) ||
               channel.wait_for_entered(peer, channel.epoch - 1);
-    if (hurries) know_rows(args, prepared.early, known);
+    if (sends_early) read_rows(args, prepared.early, few_rows);
     ok = Channel::everyone(ok);
     const bool all_few = few.are_few(few.most_of(tokens));
-    if (ok && tells) all_few ? few.tell_count(args.token_count) : channel.announce();
-    if (ok) ok = move<T, Out, Transform>(args, few, channel, prepared, tokens, known, lists);
-    channel.leave(ok && sends && (!all_few || (tells && hears_enough(channel))));
+    if (ok && sends_count) all_few ? few.send_count(args.token_count) : channel.announce();
+    if (ok) ok = move<T, Out, Transform>(args, few, channel, prepared, tokens, few_rows, lists);
+    channel.leave(ok && sends && (!all_few || (sends_count && counts_as_entered(channel))));
 }

@@ -1,19 +1,27 @@
-// How a dispatch of many tokens counts: blocks number the choices of their tokens in each bucket, ranks exchange the sums.
+// Counting for a dispatch of many tokens: blocks number their tokens' choices in each bucket, ranks exchange the sums.
+//
+//   1. A warp numbers its part of the block's choices, 32 at a time (index_tokens); the barrier of add_warps follows.
+//   2. add_warps turns the warps' counters into sums over the warps before. With few choices every block counts all choices of
+//      the rank instead of waiting for the other blocks (count_alone).
+//   3. Otherwise blocks publish histograms, signal that they have counted (Signals, released by a fence), wait for all others,
+//      and add up (add_blocks).
+//   4. Ranks exchange counts as packets, a share from each block (exchange_counts).
+//   5. finish_routes turns numbers into rows.
 #pragma once
 #include "tokens/buckets.cuh"
 #include "tokens/stages.cuh"
 
-constexpr u32 kCountedEach = 3;  // choices that a thread fetches early, at most
+constexpr u32 kCountedEach = 3;  // choices that a thread loads early, at most; not measured by itself
 
-// A warp's part of the choices of a block. Parts follow each other, so that numbers of one, on top of what all before it have
-// counted, are in the order of the choices.
+// A warp's part of the choices of a block. Parts are consecutive, so that a part's numbers, plus the counts of all parts
+// before it, are in the order of the choices.
 struct WarpChoices {
     u32 begin = 0, end = 0;
-    u32 warps = 0;  // of the block, that have a part
+    u32 warps = 0;  // of the block that have a part
 
     WarpChoices() = default;
     __device__ WarpChoices(const Shuffle& shuffle, const Range& range) {
-        const u32 most = u32(smaller(blockDim.x / 32, u32(kMostCounters) / u32(shuffle.buckets)));  // there is room for
+        const u32 most = u32(smaller(blockDim.x / 32, u32(kMostCounters) / u32(shuffle.buckets)));  // as shared memory allows
         const u32 first = u32(range.begin * shuffle.k), choices = u32(range.end * shuffle.k) - first;
         const u32 each = (choices + most * 32 - 1) / (most * 32) * 32, warp = threadIdx.x / 32;
         warps = choices > 0 ? (choices + each - 1) / each : 0;
@@ -22,10 +30,10 @@ struct WarpChoices {
     }
 };
 
-// What a block counts of many tokens. What its threads begin with is on its way while the block looks for its epoch.
+// What a block counts of many tokens. The first experts of its threads are loaded while the block reads its epoch.
 struct Counter {
     u32 choices = 0;   // of this rank
-    bool alone = true; // so few that each block counts all of them, instead of waiting for the other blocks
+    bool alone = true; // so few that each block counts all of them (CHANGES.md, "A token shuffle counts …")
     Range range;       // this block's tokens
     WarpChoices mine;  // which this warp numbers
     i64 first = -1;    // the expert of this lane's first one
@@ -36,7 +44,7 @@ struct Counter {
         : choices(u32(args.token_count * args.shuffle.k)), alone(args.token_count * args.shuffle.k <= args.shuffle.alone_choices),
           range(args.token_count), mine(args.shuffle, range) {}
 
-    // By bucket, of a warp.
+    // A warp's counters, by bucket.
     __device__ int* counters(const Shuffle& shuffle, Table& table) const {
         return table.many.counters + threadIdx.x / 32 * u32(shuffle.buckets);
     }
@@ -49,7 +57,8 @@ struct Counter {
             if (counts(u)) others[u] = expert_of_choice(args, number(u));
     }
 
-    // Does the thread count a choice alone, as the u-th? Warps that have choices to number leave it to the others, if there are any.
+    // Whether the thread counts a u-th choice in count_alone. Warps that number choices leave it to the others, if there
+    // are any.
     __device__ bool counts(u32 u) const { return alone && threadIdx.x >= skipped() && number(u) < choices; }
     __device__ u32 number(u32 u) const { return threadIdx.x - skipped() + u * (blockDim.x - skipped()); }
 
@@ -57,14 +66,14 @@ struct Counter {
     __device__ u32 skipped() const { return mine.warps * 32 < blockDim.x ? mine.warps * 32 : 0; }
 };
 
-// Nothing has been counted yet; a barrier follows.
+// Sets all counters to 0; a barrier follows.
 __device__ void clear_counting(const Shuffle& shuffle, Table& table, const Counter& counter) {
     for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x))
         table.many.own[b] = table.many.base[b] = table.sum[b] = 0;
     for (u32 i = threadIdx.x; i < counter.mine.warps * u32(shuffle.buckets); i += blockDim.x) table.many.counters[i] = 0;
 }
 
-// What is to be counted is on its way. A barrier follows.
+// Loads what is to be counted first, and clears the counters; a barrier follows.
 __device__ Counter begin_counting(const DispatchArgs& args, Table& table) {
     Counter counter(args);
     counter.load(args);
@@ -72,7 +81,7 @@ __device__ Counter begin_counting(const DispatchArgs& args, Table& table) {
     return counter;
 }
 
-// Numbers the choices of this block's tokens within their buckets, each warp those of its part: what `routes` holds until
+// Numbers the choices of this block's tokens within their buckets, each warp its part. `routes` has the numbers until
 // finish_routes. `places`: the shuffle's.
 __device__ void index_tokens(const DispatchArgs& args, Table& table, const Counter& counter, const u32* places) {
     const u32 lane = threadIdx.x % 32, end = counter.mine.end;
@@ -85,14 +94,14 @@ __device__ void index_tokens(const DispatchArgs& args, Table& table, const Count
         const u32 same = __match_any_sync(kWholeWarp, bucket);
         const int before = __popc(same & ((1u << lane) - 1));
         const int number = bucket < 0 ? 0 : counters[bucket] + before;
-        __syncwarp();  // all have read
+        __syncwarp();  // all lanes have read
         if (bucket >= 0 && before == 0) counters[bucket] = number + __popc(same);
         __syncwarp();
         if (i < end) args.routes[i] = place == kNoPlace ? kNoRow : make_route(u32(number), u32(place));
     }
 }
 
-// All choices of this rank, if it counts alone.
+// Counts all choices of this rank, if the block counts alone.
 __device__ void count_alone(const DispatchArgs& args, Table& table, const Counter& counter, const u32* places) {
     const u32 begin = u32(counter.range.begin * args.shuffle.k);
     const auto count = [&](u32 i, i64 expert) {
@@ -108,7 +117,7 @@ __device__ void count_alone(const DispatchArgs& args, Table& table, const Counte
     for (u32 u = kCountedEach; counter.counts(u); ++u) count(counter.number(u), expert_of_choice(args, counter.number(u)));
 }
 
-// All warps have counted: counters become what the warps before have counted, the block's sums go to `histogram`.
+// After all warps have counted: counters become sums over the warps before, the block's sums go to `histogram` unless null.
 __device__ void add_warps(const Shuffle& shuffle, Table& table, u32 warps, int* histogram) {
     for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
         int sum = 0;
@@ -124,11 +133,11 @@ __device__ void add_warps(const Shuffle& shuffle, Table& table, u32 warps, int* 
     __syncthreads();
 }
 
-// All blocks have counted: what the rank has, and what of it comes before this block's.
+// After all blocks have counted: the rank's sums, and the sums over the blocks before this one.
 __device__ void add_blocks(const Shuffle& shuffle, Table& table) {
     for (int b = int(threadIdx.x); b < shuffle.buckets; b += int(blockDim.x)) {
         int before = 0, sum = 0;
-#pragma unroll 16  // loads that are on their way together
+#pragma unroll 16  // so many loads are in flight together
         for (u32 block = 0; block < gridDim.x; ++block) {
             const int count = shuffle.histograms[block * shuffle.buckets + b];
             before += block < blockIdx.x ? count : 0;
@@ -156,14 +165,15 @@ __device__ __forceinline__ int count_in(Pack pack, int w) {
 __device__ void add_counts(const Shuffle& shuffle, Table& table, int source, int i, Pack pack) {
     for (int w = 0; w < 4 && 4 * i + w < shuffle.buckets; ++w) {
         const int bucket = 4 * i + w, count = count_in(pack, w);
-        atomicAdd(&table.sum[bucket], count);  // of integers: in whatever order
+        atomicAdd(&table.sum[bucket], count);  // integers, so any order gives the same sum
         if (source < shuffle.team.rank) atomicAdd(&table.many.base[bucket], count);
-        if (is_scribe()) shuffle.matrix[source * shuffle.buckets + bucket] = count;
+        if (writes_counts()) shuffle.matrix[source * shuffle.buckets + bucket] = count;
     }
 }
 
-// Every rank tells every peer its counts, each block a share, and all blocks read all shares (few_tokens.cuh); all ranks'
-// together come to sum, base, and the matrix. How many tokens they have comes with it, and that they have entered the operation.
+// Every rank sends every peer its counts, each block a share, and all blocks read all shares (few_tokens.cuh). The counts
+// of all ranks are added to sum, base, and the matrix. Also receives the ranks' numbers of tokens, and waits until they
+// have entered the operation. False: leave.
 __device__ bool exchange_counts(const FewTokens& few, Table& table, const Channel& channel) {
     const Shuffle& shuffle = few.shuffle;
     const int all = int(shuffle.buckets + 3) / 4, peers = shuffle.team.size - 1, blocks = int(gridDim.x);
@@ -172,12 +182,12 @@ __device__ bool exchange_counts(const FewTokens& few, Table& table, const Channe
         const int n = j / peers;
         few.send(channel.peer(j - n * peers), u32(n) * 2, counts_of(table, shuffle.buckets, first + n * blocks));
     }
-    const int entering = int(blockDim.x - 1 - threadIdx.x);  // both have been said long before
-    bool ok = few.hear_counts(table.tokens) && (!channel.is_peer(entering) || channel.wait_for_entered(entering, channel.epoch));
+    const int entering = int(blockDim.x - 1 - threadIdx.x);  // both were sent long before
+    bool ok = few.receive_counts(table.tokens) && (!channel.is_peer(entering) || channel.wait_for_entered(entering, channel.epoch));
     for (int j = int(threadIdx.x); ok && j < all * shuffle.team.size; j += int(blockDim.x)) {
         const int source = j / all, i = j % all;
         Pack counts = counts_of(table, shuffle.buckets, i);
-        if (source != shuffle.team.rank) ok = few.receive(source, few.told(source, u32(i % blocks), u32(i / blocks) * 2), counts);
+        if (source != shuffle.team.rank) ok = few.receive(source, few.packet_of_block(source, u32(i % blocks), u32(i / blocks) * 2), counts);
         if (ok) add_counts(shuffle, table, source, i, counts);
     }
     return Channel::everyone(ok);

@@ -1,22 +1,27 @@
-// The choices of few tokens: a rank looks up where its own go, tells all ranks, and receives theirs.
+// The choices of few tokens: a rank looks up where its own go, sends them to all ranks, and receives theirs.
+//
+//   1. Before the previous kernel has ended, threads compute addresses (Early::find, ChoiceReceiver); then they load.
+//   2. place_choices looks up each choice's place; a barrier follows. recall_choices takes the places of an earlier dispatch.
+//   3. send_choices numbers a block's share of the choices in their buckets, and sends them as packets to all ranks.
+//   4. receive_choices receives those of all ranks, and counts them by rank and bucket.
 #pragma once
 #include "tokens/buckets.cuh"
 
-// Where a lane of a warp finds what it sends of a step; null: it is past the row.
+// The address of what a lane sends of a step; null: past the row.
 template <class From, class To>
 __device__ __forceinline__ const char* find_step(const DispatchArgs& args, const Steps& steps, const Step& step) {
     const u64 i = step.first + threadIdx.x % 32, nbytes = u64(args.shuffle.hidden) * sizeof(From);
     return steps.holds(step) ? args.tokens + step.token * nbytes + i * Source<From, To>::kPacks * kPackNbytes : nullptr;
 }
 
-// Past the row there are zeros, which a group of 8-bit floats looks at too, and not what there was of the step before.
+// Loads it. Past the row there must be zeros, not data of the last step, since a group of 8-bit floats includes them.
 template <class From, class To>
 __device__ __forceinline__ void load_step(const char* from, bool aligned, Source<From, To>& source) {
     if (from != nullptr) source.load(from, 0, aligned);
     else if constexpr (sizeof(To) == sizeof(Float8)) source = {};
 }
 
-// What a thread needs first: on its way, while the block looks for its epoch.
+// What a thread needs first. It is loaded while the block reads its epoch.
 template <class From, class To, class Transform>
 struct Early {
     Step step;                // the warp's first
@@ -25,10 +30,10 @@ struct Early {
     float weight = 1.0f;
     u64 route = kNoRow;       // of the choice, in an earlier dispatch
     Source<From, To> source;  // of the step
-    Pack pack;                // what becomes of it
+    Pack pack;                // the same, transformed and rounded
     float scale = 0;
 
-    // Where all that is, before anything of it may be looked at; null: there is none.
+    // Computes the addresses of all that, before it may be read; null: there is none.
     __device__ void find(const DispatchArgs& args, const Steps& steps) {
         const u32 i = number_from_last();
         step = steps.step(threadIdx.x / 32);
@@ -41,7 +46,7 @@ struct Early {
         if (!args.reuse && args.weights) weight_at = args.weights + i;
     }
 
-    __device__ u64 known() const { return u64(row_at) ^ u64(route_at) ^ u64(expert_at) ^ u64(weight_at) ^ step.known() << 16; }
+    __device__ u64 dependency() const { return u64(row_at) ^ u64(route_at) ^ u64(expert_at) ^ u64(weight_at) ^ step.dependency() << 16; }
 
     __device__ void load(const DispatchArgs& args) {
         if (route_at) route = *route_at;
@@ -50,7 +55,7 @@ struct Early {
         if (has_step) load_step(row_at, aligned, source);
     }
 
-    // Once the pack of a step is there.
+    // Transforms and rounds the step's pack.
     __device__ void round(const DispatchArgs& args, const Steps& steps, const Step& step) {
         if (steps.holds(step)) source.template transform<Transform>(args.transform, step.token, step.first + threadIdx.x % 32);
         pack = Cast<From, To>::round(source, scale);
@@ -63,7 +68,7 @@ struct Early {
     bool aligned = false;
 };
 
-// Looks up where this rank's choices go. A barrier follows.
+// Looks up the places of this rank's choices; a barrier follows.
 template <class Early>
 __device__ void place_choices(const DispatchArgs& args, Table& table, Early& early) {
     const u32 choices = u32(args.token_count) * u32(args.shuffle.k);
@@ -76,7 +81,7 @@ __device__ void place_choices(const DispatchArgs& args, Table& table, Early& ear
     }
 }
 
-// Where they went in an earlier dispatch.
+// Takes the places of an earlier dispatch; a barrier follows.
 template <class Early>
 __device__ void recall_choices(const DispatchArgs& args, Table& table, const Early& early) {
     for (u32 i = number_from_last(); i < u32(args.token_count) * u32(args.shuffle.k); i += blockDim.x) {
@@ -85,7 +90,7 @@ __device__ void recall_choices(const DispatchArgs& args, Table& table, const Ear
     }
 }
 
-// Numbers this block's share of its rank's choices within their buckets, a warp each, and tells all ranks.
+// Numbers this block's share of its rank's choices within their buckets, a warp each, and sends them to all ranks.
 __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Table& table) {
     const u32 choices = u32(args.token_count) * u32(args.shuffle.k), lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const OwnChoices own(table);
@@ -104,20 +109,20 @@ __device__ void send_choices(const DispatchArgs& args, const FewTokens& few, Tab
     }
 }
 
-// Nothing has been counted yet; a barrier follows.
+// Sets all counts to 0; a barrier follows.
 __device__ void clear_counts(const Shuffle& shuffle, Table& table) {
-    if (shuffle.few_tokens == 0) return;  // there may be no room
+    if (shuffle.few_tokens == 0) return;  // then the matrix may be too small
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < u32(shuffle.team.size) * u32(shuffle.buckets); i += blockDim.x) table.few.matrix[i] = 0;
 }
 
-// Whose choices a thread receives, and which: number, number + together …
-struct Listener {
+// The choices that a thread receives: number, number + together … of `source`.
+struct ChoiceReceiver {
     u32 together = 1, source = 0, number = ~0u;
-    u32 block = 0, position = 0;  // that tells the first, and where in its slot
+    u32 block = 0, position = 0;  // of the first: the block that sends it, and where in its slot
 
-    Listener() = default;
-    __device__ explicit Listener(const Shuffle& shuffle)
+    ChoiceReceiver() = default;
+    __device__ explicit ChoiceReceiver(const Shuffle& shuffle)
         : together(blockDim.x / u32(shuffle.team.size)), source(threadIdx.x % u32(shuffle.team.size)) {
         const u32 i = threadIdx.x / u32(shuffle.team.size), of_block = i / gridDim.x;
         if (i < together) number = i;
@@ -125,22 +130,22 @@ struct Listener {
         position = u32(shuffle.words_at) + 1 + of_block;
     }
 
-    __device__ u64 known() const { return u64(source ^ together) << 32 ^ number ^ u64(block ^ position) << 16; }
+    __device__ u64 dependency() const { return u64(source ^ together) << 32 ^ number ^ u64(block ^ position) << 16; }
 };
 
-// Receives how many tokens all ranks have, and the choices of those that have few; counts these.
-__device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table, const Listener& listener) {
-    const u32 source = listener.source, each = u32(shuffle.few_tokens) * u32(shuffle.k);
-    u32 i = listener.number;
+// Receives how many tokens all ranks have, and the choices of ranks that have few, and counts these. False: leave.
+__device__ bool receive_choices(const Shuffle& shuffle, const FewTokens& few, Table& table, const ChoiceReceiver& receiver) {
+    const u32 source = receiver.source, each = u32(shuffle.few_tokens) * u32(shuffle.k);
+    u32 i = receiver.number;
     u64 tokens = 0, word = 0;
-    bool ok = few.receive_choice(int(source), i, few.told(int(source), listener.block, listener.position), tokens, word);
+    bool ok = few.receive_choice(int(source), i, few.packet_of_block(int(source), receiver.block, receiver.position), tokens, word);
     if (i == 0) table.tokens[source] = i64(tokens);
 #pragma unroll 1
     for (const u32 choices = few.choices_of(tokens); ok && i < choices;) {
         table.few.words[source * each + i] = word;
         if (is_choice(word))
             atomicAdd(&table.few.matrix[source * u32(shuffle.buckets) + u32(bucket_of(shuffle, table, choice_place(word)))], 1);
-        i += listener.together;
+        i += receiver.together;
         if (i < choices) ok = few.receive_word(int(source), few.choice(int(source), i), word);
     }
     return Channel::everyone(ok);

@@ -1,21 +1,26 @@
-// A dispatch of few tokens: choices leave as packets, tokens at the same time as lines; the receiver finds out where rows belong.
+// A dispatch of few tokens: choices leave as packets, tokens at the same time as lines; receivers compute where rows belong.
+//
+//   1. send_steps sends each step of a token's row to the ranks of its choices.
+//   2. After the choices have come, place_few computes where buckets and each rank's share of them begin.
+//   3. write_few writes the handle's arrays, while the steps are in flight.
+//   4. receive_steps stores the steps of this block in all rows of their tokens.
 #pragma once
 #include "tokens/dispatch_choices.cuh"
 
-struct Leader {  // where a token's data goes
+struct Leader {  // where a token's data goes on a rank
     Pack* row;
     float* scales;
     int rank;
 };
 
-union DispatchList {  // of a warp, in shared memory: it sends, or it receives
+union DispatchList {  // of a warp, in shared memory: for sending, or for receiving
     Rows rows;
     Leader leaders[kMaxRanks];
 };
 
 __device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
 
-// The ranks of a token's places, as bits. All lanes of a warp.
+// The ranks of a token's places, as bits. All lanes of a warp call it.
 __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
     u32 ranks = 0;
     for (u32 c = threadIdx.x % 32; c < k; c += 32)
@@ -23,7 +28,7 @@ __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
     return __reduce_or_sync(kWholeWarp, ranks);
 }
 
-// Sends the steps of this block; each warp's first one has been rounded.
+// Sends the steps of this block; each warp has rounded its first one.
 template <class From, class To, class Transform>
 __device__ void send_steps(
     const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To, Transform>& early) {
@@ -43,10 +48,10 @@ __device__ void send_steps(
     }
 }
 
-constexpr int kCountsAtOnce = 4;  // of ranks, fetched before the first is replaced
+constexpr int kCountsAtOnce = 4;  // ranks whose counts are loaded before the first is replaced; not measured by itself
 
-// All ranks have few: finds out where the buckets begin, and how many choices of a bucket the ranks before have, which replaces
-// what each has itself.
+// If all ranks have few: computes where the buckets begin, and replaces each rank's count in a bucket by the sum over the
+// ranks before it.
 __device__ void place_few(const Shuffle& shuffle, Table& table) {
     place_buckets(shuffle, table, [&](int b) {
         int sum = 0;
@@ -81,7 +86,7 @@ __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u6
     return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
 
-// What choice `c` of a token has on this rank.
+// The way of choice `c` of a token on this rank.
 __device__ u32 few_way(const DispatchArgs& args, const Table& table, int source, u32 token, int c) {
     const Shuffle& shuffle = args.shuffle;
     if (args.reuse) return args.ways[(source * shuffle.max_tokens + token) * shuffle.k + c];
@@ -102,7 +107,7 @@ __device__ void receive_steps(
     few.share(table.tokens, most, turn, [&](int source, const Step& step) {
         const u32 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
-        FewTokens::Coming<1> coming(few, 1u << source, source, step);  // meanwhile
+        FewTokens::Coming<1> coming(few, 1u << source, source, step);  // loads while the rows are listed
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
         if (count == 0 || !few.receive(coming, source)) return;
         const Pack pack = coming.packs[0];
@@ -147,14 +152,14 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
     }
 }
 
-// What is known of the rows is written while they are on their way.
+// Writes the handle while the rows are in flight, then receives these.
 template <class To>
 __device__ void receive_few(
     const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, Table& table, DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
     if (!args.reuse) {
         place_few(shuffle, table);
-        if (is_scribe())
+        if (writes_counts())
             write_counts(args, table, [&](int source, int b) { return few_count(shuffle, table, source, b); });
         write_few(args, table);
         write_end(args, total_of(shuffle, table));

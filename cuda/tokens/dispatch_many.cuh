@@ -1,12 +1,19 @@
-// A dispatch of many tokens: from the ranks' counts follows where rows belong; some of the warps store them there, while the
-// others complete what has come.
+// A dispatch of many tokens: where rows belong follows from the ranks' counts.
+//
+//   1. find_rows computes the routes of this block's tokens (counting.cuh).
+//   2. Some warps store tokens in their leaders' rows, with ways and notes of their choices (store_tokens), and signal stages.
+//   3. The others wait for stages, copy the data to the tokens' other rows and write the handle (deliver_tokens); in the end all
+//      warps do.
+// Signals and the Gate (stages.cuh) order the rows between ranks.
+// kDispatchSending: measured on 2 H200 (CHANGES.md, "Block b of a rank deals with the tokens of block b …"; 2026-11-21).
 #pragma once
 #include "tokens/counting.cuh"
 #include "tokens/dispatch_few.cuh"
 
-constexpr u32 kDispatchSending = 8;  // of kMaxWarps; the others complete what has come, and in the end all do
+constexpr u32 kDispatchSending = 8;  // of kMaxWarps: the warps that send first
 
-// Where the rows of this block's tokens belong: `routes`. What a rank of few has prepared for them is of no use then. False: leave.
+// Computes where the rows of this block's tokens belong: `routes`. `is_few`: this rank has few tokens, so it begins to
+// count only now. False: leave.
 __device__ bool find_rows(
     const DispatchArgs& args, const FewTokens& few, Table& table, const Channel& channel, Counter& counter, bool is_few) {
     const Shuffle& shuffle = args.shuffle;
@@ -21,7 +28,7 @@ __device__ bool find_rows(
     add_warps(shuffle, table, counter.mine.warps, counter.alone ? nullptr : shuffle.histograms + blockIdx.x * shuffle.buckets);
     if (!counter.alone) {
         const Signals signals{shuffle.team, channel.epoch};
-        signals.say_counted();
+        signals.signal_counted();
         if (!signals.await_counted()) return false;
         add_blocks(shuffle, table);
     }
@@ -31,8 +38,8 @@ __device__ bool find_rows(
     return true;
 }
 
-// Tells all ranks what they have of a token's choice.
-__device__ __forceinline__ void tell_way(const Shuffle& shuffle, i64 token, int c, u64 route, float weight) {
+// Sends all ranks their way of a token's choice, and a note to the rank of its row.
+__device__ __forceinline__ void send_way(const Shuffle& shuffle, i64 token, int c, u64 route, float weight) {
     const int me = shuffle.team.rank, target = route == kNoRow ? -1 : route_rank(route);
 #pragma unroll 4
     for (int rank = 0; rank < shuffle.team.size; ++rank)
@@ -40,23 +47,23 @@ __device__ __forceinline__ void tell_way(const Shuffle& shuffle, i64 token, int 
     if (target >= 0) shuffle.notes_of(target, me, token)[c] = make_note(place_local(route_place(route)), weight);
 }
 
-// Where the data of a token goes, once to each rank; with `tells` the ranks are told what they have of it. All lanes of a
-// warp. Returns how many leaders there are: none, if the gate does not open.
-__device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool tells, Gate& gate, Leader* leaders) {
+// Lists where the data of a token goes, once to each rank; with `sends_ways` sends the ranks their ways of it. All lanes of a
+// warp. Returns the number of leaders, or 0 if the gate does not open.
+__device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool sends_ways, Gate& gate, Leader* leaders) {
     const Shuffle& shuffle = args.shuffle;
     const int k = int(shuffle.k), lane = int(threadIdx.x % 32);
     int count = 0;
-    __syncwarp();  // those of the last token have been used
+    __syncwarp();  // the last token's leaders have been used
 #pragma unroll 1
     for (int begin = 0; begin < k; begin += 32) {
         const int c = begin + lane;
         const u64 route = c < k ? args.routes[token * k + c] : kNoRow;
-        const float weight = tells && args.weights && c < k ? args.weights[token * k + c] : 1.0f;
+        const float weight = sends_ways && args.weights && c < k ? args.weights[token * k + c] : 1.0f;
         if (!gate.pass()) return 0;
         const int rank = route == kNoRow ? -1 : route_rank(route);
         const u32 same = __match_any_sync(kWholeWarp, rank);
         bool leads = rank >= 0 && (same & ((1u << lane) - 1)) == 0;
-        for (int l = 0; l < count; ++l) leads = leads && leaders[l].rank != rank;  // by an earlier choice
+        for (int l = 0; l < count; ++l) leads = leads && leaders[l].rank != rank;  // an earlier choice leads there
         const u32 leading = __ballot_sync(kWholeWarp, leads);
         if (leads) {
             Leader& leader = leaders[count + __popc(leading & ((1u << lane) - 1))];
@@ -65,22 +72,22 @@ __device__ int list_leaders(const DispatchArgs& args, i64 token, u64 packs, bool
             leader.rank = rank;
         }
         count += __popc(leading);
-        if (tells && c < k) tell_way(shuffle, token, c, route, weight);
+        if (sends_ways && c < k) send_way(shuffle, token, c, route, weight);
         __syncwarp();
     }
     return count;
 }
 
-// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time. `list` says how many leaders there are, once
-// the first data is on its way.
+// Stores a token's data in its leaders' rows, kUnroll packs of a thread at a time. list() lists the leaders and returns their
+// number, after the first loads have been issued.
 template <u32 kUnroll, class From, class To, class Transform, class List>
 __device__ void store_token(const DispatchArgs& args, Share share, i64 token, const Leader* leaders, List list) {
-    constexpr u32 kTogether = kUnroll < 2 ? kUnroll : 2;  // leave once they are made
+    constexpr u32 kTogether = kUnroll < 2 ? kUnroll : 2;  // packs that leave together (CHANGES.md, "Of many tokens, too …": 2 H200)
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);
     const bool aligned = is_aligned(args.tokens);
     int count = -1;
-    for (u32 first = share.member - lane; first < packs; first += kUnroll * share.members) {  // alike in all lanes
+    for (u32 first = share.member - lane; first < packs; first += kUnroll * share.members) {  // the same in all lanes
         Source<From, To> sources[kUnroll];
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u)
@@ -122,8 +129,9 @@ __device__ void store_tokens(
     for (u32 job = queue.take(kSend); job < jobs.count(); job = queue.take(kSend)) {
         const Share share = jobs.share(job);
         const i64 token = first + jobs.token(job);
-        const bool tells = !args.reuse && share.member < 32, many = packs > 2 * share.members;  // else short code is there sooner
-        const auto list = [&] { return list_leaders(args, token, packs, tells, gate, leaders); };
+        // Otherwise shorter code is faster.
+        const bool sends_ways = !args.reuse && share.member < 32, many = packs > 2 * share.members;
+        const auto list = [&] { return list_leaders(args, token, packs, sends_ways, gate, leaders); };
         if (many) store_token<kAtOnce, From, To, Transform>(args, share, token, leaders, list);
         else store_token<1, From, To, Transform>(args, share, token, leaders, list);
         if (!gate.pass()) return;
@@ -131,7 +139,7 @@ __device__ void store_tokens(
     }
 }
 
-// Copies what a leader has to the token's other rows here, kUnroll packs of a thread at a time.
+// Copies a leader's row to the token's other rows here, kUnroll packs of a thread at a time.
 template <int kUnroll, class To>
 __device__ void copy_on(const Shuffle& shuffle, Share share, const u32* rows, int count) {
     const u64 packs = packs_of<To>(shuffle.hidden), groups = groups_of(shuffle);
@@ -157,19 +165,19 @@ __device__ void copy_on(const Shuffle& shuffle, Share share, const u32* rows, in
     }
 }
 
-// What a token of `source` has here, and hands out what is known of the rows. Returns how many there are.
+// Lists the rows of a token of `source` here, and writes their experts and weights. Returns the number of rows.
 __device__ int list_ways(const DispatchArgs& args, Share share, int source, i64 token, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
-    u32* known = args.ways + (source * shuffle.max_tokens + token) * shuffle.k;
-    const u32* told = shuffle.ways_of(me, source, token);
+    u32* handle_ways = args.ways + (source * shuffle.max_tokens + token) * shuffle.k;
+    const u32* sent_ways = shuffle.ways_of(me, source, token);
     const u64* notes = shuffle.notes_of(me, source, token);
     u64 note = 0;
     const auto way = [&](int c) {
-        if (args.reuse) return known[c];
-        const u32 row = ld_relaxed_sys(told + c);
-        note = ld_relaxed_sys(notes + c);  // on its way together with the row
-        if (share.member < 32) known[c] = row;
+        if (args.reuse) return handle_ways[c];
+        const u32 row = ld_relaxed_sys(sent_ways + c);
+        note = ld_relaxed_sys(notes + c);  // in flight together with the row's load
+        if (share.member < 32) handle_ways[c] = row;
         return row;
     };
     return list.list(int(shuffle.k), way, [&](int, int, u32 row) {
@@ -179,8 +187,8 @@ __device__ int list_ways(const DispatchArgs& args, Share share, int source, i64 
     });
 }
 
-// Deals with what comes for this block: hands out what is told of a token's rows, and completes them. What is known of them
-// it finds out while they are on their way.
+// Handles the tokens that come for this block: writes ways, experts and weights of their rows, and copies their data to
+// all rows. With a handle the rows are listed while the data is in flight.
 template <class To>
 __device__ void deliver_tokens(
     const DispatchArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, Rows& list) {
@@ -212,7 +220,8 @@ __device__ void move_many(const DispatchArgs& args, u32 epoch, const Table& tabl
     queue.begin(sent);
     if ((args.phases & kSend) && !receives_first(args.phases, kDispatchSending, received.stages()))
         store_tokens<From, To, Transform>(args, sent, signals, queue, gate, lists[warp].leaders);
-    if ((args.phases & kReceive) && !args.reuse)  // while they are on their way
-        write_end(args, args.phases & kSend ? total_of(args.shuffle, table) : args.total[0]);  // counted in this launch, or before
+    if ((args.phases & kReceive) && !args.reuse)  // while tokens are in flight
+        // From this launch, or from the first one.
+        write_end(args, args.phases & kSend ? total_of(args.shuffle, table) : args.total[0]);
     if (args.phases & kReceive) deliver_tokens<To>(args, received, signals, queue, table.tokens, lists[warp].rows);
 }

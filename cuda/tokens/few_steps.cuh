@@ -1,6 +1,7 @@
-// Rows of few tokens come in *steps*: what one warp moves at a time, a row of lines (line.cuh) of 30 packs, or of 24 packs of 8-bit
-// floats and one of their scales. They are divided among the blocks like cards, so that many blocks move one token, and a step
-// goes from block b to block b. What a block sends to its own rank it reads after a barrier: lines are whole between GPUs.
+// Rows of few tokens travel in *steps*: what one warp moves at a time, a row of lines (line.cuh) of 30 packs, or of 24
+// packs of 8-bit floats and one of their scales. Steps are dealt out to the blocks in turn, so that many blocks move one
+// token. A step goes from block b to block b. A block reads what it sends to its own rank after a barrier, for lines are
+// whole only between GPUs.
 #pragma once
 #include "elements/cast.cuh"
 #include "protocol/line.cuh"
@@ -14,20 +15,20 @@ struct Step {
     u32 first = 0;  // pack of the token's row
     u32 row = 0;    // of lines, in a slot
 
-    __device__ u64 known() const { return token ^ first ^ row; }
+    __device__ u64 dependency() const { return token ^ first ^ row; }
 };
 
-// The steps of a block. What a warp begins with is found while the kernel before still runs: a division takes as long as a
+// The steps of a block. A warp's first step is computed before the previous kernel has ended: a division takes as long as a
 // dozen other instructions.
 struct Steps {
     const Shuffle& shuffle;
     const u32 row_packs;   // of what travels: rows there, results back
     const u32 step_packs;  // at most, of a step of it
 
-    // Without room for few tokens, not even none are.
+    // False, also for no tokens, if there is no room for few tokens.
     __device__ bool are_few(i64 tokens) const { return tokens <= shuffle.few_tokens && shuffle.few_tokens > 0; }
 
-    // Has this block a step `job`, if there are so many tokens?
+    // Whether this block has a step `job` of so many tokens.
     __device__ bool has(u32 job, i64 tokens) const { return number(job) < u32(tokens) * steps(); }
 
     __device__ Step step(u32 job) const {
@@ -35,7 +36,7 @@ struct Steps {
         return Step{token, (number(job) - token * steps()) * step_packs, job};
     }
 
-    // Has this lane a pack of it?
+    // Whether this lane has a pack of the step.
     __device__ bool holds(const Step& step) const {
         const u32 lane = threadIdx.x % 32;
         return lane < step_packs && step.first + lane < row_packs;
@@ -50,12 +51,12 @@ struct Steps {
         __device__ Turn(const Steps& steps, u32 turn)
             : job(turn / u32(steps.shuffle.team.size)), source(turn - job * u32(steps.shuffle.team.size)), step(steps.step(job)) {}
 
-        __device__ u64 known() const { return u64(source) << 32 ^ step.known(); }
+        __device__ u64 dependency() const { return u64(source) << 32 ^ step.dependency(); }
     };
 
     __device__ Turn first_turn() const { return Turn(*this, threadIdx.x / 32); }
 
-    // Warps of the block take turns: `each(source, step)`. `most`: of `tokens`.
+    // Warps of the block take turns: each(source, step) is called for a step. `most`: the largest of `tokens`.
     template <class Each>
     __device__ void share(const i64* tokens, i64 most, Turn turn, Each each) const {
         const u32 size = u32(shuffle.team.size), warps = blockDim.x / 32;
@@ -63,7 +64,7 @@ struct Steps {
             if (turn.step.token < tokens[turn.source]) each(int(turn.source), turn.step);
     }
 
-    // Of the rank that has most.
+    // The most tokens of a rank.
     __device__ i64 most_of(const i64* tokens) const {
         i64 most = 0;
 #pragma unroll 4
@@ -76,7 +77,7 @@ struct Steps {
     __device__ static u32 number(u32 job) { return blockIdx.x + job * gridDim.x; }  // of all blocks' steps
 };
 
-// What lane l stores of a row of lines, if it has pack l of 30; and back.
+// The part of a row of lines that lane l stores, where lane l has pack l of 30; and the inverse.
 __device__ __forceinline__ Pack part_of_row(Pack pack, u32 epoch) {
     const u32 lane = threadIdx.x % 32, from = pack_of_lane(lane);
     const u64 x = __shfl_sync(kWholeWarp, pack.x, int(from)), y = __shfl_sync(kWholeWarp, pack.y, int(from));
@@ -90,7 +91,7 @@ __device__ __forceinline__ Pack pack_of_row(Pack part) {
     return Pack{x, of_half == 14 ? split : y};
 }
 
-// The scales of a step of 8-bit floats are the pack behind theirs. All lanes of a warp.
+// The scales of a step of 8-bit floats are the pack behind its data. All lanes of a warp.
 __device__ __forceinline__ Pack with_scales(Pack pack, float scale) {
     const u32 bits = bits_as<u32>(scale);
     u64 words[3];

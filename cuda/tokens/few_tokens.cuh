@@ -1,11 +1,15 @@
-// Few tokens travel as packets and lines, which carry their own flags: one trip, and nobody waits for a signal or a barrier.
+// Few tokens travel as packets and lines, which carry their own flags: one trip, without a signal or a barrier.
 //
-// A rank tells every other
-//   how many tokens it has, of this dispatch: so all ranks know whether all have few;
-//   one word for each choice of theirs: its place, its number in its bucket, its weight.
-// Its blocks tell a share each, in their slots, and all blocks of a rank read all shares: a slot is written in an operation
-// once a block of its reader has entered the one before, and then all blocks have left the one before that. From all ranks'
-// choices every block knows where each row belongs, on whatever rank, as if it had counts. Rows: few_steps.cuh.
+// A rank sends every rank
+//   1. how many tokens it has, so that all ranks compute whether all have few (send_count);
+//   2. one word for each choice: its expert's place, its number in its bucket, its weight (dispatch_choices.cuh);
+//   3. the tokens' rows in steps of lines (few_steps.cuh).
+// Each block sends a share of the words, in its slots, and all blocks of a rank read all shares. A slot is written in an
+// operation once a block of its reader has entered the one before; then all blocks have left the one before that. From all
+// ranks' choices every block computes where each row belongs, on any rank, as if it had counts.
+//
+// kMostFewChoices and kMostFewCounts follow from shared memory (twins in pyncclx/tokens/limits.py); kSourcesAtOnce was not
+// measured by itself.
 #pragma once
 #include "tokens/few_slots.cuh"
 #include "tokens/few_steps.cuh"
@@ -13,11 +17,11 @@
 
 constexpr int kMostFewChoices = 1024;                      // of all ranks together
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
-constexpr int kSourcesAtOnce = 4;                          // whose lines are fetched before the first is looked at
+constexpr int kSourcesAtOnce = 4;                          // sources whose lines are loaded before the first is checked
 constexpr u32 kNoChoice = ~u32(0);
 constexpr int kNoPlace = -1;
 
-// A choice as a word: what stands in its place is in 4, 16 and 12 bits.
+// A choice as a word: weight in 32 bits; rank and local number of the expert's place in 4 and 16; number in its bucket in 12.
 __device__ __forceinline__ u64 choice_word(u32 place, u32 number, float weight) {
     return u64(bits_as<u32>(weight)) << 32 | place << 12 | number;
 }
@@ -30,7 +34,7 @@ struct FewTokens : Steps {
     const u32 epoch;
     Slots& slots;
 
-    // Those that thread r has found are rank r's; other threads know them after a barrier.
+    // Thread r stores the slots of rank r that it has computed; a barrier follows before other threads read them.
     __device__ void keep(const FoundSlots& found) const {
         const int rank = int(threadIdx.x);
         if (rank >= shuffle.team.size) return;
@@ -42,8 +46,8 @@ struct FewTokens : Steps {
         slots.in_rows[rank] = found.in_rows + places;
     }
 
-    // What block `block` of `source` has told this rank.
-    __device__ const Pack* told(int source, u32 block, u32 position) const {
+    // Where a packet of block `block` of `source` arrives.
+    __device__ const Pack* packet_of_block(int source, u32 block, u32 position) const {
         return slots.first[source] + u64(block * slots_between(shuffle, source)) * shuffle.team.slot_packets + position;
     }
 
@@ -70,14 +74,14 @@ struct FewTokens : Steps {
         return receive_word(source, place, pack.x) && receive_word(source, place + 1, pack.y);
     }
 
-    // Where this rank has choice `i` of a source, block by block, and how many tokens the source has.
+    // Where choice `i` of a source arrives, from its blocks in turn; and where its number of tokens arrives.
     __device__ const Pack* choice(int source, u32 i) const {
         const u32 of_block = i / gridDim.x;
-        return told(source, i - of_block * gridDim.x, u32(shuffle.words_at) + 1 + of_block);
+        return packet_of_block(source, i - of_block * gridDim.x, u32(shuffle.words_at) + 1 + of_block);
     }
-    __device__ const Pack* count(int source) const { return told(source, 0, u32(shuffle.words_at)); }
+    __device__ const Pack* count(int source) const { return packet_of_block(source, 0, u32(shuffle.words_at)); }
 
-    // How many tokens `source` has; if they are few and choice `i`, which is at `place`, is one of theirs, this choice as well.
+    // Receives how many tokens `source` has and, if it has few and a choice `i`, this choice, at `place`. False: leave.
     __device__ bool receive_choice(int source, u32 i, const Pack* place, u64& tokens, u64& word) const {
         const Pack* counts = count(source);
         if (i >= shuffle.few_tokens * shuffle.k) place = counts;
@@ -92,7 +96,7 @@ struct FewTokens : Steps {
         }
     }
 
-    // Choices that a source with so many tokens has sent.
+    // The number of choices that a source with so many tokens has sent.
     __device__ u32 choices_of(u64 tokens) const {
         return are_few(i64(tokens)) ? u32(tokens) * u32(shuffle.k) : 0;
     }
@@ -102,10 +106,10 @@ struct FewTokens : Steps {
         st_line_sys(slots.out_rows[holder] + step.row * kRowPlaces + threadIdx.x % 32, part);
     }
 
-    // The step of sources first, first + 1 … that have a bit in `sources`, looked at once: on its way when this returns.
+    // A step of the sources first, first + 1 … whose bits are in `sources`. The constructor issues its loads.
     template <int kCount>
     struct Coming {
-        const Pack* places[kCount];  // null: not of this one. Found before, so that a look is short
+        const Pack* places[kCount];  // null: not of this source. Computed before, so that a poll is short
         Pack packs[kCount];
 
         __device__ Coming(const FewTokens& few, u32 sources, int first, const Step& step) {
@@ -124,7 +128,7 @@ struct FewTokens : Steps {
         __device__ bool has_come(int s, u32 epoch) const { return places[s] == nullptr || threadIdx.x % 8 != 7 || packs[s].y == epoch; }
     };
 
-    // Looks until it has come: then `packs` are those of the lanes.
+    // Polls until the step has come; then `packs` are the lanes' packs. False: leave.
     template <int kCount>
     __device__ bool receive(Coming<kCount>& coming, int first) const {
         Patience patience;
@@ -141,15 +145,14 @@ struct FewTokens : Steps {
         return true;
     }
 
-    // All threads, once they have kept slots: the first block tells all ranks how many tokens there are, and all learn how many
-    // they have.
-    __device__ void tell_count(i64 tokens) const {
+    // All threads, after `keep`: the first block sends all ranks the number of tokens.
+    __device__ void send_count(i64 tokens) const {
         if (blockIdx.x == 0 && int(threadIdx.x) < shuffle.team.size) send_word(int(threadIdx.x), u32(shuffle.words_at), u64(tokens));
     }
 
-    // All threads: have the ranks told? The last warp asks, which often has no steps. After a barrier `tokens`, if
-    // given, says what they have.
-    __device__ bool hear_counts(i64* tokens = nullptr) const {
+    // All threads: the last warp, which often has no steps, receives the ranks' numbers of tokens, into `tokens` unless
+    // null; a barrier follows. False: leave.
+    __device__ bool receive_counts(i64* tokens = nullptr) const {
         const int source = int(blockDim.x - 1 - threadIdx.x);
         if (source >= shuffle.team.size) return true;
         u64 count = 0;
@@ -159,7 +162,7 @@ struct FewTokens : Steps {
     }
 
   private:
-    // Another look? One lane asks for all.
+    // Whether to poll on; lane 0 decides for the warp.
     template <int kCount>
     __device__ bool is_worth_it(Patience& patience, const Coming<kCount>& coming, int first) const {
         int missing = first;

@@ -1,9 +1,16 @@
-// Token dispatch and combine: the memory they share, and where a choice goes.
+// Token dispatch and combine: the memory that they share, and the words that describe where a choice goes.
 //
-// A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the expert; the data
-// travels once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. A rank
-// knows the rows that it has of a token as its *ways*: one word a choice. Ranks talk through a workspace of the shuffle's own,
-// which is laid out like a lease.
+// A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the expert. The data travels
+// once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. The *ways* of a token
+// on a rank are its rows there: one word for each choice. Ranks communicate through a workspace of the shuffle's own,
+// laid out like a lease.
+//
+//   *route*   at the token's rank: the rank and row that a choice becomes, and its expert's place
+//   *way*     at the row's rank: the row of a choice, or kNoWay
+//   *note*    at the row's rank: the expert and weight of a choice
+//   *bucket*  the rows of one expert on a rank, or of one source (by_source)
+//
+// Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/layout.py computes the offsets.
 #pragma once
 #include "protocol/channel.cuh"
 #include "protocol/lanes.cuh"
@@ -19,35 +26,36 @@ constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 enum Phase : i64 { kSend = 1, kReceive = 2 };
 __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend | kReceive); }
 
-// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. It reckons that itself, for with a
-// word of the arguments to look at the loop of combine that adds rows had a load less on its way (1024 tokens 93 µs, not 79).
+// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. Computed from the grid, for
+// with a word of the arguments the compiler issued one load less in the loop of combine that adds rows (1024 tokens 93
+// µs, not 79; 2 H200, CHANGES.md, "Of many tokens, too, what is needed is on its way before"; 2026-11-22).
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
-// A thread's number from the last: the first warps have steps of few tokens to move, and the last ones look after the rest.
+// A thread's number from the last: the first warps move steps of few tokens, so the last ones do the rest.
 __device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
 
-// What never changes of a shuffle. Rows of a rank are grouped in *buckets*: one for each of its experts, or one
-// for each source (by_source).
+// The constants of a shuffle. Rows of a rank are grouped in buckets: one for each of its experts, or one for each source
+// (by_source).
 struct Shuffle {
     Team team;  // of the shuffle: base[] are the workspaces
     char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
     char* scales[kMaxRanks];   //   [capacity][groups] float, for Float8,
-    char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, what the sources say,
-    char* notes[kMaxRanks];    //   [size][max_tokens][k] u64, and of these choices,
+    char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, ways that the sources sent,
+    char* notes[kMaxRanks];    //   [size][max_tokens][k] u64, and notes,
     char* results[kMaxRanks];  //   [max_tokens][results_of_token] rows, where results come back,
     char* values[kMaxRanks];   //   [max_tokens][k] float, where single numbers come back
     const u32* places;         // [experts][replicas]: expert_place
-    int* histograms;           // [blocks][buckets]: how many choices of a block go to each bucket
-    int* matrix;               // [size][buckets]: how many of a rank
+    int* histograms;           // [blocks][buckets]: how many choices of a block go to a bucket
+    int* matrix;               // [size][buckets]: how many choices of a rank
     Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh,
     Pack* own_rows;            // [blocks][2][slot_rows][kRowPlaces]: and its rows of lines
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
     i64 max_tokens;        // of a rank
-    i64 few_tokens;        // up to so many of each rank travel as lines
-    i64 alone_choices;     // up to so many of its rank every block counts for itself
-    i64 words_at;          // in a slot of packets: what a block tells of few tokens
+    i64 few_tokens;        // up to so many tokens of each rank travel as lines
+    i64 alone_choices;     // up to so many choices of the rank, every block counts all of them
+    i64 words_at;          // position in a slot of packets: a block's words about few tokens
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // of all ranks
     i64 by_source;
@@ -74,7 +82,7 @@ __device__ __forceinline__ u32 route_row(u64 route) { return u32(route); }
 __device__ __forceinline__ u32 route_place(u64 route) { return u32(route >> 32); }
 __device__ __forceinline__ int route_rank(u64 route) { return place_rank(route_place(route)); }
 
-// What a rank is told of a choice that has a row there: the expert, among its own, and the weight.
+// The note of a choice: the expert's number among the rank's, and the weight.
 __device__ __forceinline__ u64 make_note(u32 local, float weight) { return u64(local) << 32 | bits_as<u32>(weight); }
 __device__ __forceinline__ u32 note_local(u64 note) { return u32(note >> 32); }
 __device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u32(note)); }
@@ -95,18 +103,18 @@ __device__ __forceinline__ u64 result_slot(const Shuffle& shuffle, i64 token, in
     return u64(token * shuffle.results_of_token + (shuffle.k < shuffle.team.size ? leading : rank));
 }
 
-// The rows that a warp's token has here, in shared memory.
+// The rows of a warp's token on this rank, in shared memory.
 struct Rows {
     u32 row[kMaxChoices];
-    int leading;  // the choice of the first
+    int leading;  // the choice of the first row
 
-    // All lanes of the warp; `way(c)` is what choice c has here, `keep(number, c, way)` is told of each row. Returns how
-    // many there are.
+    // All lanes of the warp. way(c) returns the way of choice c; keep(number, c, way) is called for each row. Returns the
+    // number of rows.
     template <class Way, class Keep>
     __device__ int list(int k, Way way, Keep keep) {
         const u32 lane = threadIdx.x % 32;
         int count = 0;
-        __syncwarp();  // those of the last token have been used
+        __syncwarp();  // the last token's rows have been used
         #pragma unroll 1
         for (int begin = 0; begin < k; begin += 32) {
             const int c = begin + int(lane);
@@ -125,8 +133,8 @@ struct Rows {
     }
 };
 
-// Packets that this block has sent to its rank and left alone for 2^32 operations would look new, as those of peers would: the
-// slot of the next operation is cleared (Channel::scrub). All threads.
+// All threads clear this rank's own slot of the next operation when the epoch begins anew, as Channel::scrub does with
+// those of peers: packets of 2^32 operations ago would look new.
 __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
     if (channel.epoch != 0xffffffffu && channel.epoch != 2) return;
     const u64 slot = u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1), packets = shuffle.team.slot_packets;
@@ -136,6 +144,7 @@ __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) 
     __syncthreads();
 }
 
-// Once a block has heard of all ranks, though not from their blocks of its own number: has it heard all that the next operation
-// must know? Not if those clear their slots in this one.
-__device__ __forceinline__ bool hears_enough(const Channel& channel) { return channel.epoch != 2; }
+// A block that has received packets of all ranks, though not of their blocks with its own number: whether that counts as
+// if all had entered the operation (Channel::leave). It does not in the operation in which those blocks clear their
+// slots.
+__device__ __forceinline__ bool counts_as_entered(const Channel& channel) { return channel.epoch != 2; }

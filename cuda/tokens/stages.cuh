@@ -1,11 +1,16 @@
-// How the blocks share many tokens: which are a block's, who of its warps takes which, and what it tells other ranks meanwhile.
+// Many tokens: how blocks and warps share them, and the signals for what has been stored.
 //
-// Tokens are divided among the blocks; block b of a rank deals with the tokens that block b of any other has. Its warps take
-// them one after the other, whoever is free; some send while others deal with what has arrived, stage by stage.
+// Tokens are divided among the blocks; block b of a rank handles the tokens that block b of any other rank has. Its warps
+// take tokens one after the other from a queue; some send while others handle what has arrived, stage by stage:
+//   1. A warp takes a job (a token, or a part of one) and stores its data at the peers.
+//   2. The warp that finishes the last job of a stage makes a fence and signals the stage to all ranks (Signals).
+//   3. A receiving warp waits for the stage of its next job, which acquires the data.
+// The Gate keeps a rank from storing before the peers have entered the operation, and so have read the last one's data.
+// Thresholds: not measured by themselves.
 #pragma once
 #include "tokens/shuffle.cuh"
 
-constexpr u32 kStageTokens = 16;  // of a block and a source, at least; then the receiver is told
+constexpr u32 kStageTokens = 16;  // of a block and a source, at least; a stage ends with a signal
 constexpr u32 kMostStages = 32;   // of a block
 constexpr u32 kMostParts = 8;     // of a token
 
@@ -15,7 +20,7 @@ struct Range {
 
     Range() = default;
     __device__ explicit Range(i64 tokens) {
-        const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are less than 2^31
+        const i64 each = (u32(tokens) + gridDim.x - 1) / gridDim.x;  // there are fewer than 2^31
         begin = i64(smaller(u64(each) * blockIdx.x, u64(tokens)));
         end = i64(smaller(u64(begin + each), u64(tokens)));
     }
@@ -28,12 +33,12 @@ struct Share {
     u32 member, members;
 };
 
-// What a block does with its tokens: with those of some sources, as many of each as the one with most has, which the others
-// may not have. A job is a token, or a part of one where tokens are few.
+// The jobs of a block: the tokens of some sources, as many of each source as the one with most has; a job may have no
+// token. A job is a token, or a part of one where tokens are few.
 struct Jobs {
     const u32 sources, tokens, stage_tokens, parts;
 
-    // `longest`: what this block has of the rank that has most there, so that all ranks agree on the stages.
+    // `longest`: the most tokens of a rank in this block, so that all ranks compute the same stages.
     __device__ Jobs(u32 sources, u32 tokens, u32 longest)
         : sources(sources), tokens(tokens), stage_tokens(stage_of(longest)), parts(parts_of(sources * tokens)) {}
 
@@ -44,7 +49,7 @@ struct Jobs {
     __device__ Share share(u32 job) const { return Share{job % parts * 32 + threadIdx.x % 32, parts * 32}; }
     __device__ u32 stages() const { return (tokens + stage_tokens - 1) / stage_tokens; }
 
-    // How many there are of a stage.
+    // The number of jobs in a stage.
     __device__ u32 in_stage(u32 stage) const {
         return u32(smaller(stage_tokens, tokens - stage * stage_tokens)) * sources * parts;
     }
@@ -60,11 +65,11 @@ struct Jobs {
     }
 };
 
-// Warps of a block take jobs of each half one after the other, so that none waits for one whose token has many rows. In shared
-// memory.
+// The jobs of each half, which warps of a block take one after the other, so that none waits for a warp whose token has many
+// rows. In shared memory.
 struct Queue {
     u32 taken[2];           // of kSend, of kReceive
-    u32 left[kMostStages];  // jobs of each stage to be done, and the one before it to be told
+    u32 left[kMostStages];  // jobs of each stage still to be done, and 1 for the signal of the previous stage
 
     // All threads.
     __device__ void begin(const Jobs& sent) {
@@ -81,7 +86,7 @@ struct Queue {
         return __shfl_sync(0xffffffffu, job, 0);
     }
 
-    // Was that the last that a stage waits for?
+    // Counts a finished job, or the signal of the previous stage. Returns whether the stage is complete.
     __device__ bool finish(u32 stage) {
         __syncwarp();
         u32 before = 0;
@@ -98,8 +103,8 @@ __device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
     return __reduce_max_sync(kWholeWarp, lane < size ? Range(tokens[lane]).length() : 0);
 }
 
-// Nobody stores where others may still read what came last time: before they have entered the operation. A warp waits for that
-// once it has something to store.
+// Keeps warps from storing at peers before these have entered the operation: until then they may read the last one's data. A
+// warp waits once it has something to store.
 class Gate {
     const Channel& channel;
     bool is_open;
@@ -117,22 +122,22 @@ class Gate {
     }
 };
 
-// Whether this warp deals at first with what arrives: if both halves are in this launch, and there are several stages, `sending`
-// of kMaxWarps do not, and of fewer the same share, but one at least.
+// Whether this warp begins with what arrives, not with sending. If both halves are in this launch and there are several
+// stages, `sending` of kMaxWarps warps send first; of fewer warps the same share, at least one.
 __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
     const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
     return is_whole(phases) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
 }
 
-// Words that say what a block has done in this operation. They lie where other operations keep how far a ring is
-// filled (ChannelControl::head), so that they are scrubbed like these. Ring 0: how many stages block b of rank s has
-// stored here. Ring 1: this rank's block b has counted.
+// Signals of what a block has done in this operation. They use the words in which other operations count chunks
+// (ChannelControl::head), so Channel::scrub clears them. Ring 0: how many stages block b of rank s has stored here. Ring 1:
+// this rank's block b has counted.
 struct Signals {
     const Team& team;
     const u32 epoch;
 
     // After a barrier of the block.
-    __device__ void say_counted() const {
+    __device__ void signal_counted() const {
         if (threadIdx.x != 0) return;
         fence_sys();
         st_relaxed_sys(word(1, team.rank, int(blockIdx.x), team.rank), mark(1));
@@ -146,20 +151,20 @@ struct Signals {
         return Channel::everyone(ok);
     }
 
-    // A warp has done a job of a stage: if this was the last one, and all before it are told, tells all ranks.
+    // A warp has done a job of a stage: signals the stages that are now complete to all ranks, in order.
     __device__ void finish(Queue& queue, u32 stage, u32 stages) const {
-        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage)) tell_stored(stage + 1);
+        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage)) signal_stored(stage + 1);
     }
 
-    // A warp that has seen them stored tells all ranks, this one too.
-    __device__ void tell_stored(u32 stages) const {
+    // All lanes of a warp: signals to all ranks, this one too, how many stages are stored.
+    __device__ void signal_stored(u32 stages) const {
         const int rank = int(threadIdx.x % 32);
         if (rank >= team.size) return;
         fence_sys();
         st_relaxed_sys(word(0, rank, int(blockIdx.x), team.rank), mark(stages));
     }
 
-    // A warp waits until this block of every rank has stored so many stages; `needed(source)` of it.
+    // A warp waits until this block of every rank has stored needed(source) stages. False: leave.
     template <class Needed>
     __device__ bool await_stored(Needed needed) const {
         const int source = int(threadIdx.x % 32);

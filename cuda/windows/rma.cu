@@ -1,13 +1,15 @@
 // One-sided accumulation into a peer's memory: every element is changed atomically, for kernels of all ranks and the host.
 //
-// What MPI_Accumulate, MPI_Get_accumulate, MPI_Fetch_and_op and MPI_Compare_and_swap need. Elements of up to 8 bytes: the
-// 32- or 64-bit word that an element is in is replaced if nobody has changed it meanwhile, else looked at again.
+// MPI_Accumulate, MPI_Get_accumulate, MPI_Fetch_and_op and MPI_Compare_and_swap use it. For each element, of up to 8 bytes,
+//   1. a thread reads the 32- or 64-bit word that has the element;
+//   2. it replaces the word by compare-and-swap, and retries if another thread has changed it meanwhile.
+// Launch: any number of blocks of up to kMaxThreads threads; they wait for nothing.
 #include "elements/reduce_ops.cuh"
 
 struct RmaArgs {
     const char* origin;
-    const char* compare;  // CompareAndSwap looks at it; else origin
-    char* result;         // gets the elements as they were; may be null
+    const char* compare;  // for CompareAndSwap; otherwise the same as origin
+    char* result;         // for the old elements; may be null
     char* target;         // as mapped here
     u64 count;
 };
@@ -32,24 +34,14 @@ struct Update<T, CompareAndSwap> {
     __device__ static T next(T current, T value, T compare) { return current == compare ? value : current; }
 };
 
+// An unsigned number as long as an element.
 template <u32 kNbytes>
-struct WordOf;
-template <>
-struct WordOf<1> {
-    using type = unsigned char;
-};
-template <>
-struct WordOf<2> {
-    using type = unsigned short;
-};
-template <>
-struct WordOf<4> {
-    using type = u32;
-};
-template <>
-struct WordOf<8> {
-    using type = u64;
-};
+__device__ auto word_of_nbytes() {
+    if constexpr (kNbytes == 1) return (unsigned char)0;
+    else if constexpr (kNbytes == 2) return (unsigned short)0;
+    else if constexpr (kNbytes == 4) return u32(0);
+    else return u64(0);
+}
 
 template <class T>
 __device__ T element(const char* from, u64 i) {
@@ -58,7 +50,7 @@ __device__ T element(const char* from, u64 i) {
     return value;
 }
 
-// Replaces the word by `next(word)`; the word as it was.
+// Replaces the word by next(word), and returns its old value.
 template <class Word, class Next>
 __device__ Word replace_word(Word* word, Next next) {
     Word seen = ld_relaxed_sys(word);
@@ -69,10 +61,10 @@ __device__ Word replace_word(Word* word, Next next) {
     }
 }
 
-// The same for an element, by itself a word or in one.
+// The same for an element, which is a word or a part of one.
 template <class T, class Next>
 __device__ T replace_element(char* target, Next next) {
-    using Word = typename WordOf<sizeof(T)>::type;
+    using Word = decltype(word_of_nbytes<sizeof(T)>());
     if constexpr (sizeof(T) >= 4) {
         return bits_as<T>(replace_word(reinterpret_cast<Word*>(target), [&](Word word) {
             return bits_as<Word>(next(bits_as<T>(word)));

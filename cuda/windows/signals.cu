@@ -1,10 +1,13 @@
-// Win.Put_signal and Win.Wait_signal: data in a peer's memory, and a count that it can wait for, without the hosts.
+// Win.Put_signal and Win.Wait_signal: data in a peer's memory, and a count for which it can wait, without the hosts.
 //
-// A signal is a word of a rank's DeviceTeam, to which its peers add. What has been waited for is counted on the device, so
-// that both can be captured in a graph: a wait is over when `count` more have come than were taken before.
+// A signal is a word of a rank's DeviceTeam, to which its peers add. The device counts what has been waited for, so that both
+// can be captured in a graph: a wait ends when `count` more have come than were taken before.
+//   put_blocks   any number of blocks: moves what is too much for one block, before put_signal
+//   put_signal   one block: moves the data; a barrier, then one thread's release covers what all threads stored
+//   wait_signal  one thread: acquires for the next kernels of the stream
 #include "device/meetings.cuh"
 
-constexpr u64 kFewBytes = 256;  // of which a warp moves one word a thread
+constexpr u64 kFewBytes = 256;  // at most, by words of their alignment; not measured
 
 struct PutArgs {
     const char* origin;
@@ -13,14 +16,14 @@ struct PutArgs {
 };
 
 struct PutSignalArgs {
-    u64* word;     // the signal, as mapped here: looking it up in the team would take as long as half of the way there
-    PutArgs data;  // none if something before on the stream has moved it
+    u64* word;     // the signal, as mapped here: a look-up in the team would take half as long as the way to the peer
+    PutArgs data;  // none if put_blocks or a copy has moved it
 };
 
 struct WaitSignalArgs {
     const DeviceTeam* team;
     const u64* word;
-    u64* taken;  // of this signal; only waits of this rank touch it
+    u64* taken;  // of this signal; only waits of this rank use it
     u64 count;
     u32 signal;
 };
@@ -31,7 +34,7 @@ __device__ __forceinline__ void put(const PutArgs& data, u64 thread, u64 threads
         [&](u64 i, Pack pack) { put_pack(data.target, i, data.nbytes, pack); });
 }
 
-// The same for a few bytes: the widest words that all of it is aligned to, of which one is moved at once.
+// The same for a few bytes: by the widest words to which addresses and length are aligned.
 __device__ __forceinline__ void put_words(const PutArgs& data, u64 thread, u64 threads) {
     by_alignment(u64(data.origin) | u64(data.target) | data.nbytes, [&](auto word) {
         using Word = decltype(word);
@@ -40,16 +43,17 @@ __device__ __forceinline__ void put_words(const PutArgs& data, u64 thread, u64 t
     });
 }
 
-// Moves what is too much for one block; the end of the kernel comes before the signal of the next.
+// Moves what is too much for one block. The kernel ends before the next one signals.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_constant__ PutArgs args) {
     put(args, u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x);
 }
 
-// Both kernels below are launched early, for the time between two kernels is about that of the way to a peer. So each
-// waits for the one before it, a put before it moves anything, a wait before it ends. The one behind may begin when a put
-// does, and when a wait is over. It ends after this one all the same, so that what is behind it sees what both have done.
+// Both kernels below are launched early, for the time between two kernels is about that of the way to a peer (4 H200,
+// CHANGES.md, "Puts with signals …"). So each waits for the previous kernel: a put before it moves data, a wait before it
+// ends. The next kernel may begin when a put begins, and when a wait is over. It still ends after this one, so the
+// kernels behind it see what both have done.
 
-// One block. Its last act releases what all its threads have stored, and what kernels and copies before it have.
+// One block. Its signal releases what all its threads stored, and what earlier kernels and copies stored.
 __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_constant__ PutSignalArgs args) {
     await_previous();
     let_next_begin();
@@ -59,7 +63,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_consta
     if (threadIdx.x == 0) add_release_sys(args.word, u64(1));
 }
 
-// One thread. Acquires for the kernels behind it on the stream.
+// One thread. Acquires for the next kernels of the stream.
 __global__ void __launch_bounds__(kMaxThreads, 1) wait_signal(const __grid_constant__ WaitSignalArgs args) {
     const u64 until = atomic_add_gpu(args.taken, args.count) + args.count;
     wait_for_word(*args.team, args.word, Awaited{args.signal, kWaitSignal, kAnyRank, until, 0});

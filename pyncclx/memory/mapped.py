@@ -5,8 +5,8 @@ It is allocated for that (`comm.Alloc`), or it is the memory of existing arrays 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mpi4py import MPI
 
@@ -16,7 +16,7 @@ from ..backends import Device, Exported, Peer, Shared
 from ..errors import NotSupported
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Window:
     """Memory of each rank of a communicator, of any length, that all ranks have mapped.
 
@@ -41,7 +41,6 @@ class Window:
 
     number: int
     memory: Shared | Exported
-    _: KW_ONLY
     owner: object
     bases: tuple[int, ...]
     addresses: tuple[int, ...]
@@ -54,8 +53,7 @@ class Window:
 
     def close(self) -> None:
         """Unmap the peers' memory. This rank's own goes with the window and the last array over it."""
-        for peer in self.peers:
-            peer.close()
+        _unmap(self.peers)
 
 
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
@@ -70,12 +68,18 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     peers = mpi_bootstrap.agree(
         comm,
         lambda: {rank: device.map_peer(handle, mapped_sizes[rank]) for rank, handle in handles.items()},
-        undo=_unmap,
+        undo=_unmap_all,
     )
     memory.close_fd()
-    bases, mapped = _bases(comm, memory.address, peers), tuple(peers.values())
-    owner = device.owner(memory)
-    return Window(number, memory, owner=owner, bases=bases, addresses=addresses, sizes=sizes, peers=mapped)
+    return Window(
+        number=number,
+        memory=memory,
+        owner=device.owner(memory),
+        bases=_bases(comm, memory.address, peers),
+        addresses=addresses,
+        sizes=sizes,
+        peers=tuple(peers.values()),
+    )
 
 
 def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
@@ -93,16 +97,23 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
     peers = mpi_bootstrap.agree(
         comm,
         lambda: {rank: device.open_exported(exported[rank], sizes[rank]) for rank in others},
-        undo=_unmap,
+        undo=_unmap_all,
     )
-    bases, mapped = _bases(comm, memory.address, peers), tuple(peers.values())
-    return Window(number, memory, owner=None, bases=bases, addresses=addresses, sizes=sizes, peers=mapped)
+    return Window(
+        number=number,
+        memory=memory,
+        owner=None,
+        bases=_bases(comm, memory.address, peers),
+        addresses=addresses,
+        sizes=sizes,
+        peers=tuple(peers.values()),
+    )
 
 
 def empty_window(number: int, size: int) -> Window:
     """Return what is left of a window that has been unmapped."""
     nowhere = (0,) * size
-    return Window(number, _NOTHING, owner=None, bases=nowhere, addresses=nowhere, sizes=nowhere, peers=())
+    return Window(number=number, memory=_NOTHING, owner=None, bases=nowhere, addresses=nowhere, sizes=nowhere, peers=())
 
 
 def exchange_handles(
@@ -133,6 +144,10 @@ def _bases(comm: MPI.Intracomm, own: int, peers: Mapping[int, Peer]) -> tuple[in
     return tuple(addresses.get(rank, 0) for rank in range(comm.size))
 
 
-def _unmap(peers: Mapping[int, Peer]) -> None:
-    for peer in peers.values():
+def _unmap_all(peers: Mapping[int, Peer]) -> None:
+    _unmap(peers.values())
+
+
+def _unmap(peers: Iterable[Peer]) -> None:
+    for peer in peers:
         peer.close()

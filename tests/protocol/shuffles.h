@@ -54,12 +54,12 @@ struct ShuffleMemory {
     }
 
   private:
-    // As if all operations before were of few tokens: they announce nothing but once in kMostSilent, and hear of everybody.
+    // As if all operations before were of few tokens: they announce nothing but once in kMostSilent, and hear of every rank.
     void be_silent(int rank) {
         const u32 epoch = world.settings.epoch;
         for (u32 channel = 0; channel < team.channels; ++channel) {
             ChannelControl& control = *channel_control(team, rank, int(channel));
-            control.heard = epoch;
+            control.all_entered = epoch;
             for (int peer = 0; peer < team.size; ++peer) control.entered[peer] = epoch / kMostSilent * kMostSilent;
         }
     }

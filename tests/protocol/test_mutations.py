@@ -223,7 +223,9 @@ MUTATIONS = {
         "protocol/channel.cuh", "{ return await_entered(1); }", "{ return {} || await_entered(1); }", "hostile"
     ),
     # The same, where the check is left out since the peer's signal seems to have come.
-    "heard too much": Mutation("protocol/channel.cuh", "if (all_heard)", "if (all_heard || {})", "hostile"),
+    "entered too soon": Mutation(
+        "protocol/channel.cuh", "if (on_all_threads)", "if (on_all_threads || {})", "hostile"
+    ),
     # The second half of a packet may come later.
     "half a packet": Mutation(
         "protocol/packet.cuh", "&& u32(packet.y >> 32) == epoch", "&& ({} || u32(packet.y >> 32) == epoch)", "hostile"

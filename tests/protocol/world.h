@@ -86,7 +86,7 @@ inline void begin_at(const Settings& settings, const Team& team, int rank) {
         Draw draw(mix(settings.seed + 1, u64(rank) << 32 | channel));
         ChannelControl& control = *channel_control(team, rank, int(channel));
         control.epoch = settings.epoch;
-        control.heard = operation_before(settings, draw);
+        control.all_entered = operation_before(settings, draw);
         for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = settings.epoch;
         for (int i = 0; i < kRings * settings.ranks; ++i) {
             const int ring = i / settings.ranks, peer = i % settings.ranks;

@@ -8,7 +8,7 @@ from support.arrays import get, memory_at, put, synchronize
 
 CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
     {
-        "names": ["epoch", "heard", "entered", "head", "tail"],
+        "names": ["epoch", "all_entered", "entered", "head", "tail"],
         "formats": ["u4", "u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
         "offsets": [0, 4, 8, 72, 72 + 8 * RINGS * MAX_RANKS],
         "itemsize": CHANNEL_NBYTES,
@@ -33,7 +33,7 @@ def set_epochs(comm: pyncclx.Intracomm, epoch: int) -> None:
     synchronize()
     super(pyncclx.Intracomm, comm).Barrier()
     control = get(channels).view(CHANNEL)
-    control["epoch"] = control["heard"] = control["entered"] = epoch
+    control["epoch"] = control["all_entered"] = control["entered"] = epoch
     control["head"] = control["tail"] = epoch << 32
     channels[...] = put(control.view(np.uint8))
     synchronize()

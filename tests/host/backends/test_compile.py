@@ -259,7 +259,7 @@ def test_signals_come_after_a_fence(reports):
 def test_nothing_is_looked_at_before_the_last_kernel_has_ended(reports):
     """One that is launched early may find out what its arguments say, and no more. In the text, as above.
 
-    But for a wait for a signal: what is behind it comes after the kernel before it, it does not itself (put_signal.cu).
+    But for a wait for a signal: what is behind it comes after the kernel before it, it does not itself (signals.cu).
     And for where a shuffle's experts are, which a dispatch looks at by two instructions, since that never changes.
     """
     dispatches = {name: found for name, found in reports.items() if name.startswith("dispatch<")}
