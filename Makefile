@@ -9,14 +9,18 @@ BIN := $(VENV)/bin
 DRIVER := $(shell grep -oEm1 '[0-9]{3}\.[0-9]+' /proc/driver/nvidia/version 2>/dev/null | cut -d. -f1)
 CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,cuda12))
 
-.PHONY: demo test clean
+.PHONY: demo test test-all clean
 
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
 
-# make test K=allreduce: the tests of one subject, in one process and on 2 ranks
+# make test K=allreduce: the tests of one subject, in one process and on 2 ranks. make test has a sample of the tests
+# and takes minutes; make test-all has all.
 test: $(VENV)/ready
 	@$(BIN)/python tests/run.py $(if $(K),host ranks -n 2 -k "$(K)")
+
+test-all: $(VENV)/ready
+	@$(BIN)/python tests/run.py --all $(if $(K),host ranks -n 2 -k "$(K)")
 
 # The packages are listed in setup.cfg; a change there installs anew.
 $(VENV)/ready: setup.cfg pyproject.toml

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from support import sample
+
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 
@@ -27,6 +29,9 @@ TIMEOUT = 300.0
 GRACE = 30.0
 # Seconds from the first rank's last word to the end, in which the other ranks can write theirs.
 LINGER = 1.0
+
+# The number of ranks up to which the sample has tests that run alike on any number.
+MOST_FOR_ANY = 2
 
 OUTCOMES = ("passed", "skipped", "failed")
 
@@ -40,9 +45,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): end the whole run if the test takes longer")
-    config.addinivalue_line(
-        "markers", "ranks(minimum, maximum=None): skip unless the run has that many ranks"
-    )
+    config.addinivalue_line("markers", "ranks(minimum, maximum=None): skip unless the run has that many ranks")
+    config.addinivalue_line("markers", "thorough: not in the sample that `make test` runs, but in `make test-all`")
+    config.addinivalue_line("markers", "any_ranks: on any number of ranks alike; the sample has it on 1 and on 2")
     config.pluginmanager.register(Watchdog(), "watchdog")
     if SIZE > 1:
         config.pluginmanager.register(Agreement(config.pluginmanager.getplugin("watchdog")), "agreement")
@@ -50,11 +55,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.unregister(name="terminalreporter")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("ranks")
         if mark is not None:
             item.add_marker(_skip_unless(*mark.args, **mark.kwargs))
+    named = any("::" in argument for argument in config.args)
+    if not (sample.ALL or named):
+        kept = _sample(items)
+        config.hook.pytest_deselected(items=sorted(set(items).difference(kept), key=items.index))
+        items[:] = kept
+
+
+def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that `make test` runs, see support/sample.py."""
+    left_out = {"thorough"} | ({"any_ranks"} if SIZE > MOST_FOR_ANY else set())
+    tests = []
+    for item in items:
+        if left_out.isdisjoint(mark.name for mark in item.iter_markers()):
+            # A list of cases with several arguments has one identifier for each case.
+            identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
+            tests.append((item.nodeid.split("[")[0], dict(enumerate(identifiers)), item))
+    return sample.sampled(tests, (SIZE, MPI.get_vendor()[0]))
 
 
 def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:

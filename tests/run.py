@@ -1,8 +1,9 @@
-"""The whole test suite: linters, tests of one process, tests on 1 to 8 ranks, protocol tests, mpi4py's own tests.
+"""The test suite: linters, tests of one process, tests on 1 to 8 ranks, protocol tests, mpi4py's own tests.
 
-Tests on 2 ranks are run with a second MPI library, too.
+Tests on 2 ranks are run with a second MPI library, too. Without --all a sample of the tests is run, see
+support/sample.py.
 
-    python tests/run.py [step ...] [-n ranks ...] [-k expression]
+    python tests/run.py [step ...] [-n ranks ...] [-k expression] [--all]
 
 The last line is `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
 hangs is ended and counts as a failure.
@@ -176,7 +177,10 @@ def main() -> int:
     parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("-k", dest="expression", help="only tests that match, as pytest's -k")
+    parser.add_argument("--all", action="store_true", help="all tests, not the sample")
     options = parser.parse_args()
+    if options.all:
+        os.environ["PYNCCLX_TEST_ALL"] = "1"
     finished = list(timed(results(options)))
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
     for each in finished:

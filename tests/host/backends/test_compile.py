@@ -1,9 +1,9 @@
 """Every kernel compiles for real GPUs, without one; registers, spills and memory orders of the result are checked.
 
-Covered: every kernel that moves bytes, on each architecture; of the reductions every (type, operator) on sm_90,
-each in one of the six kernels, and every sixth pair on the others. PYNCCLX_TEST_ALL=1: every pair on all three,
-each time in another kernel. The last test compiles one pair in all six. A report is kept in the cache until a
-source or the compiler changes.
+In the sample that `make test` runs: every kernel on sm_90, those with template arguments with some of them. With
+PYNCCLX_TEST_ALL=1: every kernel with all of them on each architecture, but each (type, operator) in one kernel of
+the reductions. The last test compiles one pair in all of these. A report is kept in the cache until a source or the
+compiler changes.
 """
 
 import json
@@ -24,15 +24,14 @@ import pytest
 from pyncclx.launch.sources import FILES, REDUCTIONS, instantiation
 from pyncclx.memory import layout
 from pyncclx.system import paths
+from support import sample
 
 nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
 
 pytestmark = pytest.mark.timeout(1500)  # the first on an architecture waits for the compiler, on two cores
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-MAIN = "sm_90"
-ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
-FEW = 12  # templates of a file that moves bytes or changes words: on other architectures no more are compiled
-SHIFTS = (0, 1, 3)  # of the reduction kernel that a pair meets, by architecture: one-shot as well as two-shot
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100") if sample.ALL else ("sm_90",)
+FEW = 2  # template arguments of a kernel that moves bytes or changes words, in the sample
+SHIFTS = {"sm_80": 0, "sm_90": 1, "sm_100": 3}  # of the reduction kernel that a pair meets: one-shot and two-shot
 REGISTERS = 65536  # of a multiprocessor
 SPILL_NBYTES = 16  # stored and loaded: one register, put aside outside the loops, is no loss
 SPILLS = {  # more than that, where it was measured to be no loss
@@ -81,17 +80,25 @@ def instantiations(architecture: str) -> Iterator[tuple[str, str]]:
     """Pairs of a file and the C++ name of one of its kernels."""
     for file, (names, all_templates) in FILES.items():
         if file not in REDUCTIONS:
-            templates = all_templates()
-            thorough = ALL or architecture == MAIN or len(templates) < FEW
-            for template in templates if thorough else templates[:: len(templates) // FEW]:
+            for template in sample.some(all_templates(), FEW):
                 yield from ((file, instantiation(name, *template)) for name in names)
-    shift = SHIFTS[ARCHITECTURES.index(architecture)]
+    if not sample.ALL:
+        yield from one_each()
+        return
+    shift = SHIFTS[architecture]
     for i, template in enumerate(FILES[REDUCTIONS[0]].templates()):
         files = [file for file in REDUCTIONS if template in FILES[file].templates()]
         folds = [(file, name) for file in files for name in FILES[file].kernels]
-        if ALL or architecture == MAIN or i % len(folds) == shift:
-            file, name = folds[(i + i // len(folds) + shift) % len(folds)]
-            yield file, instantiation(name, *template)
+        file, name = folds[(i + i // len(folds) + shift) % len(folds)]
+        yield file, instantiation(name, *template)
+
+
+def one_each() -> Iterator[tuple[str, str]]:
+    """Each kernel of a reduction with another (type, operator)."""
+    folds = [(file, name) for file in REDUCTIONS for name in FILES[file].kernels]
+    for i, (file, name) in enumerate(folds):
+        templates = FILES[file].templates()
+        yield file, instantiation(name, *templates[i * len(templates) // len(folds)])
 
 
 def batches(architecture: str) -> Iterator[Batch]:
@@ -293,6 +300,7 @@ def test_errors_would_be_found(look, code):
     assert list(look(Report(32, 0, instructions(f"        /*0000*/                   {code} ;"))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_one_pair_compiles_in_every_kernel(architecture):
     template = FILES["collectives/reduce.cu"].templates()[0]

@@ -1,5 +1,6 @@
 """The test harness: a failure, a hang or another set of tests on one rank fails the run, in bounded time."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,7 +46,7 @@ def on_two_ranks(folder: Path, program: str) -> tuple[int, str]:
     command = launch.mpiexec(2, *pytest, str(folder))
     child = subprocess.run(
         command,
-        env=launch.environment("host"),
+        env=launch.environment("host") | {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -11,17 +11,10 @@ from pyncclx.operators import ops
 from support.arrays import HOST, Output, put, xp
 from support.everywhere import raises_everywhere
 from support.lease import set_epochs
+from support.reduction_pairs import PAIRS
 from support.reference import comparing, contributions, counts, dtype_of, fold
 
 one_communicator = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
-
-LEGAL = [(row.name, op.name) for row in TABLE.values() for op in ops.TABLE.values() if row.kind in op.kinds]
-if not HOST:  # each kernel is compiled by itself: every datatype and every operator, but not every pair of them
-    FOR = {"SUM": "float16", "AVG": "bfloat16", "PROD": "complex64", "MIN": "float64", "LOR": "bool"}
-    chosen = {(FOR.get(op.name, "int32"), op.name) for op in ops.TABLE.values() if "pair" not in op.kinds}
-    chosen |= {(name, "SUM") for name in TABLE if TABLE[name].kind in ops.SUM.kinds}
-    chosen |= {(name, "MINLOC") for name in TABLE if TABLE[name].kind == "pair"} | {("float_int", "MAXLOC")}
-    LEGAL = sorted(chosen)
 
 
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", None])
@@ -82,7 +75,7 @@ def test_in_place(comm):
 
 
 @one_communicator
-@pytest.mark.parametrize(("name", "op"), LEGAL, ids=lambda value: value)
+@pytest.mark.parametrize(("name", "op"), PAIRS, ids=lambda value: value)
 def test_datatype_and_operator(comm, name, op):
     op, dtype = ops.TABLE[op], dtype_of(TABLE[name])
     zeros = 0.3 if op.name.startswith("L") else 0.0

@@ -2,7 +2,7 @@
 
 There are few of them by default. For more, on a communicator whose part of the heap is small:
 
-    PYNCCLX_ROUTINGS=100000 python tests/run.py ranks -n 3 -k "routings_of_alltoallv and dup"
+    PYNCCLX_TEST_ROUTINGS=100000 python tests/run.py ranks -n 3 -k "routings_of_alltoallv and dup"
 """
 
 import os
@@ -16,7 +16,7 @@ from support.row_routing import LONGEST, WIDTH, draw, expected
 
 pytestmark = pytest.mark.usefixtures("also_in_python")
 
-ROUTINGS = int(os.environ.get("PYNCCLX_ROUTINGS", "50"))
+ROUTINGS = int(os.environ.get("PYNCCLX_TEST_ROUTINGS", "50"))
 
 
 class Rank:

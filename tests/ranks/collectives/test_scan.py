@@ -7,10 +7,10 @@ from mpi4py import MPI
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.operators import ops
 from support.arrays import Output, put
+from support.reduction_pairs import PAIRS
 from support.reference import comparing, contributions, counts, fold
 
 OPERATIONS = ("Scan", "Exscan")
-BY_TYPE = [(op.name, t.name) for t in TABLE.values() for op in ops.TABLE.values() if t.kind in op.kinds]
 
 
 def prefix(operation, rank, vectors, before, op=ops.SUM):
@@ -47,8 +47,8 @@ def test_in_place_and_unaligned(comm, operation, nothing):
 
 
 @pytest.mark.parametrize("comm", ["world"], indirect=True)
-@pytest.mark.parametrize(("op", "name"), BY_TYPE)
-def test_operators_and_datatypes(comm, op, name):
+@pytest.mark.parametrize(("name", "op"), PAIRS)
+def test_operators_and_datatypes(comm, name, op):
     op = ops.TABLE[op]
     packets = comm.team.layout.packet_nbytes
     with comparing() as compare:

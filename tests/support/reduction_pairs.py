@@ -1,0 +1,20 @@
+"""The pairs of a datatype and an operator with which reductions are tested: all, or some in which each occurs."""
+
+import os
+
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.operators import ops
+from support import sample
+
+COMMON = {("float32", "SUM"), ("float64", "SUM"), ("int64", "SUM"), ("int32", "MAX"), ("bfloat16", "SUM")}
+EVERY = [(row.name, op.name) for row in TABLE.values() for op in ops.TABLE.values() if row.kind in op.kinds]
+
+
+def _sampled() -> list[tuple[str, str]]:
+    cases = [{"datatype": datatype, "operator": operator} for datatype, operator in EVERY]
+    chosen = {EVERY[place] for place in sample.each_value(cases, seed="pairs")}
+    return sorted(COMMON | chosen, key=EVERY.index)
+
+
+# All of them on the host device only: for GPUs each pair is compiled by itself, for seconds.
+PAIRS = EVERY if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host" else _sampled()

@@ -1,0 +1,49 @@
+"""The sample of tests that `make test` runs; with PYNCCLX_TEST_ALL=1 (`make test-all`) there is none: all tests run.
+
+A test with several parameters runs with each value of each of them, and not with every combination. Which values
+meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
+combinations. A list of cases is one parameter: all of them run. The sample is the same in every run.
+"""
+
+import os
+import random
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
+
+Item = TypeVar("Item")
+Values = Mapping[str, object]  # of a test's parameters, by their names
+
+
+def each_value(cases: Sequence[Values], seed: object) -> list[int]:
+    """Return the places of few cases in which every value of every parameter occurs."""
+    missing = {pair for case in cases for pair in case.items()}
+    places = list(range(len(cases)))
+    random.Random(zlib.crc32(repr(seed).encode())).shuffle(places)
+    chosen = []
+    while missing:
+        best = max(places, key=lambda place: len(missing & cases[place].items()))
+        chosen.append(best)
+        missing -= cases[best].items()
+    return sorted(chosen)
+
+
+def sampled(tests: Sequence[tuple[str, Values, Item]], seed: object) -> list[Item]:
+    """Return the tests of the sample, in the given order; each comes with its function and the parameters' values."""
+    by_function = defaultdict(list)
+    for place, (function, _, _) in enumerate(tests):
+        by_function[function].append(place)
+    kept: list[int] = []
+    for function, places in by_function.items():
+        chosen = each_value([tests[place][1] for place in places], (function, seed))
+        kept += [places[each] for each in chosen] or places
+    return [tests[place][2] for place in sorted(kept)]
+
+
+def some(cases: Iterable[Item], count: int) -> list[Item]:
+    """Return `count` of the cases for the sample, from the first on; all of them if all tests run."""
+    every = list(cases)
+    return every if ALL else every[:: -(-len(every) // count)]
