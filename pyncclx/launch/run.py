@@ -40,12 +40,13 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
                 if began is not None:
                     _emit(comm, remembered.plan.operation, began, args)
                 return True
-    return _by_new_kernel(comm, make, args, options, key, began)
+    return _by_new_kernel(comm, state, make, args, options, key, began)
 
 
 def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
     """As `by_kernel`, for a `make` that communicates: each call is made anew."""
-    return _by_new_kernel(comm, make, args, options, None, events.now() if events.listeners else None)
+    began = events.now() if events.listeners else None
+    return _by_new_kernel(comm, state_of(comm), make, args, options, None, began)
 
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
@@ -58,6 +59,7 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> Non
 
 def _by_new_kernel(
     comm: Intracomm,
+    state: State,
     make: Callable[..., Call | None],
     args: tuple[Any, ...],
     options: dict[str, Any],
@@ -67,7 +69,6 @@ def _by_new_kernel(
     call = make(comm, *args, **options)
     if call is None:
         return False
-    state = state_of(comm)
     team = enqueue(comm, state, call, key)
     if team is not None and state.blocking == "host":
         team.drain()
@@ -85,7 +86,11 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
         compare(comm, call.operation, call.signature)
     if call.empty:
         return None
-    team = comm.team
+    team = state.team
+    if team is None:
+        team = comm.team  # made now, by all ranks
+    else:
+        team.errors.check()
     plan = plan_of(comm, team, call)
     stream = stream_for(team.device, call.buffers)
     if call.before is not None:
@@ -95,19 +100,11 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
     if call.after is not None:
         call.after(team, plan, stream)
     if key is not None and call.before is None and call.after is None:
-        _remember(team, key, RememberedLaunch(plan, parameters, _producers(call)))
+        if len(team.remembered) >= MOST_KEPT:
+            team.remembered.clear()
+        producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
+        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers))  # without the arrays
     return team
-
-
-def _producers(call: Call) -> tuple[Producer, ...]:
-    return tuple([Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None])
-
-
-def _remember(team: Team, key: Hashable, launch: RememberedLaunch) -> None:
-    """Keep a launch for equal calls; its arrays are not kept."""
-    if len(team.remembered) >= MOST_KEPT:
-        team.remembered.clear()
-    team.remembered[key] = launch
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:
