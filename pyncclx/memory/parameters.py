@@ -1,4 +1,4 @@
-"""What kernels are given: the communicator, a call's buffers, and arguments (twin of cuda/protocol/layout.cuh)."""
+"""The structs that kernels are given: communicator, places of buffers, arguments (twin of cuda/protocol/layout.cuh)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TeamStruct(CStruct):
         windows: int = 0,
         early: bool = False,
     ) -> TeamStruct:
-        """The struct of a communicator with this layout; `operation` is a number for the error record."""
+        """Return the struct of a communicator with this layout; `operation` is a number for the error record."""
         return cls(
             rank=rank,
             size=layout.size,
@@ -120,11 +120,11 @@ class AlltoallvArgs(CStruct):
     fixed_recv_displs: EachRankI64 = ()
 
     def numbers(self) -> list[int]:
-        """The fields before those of `fixed`."""
+        """Return the fields before those of `fixed`."""
         return [getattr(self, name) for name in offsets_of(type(self)) if not name.startswith("fixed_")]
 
 
 def pack_windows(windows: Sequence[Sequence[int]]) -> bytes:
-    """The table that `Team::windows` points to: of each window every rank's address."""
+    """Return the table that `Team::windows` points to: of each window every rank's address."""
     padded = [address for bases in windows for address in (*bases, *[0] * (MAX_RANKS - len(bases)))]
     return struct.pack(f"={len(padded)}Q", *padded)
