@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -17,6 +16,8 @@ from ..launch.launched import Launched
 from ..launch.prepared import Prepared
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
+from ..staging.operations import is_persistent
+from .host_first import host_first, parameters
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
@@ -77,7 +78,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
     """The persistent form of the operation whose calls `make` makes."""
 
     def method(family: type, name: str) -> _Function:
-        before_info = _parameters(name).index("info")  # the last; a kernel has no use for it
+        before_info = parameters(name).index("info")  # the last; a kernel has no use for it
 
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
             ours = {key: value for key, value in kwargs.items() if key != "info"}
@@ -93,15 +94,9 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
 
-@functools.cache
-def _parameters(name: str) -> tuple[str, ...]:
-    """The parameters of mpi4py's method, without `self`."""
-    return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
-
-
 def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call mpi4py's method with the arguments that it has."""
-    theirs = {key: value for key, value in kwargs.items() if key in _parameters(name)}
+    theirs = {key: value for key, value in kwargs.items() if key in parameters(name)}
     return getattr(super(family, comm), name)(*args, **theirs)
 
 
@@ -120,8 +115,8 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
             return native(self, *args, **kwargs)
         except NotSupported:
             # MPI cannot do what an argument asks for that mpi4py does not have.
-            if not self.staging or not set(kwargs) <= set(_parameters(name)):
+            if not self.staging or not set(kwargs) <= set(parameters(name)):
                 raise
         return getattr(super(family, self), name)(*args, **kwargs)
 
-    return method
+    return method if is_persistent(name) else host_first(name, method)

@@ -85,8 +85,7 @@ class PointToPoint(MessageBase):
         if found is not None:
             return found.Recv(buf, status)
         if on_host(buf):
-            receive = super().Recv
-            return host_receive.receive(self, lambda known: receive(buf, source, tag, known), buf, status)
+            return host_receive.receive(self, super().Recv, (buf, source, tag), buf, status)
         return calls.receive(self, buf, source, tag, status)
 
     @or_staged
@@ -119,13 +118,8 @@ class PointToPoint(MessageBase):
             sending.Wait()
             return None
         if sends_host:
-            both = super().Sendrecv
-            return host_receive.receive(
-                self,
-                lambda known: both(sendbuf, dest, sendtag, recvbuf, source, recvtag, known),
-                recvbuf,
-                status,
-            )
+            arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
+            return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
         send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
         return exchange.exchange(self, "Sendrecv", send_side, receive_side, status)
 
@@ -167,10 +161,8 @@ class PointToPoint(MessageBase):
             self.Send(buf, dest, sendtag)
             return found.Recv(buf, status)
         if on_host(buf):
-            replace = super().Sendrecv_replace
-            return host_receive.receive(
-                self, lambda known: replace(buf, dest, sendtag, source, recvtag, known), buf, status
-            )
+            arguments = buf, dest, sendtag, source, recvtag
+            return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
         return exchange.exchange(self, "Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
 
     @or_staged

@@ -16,6 +16,7 @@ from ..staging.operations import OPERATIONS, device_buffers, is_persistent
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
+from .host_first import host_first
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -56,7 +57,7 @@ def _staged(operation: str, original: _Method) -> _Method:
             events.emit(operation, events.HOST, nbytes, began, comm=self)
         return result
 
-    return method
+    return method if is_persistent(operation) else host_first(operation, method)
 
 
 @_stages_all_of(MPI.Comm)

@@ -22,7 +22,7 @@ _ENVELOPE = struct.Struct(f"=16s9Q64s{_SENDER.size}s")  # ENVELOPE_MAGIC, the fi
 # A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
 # program where a message to the same process has a part of one.
 ENVELOPE_NBYTES = _ENVELOPE.size
-_STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
+STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def _unpack_sender(packed: bytes) -> Sender:
 
 def inline_nbytes(nbytes: int) -> int:
     """Length of a message of MPI's with an envelope and `nbytes` of data."""
-    return ENVELOPE_NBYTES + -(-nbytes // _STEP_NBYTES) * _STEP_NBYTES
+    return ENVELOPE_NBYTES + -(-nbytes // STEP_NBYTES) * STEP_NBYTES
 
 
 def may_be_envelope(nbytes: int) -> bool:
     """Whether a message of MPI's of this length may begin with an envelope."""
-    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % _STEP_NBYTES == 0
+    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % STEP_NBYTES == 0

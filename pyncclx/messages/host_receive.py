@@ -13,27 +13,36 @@ from ..arrays.buffers import Buffer
 from ..arrays.specs import spec_parts
 from ..errors import MPIError
 from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
-from .envelope import ENVELOPE_NBYTES, inline_nbytes, unpack
+from ..team.base import Base
+from .envelope import ENVELOPE_NBYTES, STEP_NBYTES, inline_nbytes, may_be_envelope, unpack
 from .probe import ProbedMessage
 from .receive import Incoming
 
 if TYPE_CHECKING:
     from .base import MessageBase
 
+_BYTE = MPI.BYTE
+_REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
 _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # that a message with a device array's data may be longer than the data
 
 
-def receive(comm: MessageBase, call: Callable[[MPI.Status], None], recvbuf: Any, status: MPI.Status | None) -> None:
-    """Receive into a host array by mpi4py's `call`; if a device array's message has arrived, bring its data."""
-    status = MPI.Status() if status is None else status
+def receive(
+    comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status | None
+) -> None:
+    """Receive into a host array by mpi4py's ``call(*arguments, status)``; bring the data of a device array's message.
+
+    `recvbuf` is the array among the arguments.
+    """
+    if status is None:
+        status = MPI.Status()
     try:
-        call(status)
+        call(*arguments, status)
     except MPI.Exception as error:
         if error.Get_error_class() != MPI.ERR_TRUNCATE:
             raise
         text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
-    if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+    if may_be_envelope(status.Get_count(_BYTE)):
         _check(comm, _host_memory(recvbuf), status)
 
 
@@ -47,18 +56,31 @@ def ireceive(
     def check(status: MPI.Status) -> None:
         if probed is not None:
             probed.set_origin(status)
-        _check(comm, memory, status)
+        if may_be_envelope(status.Get_count(_BYTE)):
+            _check(comm, memory, status)
+
+    checked.check = check
+    return checked
+
+
+def ireceive_plain(comm: MessageBase, request: MPI.Request, array: np.ndarray[Any, Any]) -> HostReceiveRequest:
+    """As `ireceive`, for all of a NumPy array: its memory is looked up only if an envelope may have arrived."""
+    checked = HostReceiveRequest(request)
+
+    def check(status: MPI.Status) -> None:
+        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES:  # at once what `may_be_envelope` finds out
+            _check(comm, _host_memory(array), status)
 
     checked.check = check
     return checked
 
 
 def _check(comm: MessageBase, memory: Any, status: MPI.Status) -> None:
-    received_nbytes = status.Get_count(MPI.BYTE)
-    if received_nbytes < ENVELOPE_NBYTES or memory is None:
+    """Bring the data if there is an envelope at the beginning of the memory."""
+    if memory is None or bytes(memory[: len(ENVELOPE_MAGIC)]) != ENVELOPE_MAGIC:
         return
-    if bytes(memory[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC:
-        _unwrap(comm, memory, received_nbytes, status)
+    if isinstance(comm, Base):  # not one of mpi4py's: MPI.Comm.Recv(comm, array)
+        _unwrap(comm, memory, status.Get_count(_BYTE), status)
 
 
 def _unwrap(comm: MessageBase, memory: Any, received_nbytes: int, status: MPI.Status) -> None:

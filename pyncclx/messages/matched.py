@@ -102,7 +102,7 @@ class Message(StandIn, MPI.Message):
                     raise
             if not places.host_arrays():
                 return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
-        host_receive.receive(comm, lambda status: receive(buf, status), buf, status)
+        host_receive.receive(comm, receive, (buf,), buf, status)
         if began is not None:
             events.emit("Recv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
         return None

@@ -17,6 +17,7 @@ from .mpi_transfer import GAP_NBYTES, two_part_datatype
 
 _ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)  # a communicator of this process alone
 _sent: list[tuple[MPI.Request, Any]] = held([])  # messages to itself that are not received yet, and their memory
+HOLDING: set[ProbedMessages] = set()  # those that hold any message
 
 
 class ProbedMessage(NamedTuple):
@@ -82,6 +83,8 @@ class ProbedMessages:
         found = self.find(source, tag)
         if found is not None:
             self._messages.remove(found)
+            if not self._messages:
+                HOLDING.discard(self)
         return found
 
     def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
@@ -98,6 +101,7 @@ class ProbedMessages:
             if message.tag == probed.tag:
                 message = message.read()
             self._messages.append(message)
+            HOLDING.add(self)
             if message.tag == probed.tag:
                 return message
 

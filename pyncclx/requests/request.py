@@ -119,6 +119,8 @@ class Request(MPI.Request):
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
         """Wait for all, and return True. As mpi4py's `Waitall`."""
+        if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
+            return wait_and_check(requests, statuses)
         ours = [each for each in requests if isinstance(each, Request)]
         for each in ours:
             if each.receive is not None:
@@ -180,6 +182,9 @@ class Request(MPI.Request):
         return over
 
 
+_OF_HOST_ARRAYS = {MPI.Request, HostReceiveRequest}
+
+
 def request_of(work: Work, receive: OpenReceive | None = None) -> Request:
     """Make the request of some work, which may be a receive."""
     generalized = MPI.Grequest.Start(_query, None, None, (work,))
@@ -208,6 +213,19 @@ def _error_of(request: Request) -> Exception | None:
     return None
 
 
+def wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
+    """Wait for requests of mpi4py's, and check receives of host arrays among them."""
+    if statuses is None:
+        statuses = [MPI.Status() for _ in requests]
+    else:
+        statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
+    over = MPI.Request.Waitall(requests, statuses)
+    for request, status in zip(requests, statuses, strict=False):
+        if type(request) is HostReceiveRequest:  # of one that has been waited for, the status is empty
+            request.check(status)
+    return over
+
+
 def _wait_and_check(
     requests: Sequence[MPI.Request],
     statuses: list[MPI.Status],
@@ -220,12 +238,9 @@ def _wait_and_check(
     own long messages first, none would get there.
     """
     statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
-    errors: list[Exception] = []
     if not ours:
-        over = MPI.Request.Waitall(requests, statuses)
-        for index, request in to_check.items():
-            request.check(statuses[index])
-        return over
+        return wait_and_check(requests, statuses)
+    errors: list[Exception] = []
     left = list(to_check)
     while left := [index for index in left if not to_check[index].is_over(statuses[index], errors)]:
         for each in ours:

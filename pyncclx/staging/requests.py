@@ -21,10 +21,15 @@ from .stand_ins import StandIn
 
 def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> Any:
     """mpi4py's class method, for staged requests too; `completed` returns the indices of n that its result names."""
-    original = getattr(MPI.Request, name)
+    original: Callable[..., Any] = getattr(MPI.Request, name)
     with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
 
+    of_host_arrays = messages.wait_and_check if name == "Waitall" else with_ours
+
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
+        kinds = set(map(type, requests))
+        if kinds <= _OF_HOST_ARRAYS:
+            return (of_host_arrays if HostReceiveRequest in kinds else original)(requests, *args, **kwargs)
         ours = any(isinstance(request, (messages.Request, HostReceiveRequest)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         indices = completed(len(requests), result)
@@ -53,6 +58,8 @@ class Request(StandIn, MPI.Request):
     Testsome = _completing("Testsome", lambda _, indices: indices or [])
     testsome = _completing("testsome", lambda _, result: result[0] or [])
 
+
+_OF_HOST_ARRAYS = {MPI.Request, Request, HostReceiveRequest}  # requests that have nothing to copy back
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}
