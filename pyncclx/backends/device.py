@@ -117,6 +117,9 @@ class Streams(Protocol):
     def is_capturing(self, stream: Any) -> bool:
         """Return whether a stream is being captured in a graph."""
 
+    def is_per_thread(self, stream: Any) -> bool:
+        """Return whether a stream's handle names another stream in each thread."""
+
     def attached(self) -> AbstractContextManager[None]:
         """Let the thread use the device; its calls are no part of a graph that another thread captures."""
 

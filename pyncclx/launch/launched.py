@@ -14,8 +14,9 @@ class Launched(KernelWork):
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         super().__init__(comm)
-        team = self._team = enqueue(comm, self._state, call)
-        self._event = None if team is None else team.order.mark()
+        launched = enqueue(comm, self._state, call)
+        self._team = None if launched is None else launched.team
+        self._event = None if launched is None else launched.team.order.mark(launched.stream)
         self._buffers = call.buffers
 
     def finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ class Prepared(KernelWork):
             team.order.repeat(self._launch, stream)
             if self._after is not None:
                 self._after(team, self._plan, stream)
+                team.order.extend(stream)
                 self._event.record(stream)
         self.active = True
 
@@ -104,9 +106,10 @@ class Prepared(KernelWork):
             work.check()
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])
-        for team in filter(None, (work._team for work in works)):
-            team.order.follow(stream)
-        self._together[key].launch(stream)
+        with contextlib.ExitStack() as ordered:
+            for team in filter(None, (work._team for work in works)):
+                ordered.enter_context(team.order.following(stream))
+            self._together[key].launch(stream)
         for work in works:
             work.active = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
 from ..team.plans import Producer, RememberedLaunch
@@ -69,16 +69,23 @@ def _by_new_kernel(
     call = make(comm, *args, **options)
     if call is None:
         return False
-    team = enqueue(comm, state, call, key)
-    if team is not None and state.blocking == "host":
-        team.drain()
+    launched = enqueue(comm, state, call, key)
+    if launched is not None and state.blocking == "host":
+        launched.team.drain()
     if began is not None:
         _emit(comm, call.operation, began, args)
     return True
 
 
-def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> Team | None:
-    """Launch a call's kernel on the current stream; return the team it runs in, None if there is nothing to launch.
+class Enqueued(NamedTuple):
+    """Where a kernel was launched."""
+
+    team: Team
+    stream: Any
+
+
+def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> Enqueued | None:
+    """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
 
     With a `key` the launch is remembered, if the kernel is all of the call.
     """
@@ -99,12 +106,13 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
     team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
     if call.after is not None:
         call.after(team, plan, stream)
+        team.order.extend(stream)
     if key is not None and call.before is None and call.after is None:
         if len(team.remembered) >= MOST_KEPT:
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
         team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers))  # without the arrays
-    return team
+    return Enqueued(team, stream)
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:

@@ -11,6 +11,7 @@ from cuda.bindings import driver
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
 LEGACY_DEFAULT = (0, 1)  # two handles of one stream: it cannot be captured, nor queried while others are
+PER_THREAD_DEFAULT = 2  # a handle of another stream in each thread
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
 

@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .driver import LEGACY_DEFAULT, LIBRARY, capture_of, checked, fail, handle_of
+from .driver import LEGACY_DEFAULT, LIBRARY, PER_THREAD_DEFAULT, capture_of, checked, fail, handle_of
 from .launch import Graph, Step
 
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
@@ -50,7 +50,8 @@ class Event:
 
     def order(self, then: Any) -> None:
         """Make `then` wait for the event; do nothing across the border of a capture, as `GpuStreams.order`."""
-        if then.ptr != self._on and capture_of(then) == self._capture:
+        may_differ = then.ptr != self._on or then.ptr == PER_THREAD_DEFAULT  # that of another thread, perhaps
+        if may_differ and capture_of(then) == self._capture:
             checked(driver.cuStreamWaitEvent(handle_of(then), self.event, 0))
 
     def synchronize(self) -> None:

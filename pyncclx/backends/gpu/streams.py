@@ -10,11 +10,9 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .driver import beside_captures, capture_of, checked, handle_of, is_capturing
+from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, checked, handle_of, is_capturing
 from .events import Event
 from .properties import GpuProperties
-
-_PER_THREAD_DEFAULT = 2  # a handle of a different stream in each thread
 
 
 class GpuStreams(GpuProperties):
@@ -59,12 +57,15 @@ class GpuStreams(GpuProperties):
 
     def can_leave(self, stream: Any) -> bool:
         try:  # its handle must name the same stream in all threads, and no capture forbid to record an event
-            return stream.ptr != _PER_THREAD_DEFAULT and not stream.is_capturing()
+            return not self.is_per_thread(stream) and not stream.is_capturing()
         except RuntimeError:  # the default stream, while one that it waits for is being captured
             return False
 
     def is_capturing(self, stream: Any) -> bool:
         return is_capturing(stream)
+
+    def is_per_thread(self, stream: Any) -> bool:
+        return bool(stream.ptr == PER_THREAD_DEFAULT)
 
     @contextmanager
     def attached(self) -> Iterator[None]:

@@ -49,5 +49,8 @@ class HostStreams:
     def is_capturing(self, stream: object) -> bool:
         return False
 
+    def is_per_thread(self, stream: object) -> bool:
+        return False
+
     def attached(self) -> AbstractContextManager[None]:
         return nullcontext()

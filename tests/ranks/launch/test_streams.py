@@ -1,6 +1,7 @@
 """Streams: operations come after the work that produces their data, on the current stream; the host does not wait."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -109,6 +110,61 @@ def test_two_streams_on_one_communicator(comm, slow_copy, streams):
             else:
                 xp.copyto(send, source)
             comm.Allreduce(send, recv.array)
+    with comparing() as compare:
+        for call, (vectors, recv) in enumerate(zip(calls, recvs, strict=True)):
+            compare(recv, fold(ops.SUM, vectors), f"call {call}")
+
+
+def test_a_capture_between_two_streams(comm, slow_copy, streams):
+    """Eager on the first stream, captured on the second, eager on the third: that waits for the first alone."""
+    warm_up(comm)
+    vectors = contributions(comm.size, COUNT)
+    source, send, recv = put(vectors[comm.rank]), xp.full(COUNT, -1, "f4"), Output(COUNT, "f4")
+    first, second, third = streams
+    xp.cuda.Device().synchronize()
+    for wait in (False, False, True):
+        with first:
+            slow_copy(source, send)
+            comm.Allreduce(send, recv.array)
+        with second:
+            second.begin_capture()
+            comm.Allreduce(send, recv.array)
+            if wait:
+                comm.synchronize()  # for nothing that is captured
+                assert first.done
+            second.end_capture()
+        with third:
+            comm.Barrier(device=True)
+        third.synchronize()
+        assert first.done
+    with comparing() as compare:
+        compare(recv, fold(ops.SUM, vectors), "recv")
+
+
+def test_the_per_thread_default_stream_of_two_threads(comm, slow_copy):
+    """One handle, and a stream in each thread: the second thread's call comes after the first one's."""
+    warm_up(comm)
+    calls = [contributions(comm.size, COUNT, call=call) for call in range(2)]
+    sources = [put(vectors[comm.rank]) for vectors in calls]
+    sends, recvs = [xp.full(COUNT, -1, "f4") for _ in calls], [Output(COUNT, "f4") for _ in calls]
+    own, end = xp.cuda.Stream.ptds, xp.cuda.Event()
+    device = xp.cuda.Device()
+    device.synchronize()
+
+    def slowly():
+        with device, own:
+            slow_copy(sources[0], sends[0])
+            comm.Allreduce(sends[0], recvs[0].array)
+            end.record(own)
+
+    thread = threading.Thread(target=slowly)
+    thread.start()
+    thread.join()
+    with own:
+        xp.copyto(sends[1], sources[1])
+        comm.Allreduce(sends[1], recvs[1].array)
+        own.synchronize()
+    assert end.done
     with comparing() as compare:
         for call, (vectors, recv) in enumerate(zip(calls, recvs, strict=True)):
             compare(recv, fold(ops.SUM, vectors), f"call {call}")

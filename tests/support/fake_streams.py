@@ -1,0 +1,68 @@
+"""A stand-in for a device with streams: it runs nothing, and keeps what each launch comes after."""
+
+import threading
+
+from pyncclx.backends.host import Device as HostDevice
+
+
+class Stream:
+    """A stream, or the stream of each thread; `capture` is the number of the graph that captures it, 0 for none."""
+
+    def __init__(self, *, per_thread=False):
+        self.per_thread, self.capture, self._ends = per_thread, 0, {}
+
+    @property
+    def place(self):
+        """Where its end is kept."""
+        return (threading.get_ident() if self.per_thread else 0), self.capture
+
+    @property
+    def end(self):
+        """What comes before anything that is enqueued next: names of launches."""
+        return self._ends.get(self.place, frozenset())
+
+    @end.setter
+    def end(self, names):
+        self._ends[self.place] = frozenset(names)
+
+
+class Event:
+    def record(self, stream):
+        assert not stream.per_thread or stream.capture == 0
+        self.end, self.capture = stream.end, stream.capture
+
+    def order(self, then):
+        if then.capture == self.capture:
+            then.end |= self.end
+
+
+class Device(HostDevice):
+    """`before` has, by the name of each launch, the names of those that it comes after."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.synchronized = {}, []
+
+    def launch(self, function, grid, threads, parameters, stream, early=False):
+        self.before[function] = stream.end
+        stream.end |= {function}
+
+    def order(self, first, then):
+        if first.capture == then.capture:
+            then.end |= first.end
+
+    def new_stream(self):
+        return Stream()
+
+    def event(self):
+        return Event()
+
+    def synchronize(self, stream=None):
+        assert stream is None or not stream.capture, "CUDA refuses to wait for a stream that is being captured"
+        self.synchronized.append(stream)
+
+    def is_capturing(self, stream):
+        return bool(stream.capture)
+
+    def is_per_thread(self, stream):
+        return stream.per_thread
