@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 DRIVER := $(shell grep -oEm1 '[0-9]{3}\.[0-9]+' /proc/driver/nvidia/version 2>/dev/null | cut -d. -f1)
 CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,cuda12))
 
-.PHONY: demo test test-all clean
+.PHONY: demo test test-all docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
@@ -22,6 +22,11 @@ test: $(VENV)/ready
 test-all: $(VENV)/ready
 	@$(BIN)/python tests/run.py --all $(if $(K),host ranks -n 2 -k "$(K)")
 
+# The site, in docs/_build/html; every warning is an error.
+docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	PYNCCLX_DEVICE=host $(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
+
 # The packages are listed in setup.cfg; a change there installs anew.
 $(VENV)/ready: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,4 +35,4 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,189 @@
+# ruff: noqa: RUF001  the multiplication sign and the dash are meant
+"""Draw speed.svg and write speed_tables.md from the measurements in examples/benchmarks/results.
+
+    python docs/speed.py            write both again
+    python docs/speed.py --check    exit with 1 if either differs from what the measurements give
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS.parent / "examples" / "benchmarks" / "results"
+PICTURE = DOCS / "speed.svg"
+TABLES = DOCS / "speed_tables.md"
+
+DRAWN = "h200-x4-windows"
+OPERATIONS = ("allreduce", "allgather", "alltoall", "reduce")
+TABULATED = {
+    "h200-x4-windows": "Arrays from `comm.Alloc`",
+    "h200-x2-windows": "Arrays from `comm.Alloc`",
+    "h200-x4-ordinary": "Ordinary arrays",
+    "h200-x2-ordinary": "Ordinary arrays",
+    "h200-x8-ordinary": "Ordinary arrays",
+}
+SIZES = (8, 2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20)
+
+Row = dict[str, Any]
+WIDTH, HEIGHT, LEFT, TOP = 175, 190, 50, 62  # of one panel, and where the first begins
+COLOURS = {"pyncclx": "#1769aa", "NCCL": "#c2571a"}
+
+
+def read(name: str) -> dict[str, Any]:
+    """One file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def times(row: Row) -> tuple[float, float]:
+    """Microseconds out of place (in place where there is no other form): ours, and the best peer's."""
+    form = "out_of_place" if row.get("out_of_place") else "in_place"
+    return row[form]["time_us"], min(peer[form]["time_us"] for peer in row["peers"].values())
+
+
+def by_size(results: dict[str, Any], operation: str) -> dict[int, tuple[float, float]]:
+    """The times of one operation, by its size in bytes."""
+    return {row["nbytes"]: times(row) for row in results["results"] if row["operation"] == operation}
+
+
+def title(results: dict[str, Any]) -> str:
+    """The device, the number of ranks, the date and the versions that were measured."""
+    where = results["environment"]
+    device = where["device"].removeprefix("NVIDIA ")
+    return f"{where['ranks']} × {device}, {where['date']}, float32, NCCL {where['versions']['nvidia-nccl-cu13']}"
+
+
+def amount(nbytes: int) -> str:
+    """A number of bytes with its unit."""
+    for unit, bits in (("MB", 20), ("KB", 10)):
+        if nbytes >> bits:
+            return f"{nbytes >> bits} {unit}"
+    return f"{nbytes} B"
+
+
+def number(microseconds: float) -> str:
+    """A time in microseconds with about three digits."""
+    return f"{microseconds:.1f}" if microseconds < 99.95 else f"{microseconds:.0f}"
+
+
+def nearest(measured: dict[int, tuple[float, float]], nbytes: int) -> tuple[float, float] | None:
+    """The times for a size; the smallest size of operations with blocks is 16 bytes or more, not 8."""
+    if nbytes == SIZES[0] and measured:
+        return measured[min(measured)]
+    return measured.get(nbytes)
+
+
+def table(name: str, kind: str) -> str:
+    """One file of results as a table: microseconds, and how many times as long the best peer takes."""
+    results = read(name)
+    operations = list(dict.fromkeys(row["operation"] for row in results["results"]))
+    columns = {operation: by_size(results, operation) for operation in operations}
+    lines = [
+        f"### {kind}: {title(results)}",
+        "",
+        f"From `examples/benchmarks/results/{name}.json`.",
+        "",
+        "| Size | " + " | ".join(f"`{operation.capitalize()}`" for operation in operations) + " |",
+        "|---|" + "---|" * len(operations),
+    ]
+    for nbytes in SIZES:
+        cells = []
+        for operation in operations:
+            found = nearest(columns[operation], nbytes)
+            cells.append(f"{number(found[0])} ({found[1] / found[0]:.2f}×)" if found else "–")
+        lines.append(f"| {amount(nbytes)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """All tables as one page of Markdown."""
+    head = "<!-- Written by docs/speed.py from examples/benchmarks/results; do not edit. -->"
+    return "\n\n".join([head, *(table(name, kind) for name, kind in TABULATED.items())]) + "\n"
+
+
+def log_position(value: float, low: float, high: float) -> float:
+    """Where a value is between two others on a logarithmic axis, from 0 to 1."""
+    from math import log  # noqa: PLC0415
+
+    return log(value / low) / log(high / low)
+
+
+def text(x: float, y: float, content: str, **attributes: str) -> str:
+    """One piece of text in the picture."""
+    written = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f'<text x="{x:.1f}" y="{y:.1f}"{written}>{escape(content)}</text>'
+
+
+def panel(results: dict[str, Any], operation: str, left: float) -> list[str]:
+    """One operation: time over size, ours and the best of NCCL's, both axes logarithmic."""
+    measured = by_size(results, operation)
+    low_size, high_size, low_time, high_time = 8, 128 << 20, 2, 1000
+    bottom = TOP + HEIGHT
+
+    def place(nbytes: int, microseconds: float) -> str:
+        x = left + WIDTH * log_position(nbytes, low_size, high_size)
+        y = bottom - HEIGHT * log_position(microseconds, low_time, high_time)
+        return f"{x:.1f},{y:.1f}"
+
+    lines = [f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" class="frame"/>']
+    for tick in (10, 100):
+        y = bottom - HEIGHT * log_position(tick, low_time, high_time)
+        lines.append(f'<path d="M{left} {y:.1f}h{WIDTH}" class="grid"/>')
+    for nbytes in (8, 1 << 10, 128 << 10, 16 << 20):
+        x = left + WIDTH * log_position(nbytes, low_size, high_size)
+        lines.append(f'<path d="M{x:.1f} {TOP}v{HEIGHT}" class="grid"/>')
+        lines.append(text(x, bottom + 14, amount(nbytes), text_anchor="middle"))
+    for index, name in enumerate(COLOURS):
+        points = " ".join(place(nbytes, pair[index]) for nbytes, pair in sorted(measured.items()))
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
+    lines.append(text(left + WIDTH / 2, TOP - 8, operation.capitalize(), text_anchor="middle", font_weight="bold"))
+    return lines
+
+
+def picture() -> str:
+    """The picture as SVG."""
+    results = read(DRAWN)
+    lefts = [LEFT + index * (WIDTH + 22) for index in range(len(OPERATIONS))]
+    width, height = lefts[-1] + WIDTH + 24, TOP + HEIGHT + 40
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="11" fill="#222">',
+        "<style>.frame{fill:none;stroke:#888}.grid{stroke:#ddd;fill:none}</style>",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        text(LEFT, 18, f"Time of one operation, {title(results)}; in a CUDA graph, buffers in windows", font_size="13"),
+    ]
+    x = LEFT
+    for name, label in {"pyncclx": "pyncclx", "NCCL": "NCCL: the faster of plain calls and symmetric windows"}.items():
+        lines.append(f'<path d="M{x} 33h18" stroke="{COLOURS[name]}" stroke-width="3"/>')
+        lines.append(text(x + 23, 37, label))
+        x += 90
+    for operation, left in zip(OPERATIONS, lefts, strict=True):
+        lines += panel(results, operation, left)
+    bottom = TOP + HEIGHT
+    for tick in (2, 10, 100, 1000):
+        y = bottom - HEIGHT * log_position(tick, 2, 1000) + 4
+        lines.append(text(LEFT - 5, y, str(tick), text_anchor="end"))
+    lines.append(text(0, 0, "µs", transform=f"translate(14 {TOP + HEIGHT / 2}) rotate(-90)", text_anchor="middle"))
+    lines.append(text(width / 2, height - 8, "size of the message (both axes logarithmic)", text_anchor="middle"))
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def main() -> int:
+    """Write both files, or compare them with what they should be."""
+    made = {PICTURE: picture(), TABLES: tables()}
+    if "--check" not in sys.argv[1:]:
+        for path, content in made.items():
+            path.write_text(content)
+        return 0
+    stale = [path.name for path, content in made.items() if not path.exists() or path.read_text() != content]
+    if stale:
+        print(f"run python docs/speed.py: {', '.join(stale)} differ from the measurements", file=sys.stderr)
+    return int(bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""First step 2: calls are enqueued on a stream; they can be started again, and captured in a CUDA graph."""
+
+from start import comm, report, xp
+
+x, y = xp.ones(1000, "f4"), xp.empty(1000, "f4")
+
+# A call returns at once. What the stream does next sees its result: nothing here waits on the host.
+comm.Allreduce(x, y)
+z = y * 2
+assert (z == 2 * comm.size).all()  # reading the array waits
+
+# Nonblocking: other work of the stream runs between the two lines.
+request = comm.Iallreduce(x, y)
+request.Wait()  # the stream waits, not the host
+
+# Persistent: arguments are checked and the kernel is prepared once.
+request = comm.Allreduce_init(x, y)
+for step in range(3):
+    x[:] = step
+    request.Start()
+    request.Wait()
+    assert (y == step * comm.size).all()
+request.Free()
+
+# A graph: the host launches all of it at once. Each call runs once before it is captured.
+if comm.device == "gpu":
+    stream = xp.cuda.Stream(non_blocking=True)
+    comm.Allreduce(x, y)
+    x += y
+    x[:] = 1
+    xp.cuda.get_current_stream().synchronize()
+    with stream:
+        stream.begin_capture()
+        comm.Allreduce(x, y)
+        x += y
+        graph = stream.end_capture()
+        for _ in range(3):
+            graph.launch(stream)
+    stream.synchronize()
+    assert (x == (1 + comm.size) ** 3).all()
+
+report("streams: done")

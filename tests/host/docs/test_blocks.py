@@ -1,0 +1,44 @@
+"""The code of README, of the documentation and of its tutorial runs, on two ranks of the host device."""
+
+import subprocess
+
+import pytest
+
+import launch
+from support import doc_blocks
+
+
+def test_every_block_runs(capsys):
+    blocks = [block for page in doc_blocks.PAGES for block in doc_blocks.blocks_of(page) if block.shown]
+    on_gpus = sum(block.needs_gpu for block in blocks)
+    program = str(doc_blocks.ROOT / "tests" / "support" / "doc_blocks.py")
+    command = launch.mpiexec(2, "-m", "mpi4py", program)
+    variables = launch.environment("host") | {"PYNCCLX_TIMEOUT": "60", "PYTHONPATH": str(doc_blocks.ROOT)}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=250, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    with capsys.disabled():
+        ran, programs = len(blocks) - on_gpus, len(doc_blocks.FIRST_STEPS)
+        print(f"\n{ran} blocks of the documentation and {programs} programs ran; {on_gpus} need a GPU")
+    assert ran > 20
+
+
+def test_a_wrong_block_is_found(tmp_path):
+    """The place of the error is that in the page."""
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n<!-- setup\nx = 1\n-->\n```python\nassert x == 1\nassert x == 2\n```\n")
+    assert [(block.line, block.shown) for block in doc_blocks.blocks_of(page)] == [(4, False), (7, True)]
+    with pytest.raises(AssertionError) as error:
+        doc_blocks.run_page(page, None)
+    assert (error.traceback[-1].path, error.traceback[-1].lineno + 1) == (page, 8)
+
+
+def test_a_block_that_needs_a_gpu_is_left_out(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- needs a GPU -->\n```python\nimport no_such_module\n```\n")
+    assert doc_blocks.blocks_of(page)[0].needs_gpu
+    doc_blocks.run_page(page, None)
+
+
+
+def test_the_tutorial_has_six_programs():
+    assert len(doc_blocks.FIRST_STEPS) == 7  # with start.py, which they share

@@ -1,0 +1,63 @@
+"""Every file and heading exists to which README, CONTRIBUTING, the documentation and the READMEs of examples refer."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
+PAGES += sorted((ROOT / "examples").rglob("README.md"))
+TOPS = ("docs", "tests", "examples", "pyncclx", "cuda", "mpi_bootstrap")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NAMED = re.compile(rf"(?<![\w./<-])((?:{'|'.join(TOPS)})/[\w./-]+)")
+MADE = ("docs/_build", "docs/house.svg")  # by commands
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can name in a page: its headings, as GitHub and the site write them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files, or to headings, that do not exist."""
+    broken = []
+    for target in LINK.findall(page.read_text()):
+        if re.match(r"https?:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if path.name == "house.svg":
+            continue
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+            broken.append(target)
+    return broken
+
+
+def missing_files(page: Path) -> list[str]:
+    """Paths from the root that a page names and that do not exist."""
+    text = re.sub(r"^```python\n.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    names = (name.rstrip(".") for name in NAMED.findall(LINK.sub("", text)))
+    named = [name for name in names if "NAME" not in name and not name.startswith(MADE)]
+    return [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths(page):
+    assert broken_links(page) == []
+    assert missing_files(page) == []
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_speed_is_that_of_the_results():
+    """The picture and the tables of benchmarks are what docs/speed.py makes of the committed measurements."""
+    command = [sys.executable, str(ROOT / "docs" / "speed.py"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
