@@ -1,7 +1,7 @@
 """Host arrays first: calls with plain NumPy arrays go to mpi4py at once, before anything else is asked of them.
 
-Each function here puts a method in front of another of the same name, which takes all other calls. They add less than
-half a microsecond to mpi4py's calls, so they look at little: at types, and not at addresses.
+This adds less than half a microsecond to mpi4py's calls, so it looks at little: at types, and not at addresses. Calls
+with device arrays take no longer for it: what follows is in the same function, not behind another call.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -16,12 +17,14 @@ from numpy import ndarray
 
 from .. import events
 from ..arrays import places
+from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
 
 _Method = Callable[..., Any]
 _IN_PLACE = MPI.IN_PLACE
+_CLASSES = frozenset((ndarray, list, tuple, type(None), type(MPI.IN_PLACE)))  # of what may be plain
 
 
 def is_plain(buffer: Any) -> bool:
@@ -46,30 +49,77 @@ def parameters(name: str) -> tuple[str, ...]:
     return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
-def host_first(name: str, general: _Method) -> _Method:
-    """Put mpi4py's method of a name in front of another one, for plain arrays."""
-    first = _RECEIVES.get(name)
-    if first is not None:
-        return first(general)
-    original = getattr(MPI.Cartcomm, name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The ways of a method for what is not plain.
+
+    Attributes
+    ----------
+    general : callable
+        Takes all calls.
+    native : callable
+        Takes calls of objects whose classes are in `kinds`; raises NotSupported for what it leaves to MPI.
+    kinds : set of type
+    may_stage : callable
+        Returns whether an object leaves such a call with such keywords to `staged`.
+    staged : callable
+    """
+
+    general: _Method
+    native: _Method
+    kinds: set[type]
+    may_stage: Callable[[Any, dict[str, Any]], bool]
+    staged: _Method
+
+
+def host_first(name: str, ways: Ways) -> _Method:
+    """The method of a name: mpi4py's for plain arrays, else as `ways` say."""
     names = frozenset(parameters(name))
-
-    @functools.wraps(general)
-    def of_one(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
-        if not places.host_arrays() and is_plain(buf) and not events.listeners and kwargs.keys() <= names:
-            return original(self, buf, *args, **kwargs)
-        return general(self, buf, *args, **kwargs)
-
-    @functools.wraps(general)
-    def of_two(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
-        mpis = not places.host_arrays() and is_plain(sendbuf) and is_plain(recvbuf)
-        if mpis and not events.listeners and kwargs.keys() <= names:
-            return original(self, sendbuf, recvbuf, *args, **kwargs)
-        return general(self, sendbuf, recvbuf, *args, **kwargs)
-
+    if name in _RECEIVES:
+        return _RECEIVES[name](ways.general)
     if "buf" in names:
-        return of_one
-    return of_two if "sendbuf" in names else general
+        return _of_one(getattr(MPI.Cartcomm, name), names, ways)
+    return _of_two(getattr(MPI.Cartcomm, name), names, ways) if "sendbuf" in names else ways.general
+
+
+def _of_one(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
+    kinds, native = ways.kinds, ways.native
+
+    @functools.wraps(ways.general)
+    def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = type(buf) in _CLASSES and not places.host_arrays() and is_plain(buf)
+        if plain and not events.listeners and kwargs.keys() <= names:
+            return original(self, buf, *args, **kwargs)
+        if type(self) not in kinds:
+            return ways.general(self, buf, *args, **kwargs)
+        try:
+            return native(self, buf, *args, **kwargs)
+        except NotSupported:
+            if not ways.may_stage(self, kwargs):
+                raise
+        return ways.staged(self, buf, *args, **kwargs)
+
+    return method
+
+
+def _of_two(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
+    kinds, native = ways.kinds, ways.native
+
+    @functools.wraps(ways.general)
+    def method(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = type(recvbuf) in _CLASSES and not places.host_arrays() and is_plain(recvbuf) and is_plain(sendbuf)
+        if plain and not events.listeners and kwargs.keys() <= names:
+            return original(self, sendbuf, recvbuf, *args, **kwargs)
+        if type(self) not in kinds:
+            return ways.general(self, sendbuf, recvbuf, *args, **kwargs)
+        try:
+            return native(self, sendbuf, recvbuf, *args, **kwargs)
+        except NotSupported:
+            if not ways.may_stage(self, kwargs):
+                raise
+        return ways.staged(self, sendbuf, recvbuf, *args, **kwargs)
+
+    return method
 
 
 # Receives look at what has arrived: it may be the envelope of a device array. While a probe holds messages, the general
@@ -87,7 +137,8 @@ def _recv(general: _Method) -> _Method:
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        if not places.host_arrays() and is_plain(buf) and not HOLDING and not events.listeners:
+        plain = type(buf) in _CLASSES and not places.host_arrays() and is_plain(buf)
+        if plain and not HOLDING and not events.listeners:
             return host_receive.receive(self, original, (self, buf, source, tag), buf, status)
         general(self, buf, source, tag, status)
         return None
@@ -122,8 +173,8 @@ def _sendrecv(general: _Method) -> _Method:
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        mpis = not places.host_arrays() and is_plain(sendbuf) and is_plain(recvbuf)
-        if mpis and not HOLDING and not events.listeners:
+        plain = type(recvbuf) in _CLASSES and not places.host_arrays() and is_plain(recvbuf) and is_plain(sendbuf)
+        if plain and not HOLDING and not events.listeners:
             arguments = self, sendbuf, dest, sendtag, recvbuf, source, recvtag
             return host_receive.receive(self, original, arguments, recvbuf, status)
         general(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
@@ -132,13 +183,9 @@ def _sendrecv(general: _Method) -> _Method:
     return Sendrecv
 
 
-def _unchanged(general: _Method) -> _Method:
-    return general
-
-
 _RECEIVES: dict[str, Callable[[_Method], _Method]] = {
     "Recv": _recv,
     "Irecv": _irecv,
     "Sendrecv": _sendrecv,
-    **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), _unchanged),
+    **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), lambda general: general),
 }

@@ -17,7 +17,7 @@ from ..launch.prepared import Prepared
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
-from .host_first import host_first, parameters
+from .host_first import Ways, host_first, parameters
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
@@ -107,16 +107,26 @@ def _form(native: _Function, family: type, name: str, doc: str) -> _Function:
 
 
 def _or_staged(native: _Function, family: type, name: str) -> _Function:
+    kinds: set[type] = set()  # subclasses of `family`
+
+    def may_stage(self: Any, kwargs: dict[str, Any]) -> bool:
+        # MPI cannot do what an argument asks for that mpi4py does not have.
+        return self.staging and set(kwargs) <= set(parameters(name))
+
+    def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(family, self), name)(*args, **kwargs)
+
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
             return getattr(type(self), name)(self, *args, **kwargs)
+        kinds.add(type(self))
         try:
             return native(self, *args, **kwargs)
         except NotSupported:
-            # MPI cannot do what an argument asks for that mpi4py does not have.
-            if not self.staging or not set(kwargs) <= set(parameters(name)):
+            if not may_stage(self, kwargs):
                 raise
-        return getattr(super(family, self), name)(*args, **kwargs)
+        return staged(self, *args, **kwargs)
 
-    return method if is_persistent(name) else host_first(name, method)
+    ways = Ways(general=method, native=native, kinds=kinds, may_stage=may_stage, staged=staged)
+    return method if is_persistent(name) else host_first(name, ways)

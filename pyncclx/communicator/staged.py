@@ -16,7 +16,7 @@ from ..staging.operations import OPERATIONS, device_buffers, is_persistent
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from .host_first import host_first
+from .host_first import Ways, host_first
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -57,7 +57,8 @@ def _staged(operation: str, original: _Method) -> _Method:
             events.emit(operation, events.HOST, nbytes, began, comm=self)
         return result
 
-    return method if is_persistent(operation) else host_first(operation, method)
+    ways = Ways(general=method, native=method, kinds=set(), may_stage=lambda *_: False, staged=method)
+    return method if is_persistent(operation) else host_first(operation, ways)
 
 
 @_stages_all_of(MPI.Comm)
