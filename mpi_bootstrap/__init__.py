@@ -6,6 +6,7 @@ initialises MPI unless `mpi4py.rc` says otherwise.
 
 from .agreement import agree, allgather_bytes
 from .descriptors import allgather_fds
+from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
 from .topology import Topology, topology
 
@@ -16,5 +17,6 @@ __all__ = [
     "allgather_bytes",
     "allgather_fds",
     "check_launch",
+    "interrupts_deferred",
     "topology",
 ]

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from .interrupts import interrupts_allowed, interrupts_deferred
+
 T = TypeVar("T")
 
 
@@ -31,23 +33,29 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
     Exception
         That of the lowest failing rank, with all failing ranks in its text or notes. A RuntimeError with its text
         where the exception cannot be pickled. On a failing rank its own exception is the cause.
+    BaseException
+        KeyboardInterrupt and the like, on the rank where `operation` raised it; a RuntimeError with its name on others.
 
     Examples
     --------
     >>> agree(MPI.COMM_SELF, lambda: open("/dev/null").name)
     '/dev/null'
     """
-    failure: Exception | None = None
-    try:
-        result = operation()
-    except Exception as error:
-        failure = error
-    verdicts = allgather_bytes(comm, b"" if failure is None else _pack(failure))
-    failed = [rank for rank, verdict in enumerate(verdicts) if verdict]
+    with interrupts_deferred():
+        failure: BaseException | None = None
+        try:
+            with interrupts_allowed():
+                result = operation()
+        except BaseException as error:
+            failure = error
+        verdicts = allgather_bytes(comm, b"" if failure is None else _pack(failure))
+        failed = [rank for rank, verdict in enumerate(verdicts) if verdict]
+        if failed and failure is None and undo is not None:
+            undo(result)
     if not failed:
         return result
-    if failure is None and undo is not None:
-        undo(result)
+    if failure is not None and not isinstance(failure, Exception):
+        raise failure
     raise _naming_ranks(_unpack(verdicts[failed[0]]), failed, comm.size) from failure
 
 
@@ -75,9 +83,10 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     """
     # MPI.Comm's own methods: a subclass may override them, and call this function to set itself up.
     counts = array.array("q", bytes(8 * comm.size))
-    MPI.Comm.Allgather(comm, array.array("q", [len(data)]), counts)
-    gathered = bytearray(sum(counts))
-    MPI.Comm.Allgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE])
+    with interrupts_deferred():
+        MPI.Comm.Allgather(comm, array.array("q", [len(data)]), counts)
+        gathered = bytearray(sum(counts))
+        MPI.Comm.Allgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE])
     ends = [sum(counts[: rank + 1]) for rank in range(comm.size)]
     return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
@@ -85,14 +94,15 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 # ---- exceptions on their way ---------------------------------------------------------------------------
 
 
-def _pack(error: Exception) -> bytes:
+def _pack(error: BaseException) -> bytes:
     """Bytes of an exception, never empty: its text, and the exception itself if it survives pickling."""
-    text = f"{type(error).__name__}: {error}"
+    text = type(error).__name__
     try:
+        text += f": {error}" if str(error) else ""
         pickled = pickle.dumps(error)
         copy = pickle.loads(pickled)
         faithful = type(copy) is type(error) and str(copy) == str(error)
-    except Exception:  # pickling runs code of the exception's class, which may raise anything
+    except Exception:  # the text and pickling run code of the exception's class, which may raise anything
         faithful = False
     return pickle.dumps((pickled if faithful else b"", text))
 

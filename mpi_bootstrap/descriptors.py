@@ -11,9 +11,11 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from .agreement import agree, allgather_bytes
+from .interrupts import interrupts_deferred
 from .mailbox import Address, Mailbox, close_all
 
 
+@interrupts_deferred()
 def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float = 30.0) -> dict[int, int]:
     """Send this rank's file descriptor to the ranks that want it, and receive those of the wanted ranks. Collective.
 
@@ -117,15 +119,16 @@ def _exchange(
             if not unsent and received.keys() == wanted:
                 return received
             if time.monotonic() > deadline:
-                raise TimeoutError(_unfinished(timeout, wanted - received.keys(), unsent))
+                raise TimeoutError(_unfinished(timeout, wanted - received.keys(), unsent, mailbox.strangers))
             mailbox.wait(0.001 if unsent else deadline - time.monotonic())
     except BaseException:
         close_all(received.values())
         raise
 
 
-def _unfinished(timeout: float, missing: Iterable[int], unsent: Iterable[int]) -> str:
+def _unfinished(timeout: float, missing: Iterable[int], unsent: Iterable[int], strangers: int) -> str:
+    flood = f"; {strangers} letters of processes that are no ranks came in between" if strangers else ""
     return (
         f"exchange of file descriptors: not finished after {timeout:g} s; nothing came from ranks "
-        f"{sorted(missing)}, ranks {sorted(unsent)} did not take this rank's"
+        f"{sorted(missing)}, ranks {sorted(unsent)} did not take this rank's{flood}"
     )

@@ -5,12 +5,14 @@ and ordinary container profiles refuse it.
 """
 
 import array
+import ctypes
 import errno
 import os
 import select
 import socket
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 # Try again later: the receiver's queue, the socket memory or the table of descriptors in flight is full.
@@ -19,6 +21,13 @@ _TOKEN_NBYTES = 16
 _SENDER = struct.Struct("<i")
 _FD_NBYTES = array.array("i").itemsize
 _LETTER_NBYTES = _TOKEN_NBYTES + _SENDER.size
+_STRANGERS_AT_ONCE = 32  # letters without the token that one look reads
+
+# A filter in Linux's packet language (linux/filter.h): compares the words of a letter with those of the token.
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER
+_LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_INSTRUCTION = struct.Struct("=HBBI")  # code, instructions to skip if equal, and if not, operand
+_WHOLE_LETTER, _NOTHING = 0xFFFFFFFF, 0
 
 
 class Address(NamedTuple):
@@ -32,18 +41,27 @@ class Mailbox:
     """A socket that receives descriptors, and the one descriptor that it sends.
 
     Every process in the network namespace can write to an abstract socket. So a letter carries the receiver's token,
-    which only the ranks of the communicator have; other letters are dropped.
+    which only the ranks of the communicator have. Linux drops other letters before they take room in the queue; where
+    it has no such filter, `collect` reads and drops them.
+
+    Attributes
+    ----------
+    strangers : int
+        Letters that `collect` has dropped.
     """
 
     def __init__(self, fd: int) -> None:
         os.fstat(fd)  # a descriptor that is not open must fail here, not as a timeout on another rank
         self.fd = fd
+        self.strangers = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
+            token = os.urandom(_TOKEN_NBYTES)
+            _let_pass(self._socket, token)
             self._socket.bind(b"")  # the kernel picks a free abstract name
-            self.address = Address(self._socket.getsockname(), os.urandom(_TOKEN_NBYTES))
-        except OSError:
+            self.address = Address(self._socket.getsockname(), token)
+        except BaseException:
             self.close()
             raise
 
@@ -63,8 +81,8 @@ class Mailbox:
         return True
 
     def collect(self) -> tuple[int, int] | None:
-        """Sender and descriptor of the next letter with this mailbox's token; None if there is none yet."""
-        while True:
+        """Sender and descriptor of the next letter with this mailbox's token; None if it is not among the first few."""
+        for _ in range(_STRANGERS_AT_ONCE):
             try:  # not socket.recv_fds: it forgets its flags in some Python versions
                 letter, ancillary, flags, _ = self._socket.recvmsg(
                     _LETTER_NBYTES + 1, socket.CMSG_LEN(_FD_NBYTES), socket.MSG_CMSG_CLOEXEC
@@ -74,17 +92,34 @@ class Mailbox:
             fds = array.array("i", b"".join(data[:_FD_NBYTES] for _, _, data in ancillary))
             if len(letter) != _LETTER_NBYTES or letter[:_TOKEN_NBYTES] != self.address.token:
                 close_all(fds)
+                self.strangers += 1
                 continue
             if flags & socket.MSG_CTRUNC or not fds:
                 close_all(fds)
                 raise OSError(errno.EMFILE, "no room for another file descriptor (see `ulimit -n`)")
             return _SENDER.unpack(letter[_TOKEN_NBYTES:])[0], fds[0]
+        return None
 
     def wait(self, seconds: float) -> None:
         """Sleep until there is a letter, at most `seconds`."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.poll(max(0.0, seconds) * 1000)
+
+
+def _let_pass(receiver: socket.socket, token: bytes) -> None:
+    """Have Linux drop letters that do not begin with the token, if it can."""
+    words = struct.unpack(f">{_TOKEN_NBYTES // 4}I", token)
+    code = b"".join(
+        _INSTRUCTION.pack(_LOAD_WORD, 0, 0, 4 * place)
+        + _INSTRUCTION.pack(_JUMP_IF_EQUAL, 0, 2 * (len(words) - place) - 1, word)  # else to the last instruction
+        for place, word in enumerate(words)
+    )
+    code += _INSTRUCTION.pack(_RETURN, 0, 0, _WHOLE_LETTER) + _INSTRUCTION.pack(_RETURN, 0, 0, _NOTHING)
+    memory = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // _INSTRUCTION.size, ctypes.addressof(memory))
+    with suppress(OSError):  # sandboxes that imitate Linux may have none
+        receiver.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -2,8 +2,12 @@
 
 import importlib
 import os
+import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from mpi4py import MPI
@@ -137,6 +141,60 @@ def test_agree_replaces_an_error_that_cannot_travel(plain: MPI.Intracomm) -> Non
         mpi_bootstrap.agree(plain, operation)
 
 
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_agree_reports_an_error_without_a_text(plain: MPI.Intracomm) -> None:
+    def operation() -> None:
+        raise Unspeakable
+
+    with raises_everywhere(plain, RuntimeError, match="Unspeakable"):
+        mpi_bootstrap.agree(plain, operation)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_agree_reports_what_ends_a_program(plain: MPI.Intracomm, kind: type[BaseException]) -> None:
+    """The rank that is interrupted raises that, the others an error that names it."""
+    last, own = plain.size - 1, kind()
+
+    def operation() -> None:
+        if plain.rank == last:
+            raise own
+
+    with pytest.raises(kind if plain.rank == last else RuntimeError) as raised:
+        mpi_bootstrap.agree(plain, operation)
+    text = f"{kind.__name__} [failed on rank {last} of {plain.size}]"
+    assert_everywhere(plain, raised.value is own if plain.rank == last else str(raised.value) == text)
+
+
+def test_ctrl_c_between_two_meetings(plain: MPI.Intracomm) -> None:
+    """It is raised in the next operation that all ranks agree on, or at the end."""
+    last, seen = plain.size - 1, []
+
+    @mpi_bootstrap.interrupts_deferred()
+    def meet_twice() -> None:
+        mpi_bootstrap.allgather_bytes(plain, b"")
+        if plain.rank == last:
+            signal.raise_signal(signal.SIGINT)
+        seen.append(mpi_bootstrap.allgather_bytes(plain, b"1"))
+        if len(seen) == 1:
+            mpi_bootstrap.agree(plain, lambda: None)
+
+    with pytest.raises(KeyboardInterrupt if plain.rank == last else RuntimeError):
+        meet_twice()
+    assert_everywhere(plain, len(seen) == 1)
+    if plain.rank == last:
+        with pytest.raises(KeyboardInterrupt):
+            meet_twice()
+    else:
+        meet_twice()
+    assert_everywhere(plain, len(seen) == 2 and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
 # ---- file descriptors ----------------------------------------------------------------------------------
 
 
@@ -227,3 +285,42 @@ def test_letters_of_strangers_are_dropped(plain: MPI.Intracomm, fd: int) -> None
     ours.close()
     theirs.close()
     assert_everywhere(plain, True)
+
+
+def test_strangers_do_not_fill_the_queue(plain: MPI.Intracomm, fd: int) -> None:
+    ours, theirs = mailbox.Mailbox(fd), mailbox.Mailbox(fd)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger, suppress(BlockingIOError):
+        stranger.setblocking(False)
+        for _ in range(1000):
+            stranger.sendto(b"noise", theirs.address.name)
+    assert ours.post(4, theirs.address)
+    letter = theirs.collect()
+    assert letter is not None
+    os.close(letter[1])
+    assert letter[0] == 4
+    assert theirs.strangers == 0
+    ours.close()
+    theirs.close()
+
+
+def test_a_flood_does_not_delay_the_timeout(
+    plain: MPI.Intracomm, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel has no filter for sockets."""
+    flooded = SimpleNamespace(recvmsg=lambda *_: (b"noise", [], 0, None))
+
+    def collect(self: mailbox.Mailbox) -> None:
+        with monkeypatch.context() as context:
+            context.setattr(self, "_socket", flooded)
+            assert unpatched(self) is None
+
+    unpatched = mailbox.Mailbox.collect
+    monkeypatch.setattr(mailbox.Mailbox, "collect", collect)
+    wanted = {(plain.rank + 1) % plain.size} - {plain.rank}
+    began = time.monotonic()
+    if plain.size == 1:
+        assert not mpi_bootstrap.allgather_fds(plain, fd, wanted)
+    else:
+        with raises_everywhere(plain, TimeoutError, match=r"; \d+ letters of processes that are no ranks"):
+            mpi_bootstrap.allgather_fds(plain, fd, wanted, timeout=0.3)
+    assert time.monotonic() - began < 10

@@ -1,0 +1,79 @@
+"""SIGINT in a collective: it is raised where the other ranks learn of it, or when the collective is over."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class _Interrupts:
+    """SIGINT in this process, while it is put off."""
+
+    def __init__(self) -> None:
+        self.deferred = self.pending = False
+        self.handler: Any = None  # the program's
+
+    def raise_pending(self) -> None:
+        """Call the program's handler, if there was a signal."""
+        if self.pending:
+            self.pending = False
+            self.handler(signal.SIGINT, None)
+
+
+_INTERRUPTS = _Interrupts()
+
+
+def _receive(number: int, frame: FrameType | None) -> None:
+    """The handler in a collective."""
+    _INTERRUPTS.pending = True
+    if not _INTERRUPTS.deferred:
+        _INTERRUPTS.raise_pending()
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Put SIGINT off until the end of the block, or the beginning of a block of `interrupts_allowed` in it.
+
+    Without this, a rank could leave between two meetings, and the others would wait for it in the second one. Nothing
+    changes in threads beside the main one, where Python raises no signals, and without a handler of Python's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is _receive:
+        with _deferring(True):
+            yield
+    elif callable(before):
+        _INTERRUPTS.handler = before
+        try:
+            with _deferring(True):
+                signal.signal(signal.SIGINT, _receive)
+                yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+            _INTERRUPTS.raise_pending()
+    else:
+        yield
+
+
+@contextmanager
+def interrupts_allowed() -> Iterator[None]:
+    """In a block of `interrupts_deferred`: raise SIGINT that was put off, and what comes until the end."""
+    if threading.current_thread() is not threading.main_thread() or not _INTERRUPTS.deferred:
+        yield
+        return
+    with _deferring(False):
+        _INTERRUPTS.raise_pending()
+        yield
+
+
+@contextmanager
+def _deferring(deferred: bool) -> Iterator[None]:
+    before, _INTERRUPTS.deferred = _INTERRUPTS.deferred, deferred
+    try:
+        yield
+    finally:
+        _INTERRUPTS.deferred = before
