@@ -1,15 +1,26 @@
 """Calls with plain NumPy arrays, as on a machine with a GPU: mpi4py's own, before any argument is looked at closely."""
 
 import ctypes
+import importlib
+import sys
 
 import numpy as np
 import pytest
 from mpi4py import MPI as MPI4PY
 
-from pyncclx import MPI, backends
+from pyncclx import backends
 from pyncclx.arrays import places
 from pyncclx.communicator.host_first import is_plain
 from pyncclx.staging import operations
+from pyncclx.team.state import STAGES_BY_DEFAULT
+
+
+@pytest.fixture(scope="module")
+def MPI():
+    """`pyncclx.MPI`, gone again afterwards: its import is what lets communicators stage."""
+    yield importlib.import_module("pyncclx.MPI")
+    del sys.modules["pyncclx.MPI"]
+    STAGES_BY_DEFAULT.reset()
 
 
 class Exposes:
@@ -23,13 +34,13 @@ class Subclass(np.ndarray):
     """May override anything."""
 
 
-def test_plain_arrays():
+def test_plain_arrays(MPI):
     array = np.zeros((4, 6))
     for plain in (array, array[1:, ::2], array.T, [array, MPI.DOUBLE], (array, 3, MPI.DOUBLE), None, MPI.IN_PLACE):
         assert is_plain(plain)
 
 
-def test_what_may_be_on_the_device():
+def test_what_may_be_on_the_device(MPI):
     array = np.zeros(4)
     memory = (ctypes.c_double * 4)()
     of_others = [np.asarray(Exposes(array)), np.frombuffer(bytearray(32)), np.ctypeslib.as_array(memory)]
@@ -53,7 +64,7 @@ def nothing_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 36, 1000])
-def test_nothing_is_asked_of_plain_arrays(nothing_asked, count):
+def test_nothing_is_asked_of_plain_arrays(MPI, nothing_asked, count):
     comm, x, y = MPI.COMM_SELF, np.arange(count) + 1.0, np.zeros(count)
     cart = comm.Create_cart([1], [True])
     two = np.concatenate([x, x])
@@ -103,7 +114,7 @@ def test_nothing_is_asked_of_plain_arrays(nothing_asked, count):
     cart.Free()
 
 
-def test_errors_are_mpi4pys(nothing_asked):
+def test_errors_are_mpi4pys(MPI, nothing_asked):
     comm, x = MPI.COMM_SELF, np.ones(4)
     with pytest.raises(MPI4PY.Exception) as raised:
         comm.Bcast(x, root=3)
@@ -116,7 +127,7 @@ def test_errors_are_mpi4pys(nothing_asked):
     sending.Wait()
 
 
-def test_a_communicator_of_mpi4pys(nothing_asked):
+def test_a_communicator_of_mpi4pys(MPI, nothing_asked):
     x, y = np.ones(4), np.zeros(4)
     MPI.Intracomm.Allreduce(MPI4PY.COMM_SELF, x, y)
     MPI.Comm.Sendrecv(MPI4PY.COMM_SELF, x, 0, recvbuf=y)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
-from pyncclx import MPI
+import pyncclx
 from pyncclx.arrays import places
 from support.arrays import HOST, put
 from support.labelled_messages import EAGER, LARGE, data_of, neighbours
@@ -11,28 +12,28 @@ from support.labelled_messages import EAGER, LARGE, data_of, neighbours
 FORMS = ("Recv", "Irecv and Wait", "Waitall", "Irecv and Waitall with a device array's", "Sendrecv", "Recv of a spec")
 
 
-def receive(own, form, array, source, monkeypatch):
+def receive(comm, form, array, source, monkeypatch):
     """Receive a message with tag 3 by one of the ways; return its status."""
     status = MPI.Status()
     requests, statuses = [], []
     with monkeypatch.context() as patch:
         patch.setattr(places, "host_arrays", lambda: False)  # as with a GPU, where no NumPy array is on the device
         if form == "Recv":
-            own.Recv(array, source, 3, status)
+            comm.Recv(array, source, 3, status)
         elif form == "Recv of a spec":
-            own.Recv([array, MPI.INT64_T], source=source, tag=3, status=status)
+            comm.Recv([array, MPI.INT64_T], source=source, tag=3, status=status)
         elif form == "Sendrecv":
-            own.Sendrecv(np.zeros(2), own.rank, 9, array, source, 3, status)
-            own.Recv(np.zeros(2), own.rank, 9)
+            comm.Sendrecv(np.zeros(2), comm.rank, 9, array, source, 3, status)
+            comm.Recv(np.zeros(2), comm.rank, 9)
         else:
-            requests.append(own.Irecv(array, source, 3))
+            requests.append(comm.Irecv(array, source, 3))
     if form == "Irecv and Wait":
         requests[0].Wait(status)
     elif requests:
         if form != "Waitall":
-            requests.append(own.Isend(put(np.ones(3)), own.rank, 8))
-            requests.append(own.Irecv(put(np.zeros(3)), own.rank, 8))
-        MPI.Request.Waitall(requests, statuses)
+            requests.append(comm.Isend(put(np.ones(3)), comm.rank, 8))
+            requests.append(comm.Irecv(put(np.zeros(3)), comm.rank, 8))
+        pyncclx.Request.Waitall(requests, statuses)
         status = statuses[0]
     return status
 
@@ -40,11 +41,11 @@ def receive(own, form, array, source, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [0, 1, 36, EAGER, EAGER + 1, LARGE])
 def test_a_plain_array_receives_a_device_array(comm, monkeypatch, form, count):
-    own, (right, left) = MPI.Intracomm(comm), neighbours(comm)
+    right, left = neighbours(comm)
     room = count + 96  # a message with a device array is longer than its data
     array = np.full(room, -1, "i8")
-    sending = own.Isend(put(data_of(own.rank, 3, 0, count)), right, 3)
-    status = receive(own, form, array, left, monkeypatch)
+    sending = comm.Isend(put(data_of(comm.rank, 3, 0, count)), right, 3)
+    status = receive(comm, form, array, left, monkeypatch)
     sending.Wait()
     np.testing.assert_array_equal(array[:count], data_of(left, 3, 0, count))
     assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 3, count)
@@ -52,8 +53,8 @@ def test_a_plain_array_receives_a_device_array(comm, monkeypatch, form, count):
 
 @pytest.mark.skipif(HOST, reason="the test above")
 def test_small_plain_arrays(comm):
-    own, (right, left) = MPI.Intracomm(comm), neighbours(comm)
+    right, left = neighbours(comm)
     for count in (1, 36, 1000):
-        x, y = np.full(count, own.rank + 1.0), np.zeros(count)
-        MPI.Request.Waitall([own.Irecv(y, left), own.Isend(x, right)])
+        x, y = np.full(count, comm.rank + 1.0), np.zeros(count)
+        pyncclx.Request.Waitall([comm.Irecv(y, left), comm.Isend(x, right)])
         assert (y == left + 1).all()
