@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..system import packages
+from ..system import packages, settings
 from ..team.members import most_ranks_per_device
-from .peers import Peer, nvls_setting
+from .peers import Peer
 
 HOST = "host device"
 _PACKAGES = (
@@ -31,7 +31,7 @@ def describe(
         "mode": mode(graph=graph),
         "buffers": buffers,
         "peers": {name: peer.about for name, peer in (peers or {}).items()},
-        "NCCL_NVLS_ENABLE": nvls_setting(),
+        "NCCL_NVLS_ENABLE": settings.foreign("NCCL_NVLS_ENABLE") or "not set",
     }
 
 
@@ -54,19 +54,16 @@ def mode(*, graph: bool) -> str:
 
 def ranks(about: dict[str, Any]) -> str:
     """Number of ranks, and their device."""
-    shared = f"{about['ranks_of_a_device']} on each " if _share(about) else ""
+    number = about.get("ranks_of_a_device", 1)
+    shared = f"{number} on each " if number > 1 else ""
     return f"{about['ranks']} ranks, {shared}{about['device']}"
-
-
-def _share(about: dict[str, Any]) -> bool:
-    return bool(about.get("ranks_of_a_device", 1) > 1)
 
 
 def wire(about: dict[str, Any]) -> float | None:
     """GB/s that the links of a rank's device carry in one direction, if it is known."""
     device = about["device"]
     has_nvlink4 = any(name in device for name in _NVLINK4) and "PCIe" not in device
-    return _NVLINK4_GBS if has_nvlink4 and not _share(about) else None
+    return _NVLINK4_GBS if has_nvlink4 and about.get("ranks_of_a_device", 1) == 1 else None
 
 
 def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:

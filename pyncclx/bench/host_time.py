@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ..requests.request import Request
 from . import environment, report, sweep
 from .cases import CASES, Case
 from .memory import memory_of
-from .peers import Peer, make
+from .peers import Peer
 from .timing import CupyQueue, Queue, queue_of, repeat
 
 NBYTES = 1024
@@ -29,12 +30,14 @@ TOGETHER = 8  # persistent requests in one Startall
 BATCH = 100  # calls between waits for the device, so that none waits for a place in its queue
 
 
-def run(comm: Any, arguments: argparse.Namespace) -> None:
+def default_peers(comm: Any) -> str | None:
+    """The peers of a command line without any: PyTorch, if it is installed and there are GPUs."""
+    return "torch" if comm.device == "gpu" and find_spec("torch") else None
+
+
+def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
     """Time each operation's call, its persistent form's Start, and the peers' calls; rank 0 prints. Collective."""
     arguments.operation = arguments.operation or ["allreduce"]
-    names = arguments.against or ("torch" if comm.device == "gpu" and has_torch() else None)
-    peers = make(names, comm)
-    about = environment.describe(comm, graph=arguments.graph, buffers=arguments.buffers, peers=peers)
     if comm.rank == 0:
         print(header(about, peers), flush=True)
     options = sweep.options_of(comm, arguments)
@@ -44,20 +47,9 @@ def run(comm: Any, arguments: argparse.Namespace) -> None:
     for timed in chain(driver_alone(comm), (timed for case in cases for timed in calls(case, peers))):
         results.append({"call": timed.name} | measure(comm, timed))
         if comm.rank == 0:
-            print(line(results[-1]), flush=True)
-    for peer in peers.values():
-        peer.close()
+            print("  {call:<38}{median_us:>14.2f}{p99_us:>12.2f}".format_map(results[-1]), flush=True)
     if comm.rank == 0:
         environment.write_json(arguments.json, about, {"host_time": results})
-
-
-def has_torch() -> bool:
-    """Whether PyTorch can be imported."""
-    try:
-        import torch  # noqa: F401, PLC0415  an optional peer
-    except ImportError:
-        return False
-    return True
 
 
 class Timed(NamedTuple):
@@ -65,8 +57,8 @@ class Timed(NamedTuple):
 
     name: str
     call: Callable[[], Any]
-    finish: Callable[[], Any]  # completes it, untimed
     queue: Queue
+    finish: Callable[[], Any] = lambda: None  # completes it, untimed
     operations: int = 1
 
 
@@ -80,30 +72,30 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing").kernel
     function, event = ctypes.c_void_p(kernel.ptr), device.event()
     once = partial(device.launch, function, 1, 32, b"", queue.stream)
-    yield Timed("driver: cuLaunchKernelEx", once, _nothing, queue)
+    yield Timed("driver: cuLaunchKernelEx", once, queue)
     again = partial(device.repeated(function, 1, 32, b"", event).launch, queue.stream)
-    yield Timed("driver: cuGraphLaunch, kernel and event", again, _nothing, queue)
+    yield Timed("driver: cuGraphLaunch, kernel and event", again, queue)
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
     """Yield the calls of an operation, ours and the peers'."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
-    yield Timed(case.method, case.call(in_place), _nothing, queue)
+    yield Timed(case.method, case.call(in_place), queue)
     persistent = f"{case.method}_init"
     if case.capturable and is_ours(case.comm, persistent):  # not a message
         with suppress(NotSupported):  # an operation without a kernel
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
-            yield Timed(f"{persistent} … Start", requests[0].Start, requests[0].Wait, queue)
-            yield Timed(f"{persistent} … Startall of {TOGETHER}, each", start, wait, queue, TOGETHER)
+            yield Timed(f"{persistent} … Start", requests[0].Start, queue, requests[0].Wait)
+            yield Timed(f"{persistent} … Startall of {TOGETHER}, each", start, queue, wait, TOGETHER)
             for request in requests:
                 request.Free()
     for name, peer in peers.items():
         theirs = peer.adopt(case)
         call = next(filter(None, (peer.call(theirs, form) for form in case.forms)), None)
         if call is not None:
-            yield Timed(f"{case.method}, {name}", call, _nothing, peer.queue)
+            yield Timed(f"{case.method}, {name}", call, peer.queue)
 
 
 def is_ours(comm: Any, name: str) -> bool:
@@ -116,15 +108,6 @@ def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
     """Make the lines before the table and the titles of the columns."""
     lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"]
     return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
-
-
-def line(result: dict[str, Any]) -> str:
-    """Make the line of one call."""
-    return f"  {result['call']:<38}{result['median_us']:>14.2f}{result['p99_us']:>12.2f}"
-
-
-def _nothing() -> None:
-    pass
 
 
 def measure(comm: Any, timed: Timed) -> dict[str, float]:

@@ -81,13 +81,10 @@ def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
         raise SystemExit(f"bench: {refusal}") from None
 
 
-class Pinned:
+class Pinned(Ordinary):
     """Host memory that GPUs copy at full speed; ordinary memory on the host device."""
-
-    def __init__(self, comm: Any) -> None:
-        self._xp = array_module(comm)
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
         if self._xp is np:
-            return np.empty(count, dtype)
+            return super().empty(place, count, dtype)
         return np.frombuffer(self._xp.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize), dtype, count)

@@ -64,21 +64,28 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
     unknown = [name for name in arguments.operation if name not in CASES]
     if unknown or not (arguments.operation or arguments.host_time):
         raise SystemExit(f"bench {' '.join(unknown)}: name one or more of {', '.join(CASES)}")
-    if arguments.host_time:
-        host_time.run(comm, arguments)
-        return
-    if comm.device == "host" and arguments.graph:
+    if comm.device == "host" and arguments.graph and not arguments.host_time:
         raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
-    others = peers.make(arguments.against, comm)
+    others = peers.make(arguments.against or (host_time.default_peers(comm) if arguments.host_time else None), comm)
     about = environment.describe(comm, graph=arguments.graph, buffers=arguments.buffers, peers=others)
+    wrong = False
+    if arguments.host_time:
+        host_time.run(comm, arguments, others, about)
+    else:
+        wrong = time_sizes(comm, arguments, others, about)
+    for peer in others.values():
+        peer.close()
+    if wrong:
+        raise SystemExit(1)
+
+
+def time_sizes(comm: Any, arguments: argparse.Namespace, others: dict[str, peers.Peer], about: dict[str, Any]) -> bool:
+    """Time operations over sizes; rank 0 writes files. Returns whether a result of ours is wrong. Collective."""
     rows: list[sweep.Row] = []
     for rows in sweep.Sweep(comm, arguments, others, about).run():  # each time, for a run that is cut off
         about["heap"] = comm.memory_report()["heap"]
         if comm.rank == 0:
             environment.write_json(arguments.json, about, {"results": rows})
-    for peer in others.values():
-        peer.close()
     if comm.rank == 0 and arguments.plot:
         plot.write(arguments.plot, about, rows)
-    if any(row[form] and row[form]["wrong"] for row in rows for form in FORMS):
-        raise SystemExit(1)
+    return any(row[form] and row[form]["wrong"] for row in rows for form in FORMS)

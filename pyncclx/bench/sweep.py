@@ -11,8 +11,7 @@ from ..errors import NotSupported
 from . import check, osu, report, timing
 from .cases import CASES, FORMS, Case, Options
 from .memory import memory_of
-from .peers import Peer
-from .progress import Progress
+from .peers import Ours, Peer
 from .sizes import parse_nbytes, steps
 
 _LONG_NBYTES = 16 << 20  # from here on a fifth of the operations is timed
@@ -29,20 +28,19 @@ class Sweep:
         self._options, self._sizes = options_of(comm, arguments), sizes_of(arguments)
         max_nbytes = max(self._sizes) * (comm.size if arguments.osu else 1) + _MAX_GROWTH_NBYTES
         self._memory = memory_of(comm, arguments.buffers, max_nbytes)
-        self._queue = timing.queue_of(comm)
+        self._ours = Ours(comm)
         self._table = osu if arguments.osu else report
 
     def run(self) -> Iterator[list[Row]]:
         """Time all operations; yield all rows so far after each. Rank 0 prints."""
         rows: list[Row] = []
-        with Progress(len(self._sizes) * len(self._arguments.operation), self._comm.rank) as progress:
-            for operation in self._arguments.operation:
-                rows += self._time_sizes(CASES[operation], progress)
-                yield rows
+        for operation in self._arguments.operation:
+            rows += self._time_sizes(CASES[operation])
+            yield rows
 
-    def _time_sizes(self, kind: type[Case], progress: Progress) -> list[Row]:
+    def _time_sizes(self, kind: type[Case]) -> list[Row]:
         scale = self._comm.size if self._arguments.osu and kind.blocks and not kind.reduces else 1
-        progress.print(self._table.header(kind, self._about, self._peers, self._options))
+        self._print(self._table.header(kind, self._about, self._peers, self._options))
         rows: list[Row] = []
         for nbytes in self._sizes:
             try:
@@ -50,12 +48,15 @@ class Sweep:
             except ValueError as error:  # the algorithm that was asked for cannot move so much
                 if not self._options.algorithm:
                     raise
-                progress.print(f"# {error}")
+                self._print(f"# {error}")
                 break
-            progress.print(self._table.line(rows[-1], scale, self._peers))
-            progress.advance()
-        progress.print(self._table.footer(rows, self._peers))
+            self._print(self._table.line(rows[-1], scale, self._peers))
+        self._print(self._table.footer(rows, self._peers))
         return rows
+
+    def _print(self, text: str) -> None:
+        if self._comm.rank == 0:
+            print(text, flush=True)
 
     def _measure(self, case: Case) -> Row:
         """Time one operation at one size in each form, ours and the peers'."""
@@ -68,41 +69,28 @@ class Sweep:
             "root": case.root if case.rooted else -1,
             "bus_factor": case.bus_factor,
         }
-        row |= {name: self._ours(case, form) if form in case.forms else None for name, form in FORMS.items()}
+        row |= self._forms_of(self._ours, case)
         return row | {"peers": {name: self._forms_of(peer, peer.adopt(case)) for name, peer in self._peers.items()}}
 
-    def _forms_of(self, peer: Peer, case: Case) -> Row:
-        return {name: self._theirs(peer, case, form) if form in case.forms else None for name, form in FORMS.items()}
+    def _forms_of(self, library: Peer, case: Case) -> Row:
+        return {name: self._cell(library, case, form) if form in case.forms else None for name, form in FORMS.items()}
 
-    def _ours(self, case: Case, in_place: bool) -> Row | None:
-        call = case.call(in_place)
+    def _cell(self, library: Peer, case: Case, in_place: bool) -> Row | None:
+        """Time and check one form; None if the library does not have it."""
+        call, given = library.call(case, in_place), self._arguments
+        if call is None:
+            return None
         case.fill(in_place)
+        iters = given.iters if case.nbytes < _LONG_NBYTES else max(3, given.iters // 5)
+        graph = given.graph and case.capturable and library.capturable
         try:
-            cell = self._time(case, self._queue, call, capturable=case.capturable)
+            times = timing.time(case.comm, library.queue, call, iters, given.warmup_iters, graph=graph)
         except NotSupported:  # by the algorithm that was asked for
             if not self._options.algorithm:
                 raise
             return None
-        cell["wrong"] = check.wrong(case, self._queue, call, in_place) if self._arguments.check else None
-        return cell
-
-    def _theirs(self, peer: Peer, case: Case, in_place: bool) -> Row | None:
-        call = peer.call(case, in_place)
-        if call is None:
-            return None
-        case.fill(in_place)
-        cell = self._time(case, peer.queue, call, capturable=case.capturable and peer.capturable)
-        target = peer.target(case, in_place)
-        checked = self._arguments.check
-        cell["wrong"] = check.peer_wrong(case, peer.queue, call, in_place, target) if checked else None
-        return cell
-
-    def _time(self, case: Case, queue: timing.Queue, call: timing.Work, *, capturable: bool) -> Row:
-        given = self._arguments
-        iters = given.iters if case.nbytes < _LONG_NBYTES else max(3, given.iters // 5)
-        graph = given.graph and capturable
-        times = timing.time(case.comm, queue, call, iters, given.warmup_iters, graph=graph)
-        return {"time_us": times.slowest, "average_us": times.average, "least_us": times.fastest}
+        wrong = check.wrong(library, case, call, in_place) if given.check else None
+        return {"time_us": times.slowest, "average_us": times.average, "least_us": times.fastest, "wrong": wrong}
 
 
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:

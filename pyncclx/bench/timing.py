@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -21,52 +21,44 @@ class Times(NamedTuple):
     slowest: float
 
 
-class Queue(Protocol):
-    """Where calls are enqueued: the current stream inside ``with``."""
+class Queue:
+    """Where calls are enqueued: the current stream inside ``with``. This one is for calls that return when complete."""
 
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def synchronize(self) -> None:
-        """Wait on the host for everything enqueued."""
-
-    def elapsed(self, work: Work) -> float:
-        """Seconds that `work` takes on the queue."""
-
-    def capture(self, work: Work) -> Work:
-        """Capture `work` in a graph; return the call that replays it."""
-
-
-class HostQueue:
-    """For calls that return when they are complete."""
-
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Any:
+        return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
     def synchronize(self) -> None:
-        pass
+        """Wait on the host for everything enqueued."""
+
+    def mark(self) -> Any:
+        """Record the time at the end of the queue."""
+        return clock.perf_counter()
+
+    def between(self, begin: Any, end: Any) -> float:
+        """Seconds from one mark to another; waits for the second."""
+        return float(end - begin)
 
     def elapsed(self, work: Work) -> float:
-        begin = clock.perf_counter()
+        """Seconds that `work` takes on the queue."""
+        begin = self.mark()
         work()
-        return clock.perf_counter() - begin
+        return self.between(begin, self.mark())
 
     def capture(self, work: Work) -> Work:
+        """Capture `work` in a graph; return the call that replays it."""
         raise NotImplementedError("calls that run on the host cannot be captured in a CUDA graph")
 
 
-class CupyQueue:
+class CupyQueue(Queue):
     """A CuPy stream."""
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
 
-        self._event: Any = cupy.cuda.Event
-        self._milliseconds: Any = cupy.cuda.get_elapsed_time
+        self._cuda: Any = cupy.cuda
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
 
     def __enter__(self) -> Any:
@@ -78,21 +70,14 @@ class CupyQueue:
     def synchronize(self) -> None:
         self.stream.synchronize()
 
-    def elapsed(self, work: Work) -> float:
-        begin = self.mark()
-        work()
-        return self.between(begin, self.mark())
-
     def mark(self) -> Any:
-        """Record an event at the end of the stream."""
-        event = self._event()
+        event = self._cuda.Event()
         event.record(self.stream)
         return event
 
     def between(self, begin: Any, end: Any) -> float:
-        """Seconds from one event to another; waits for the second."""
         end.synchronize()
-        return float(self._milliseconds(begin, end)) / 1e3
+        return float(self._cuda.get_elapsed_time(begin, end)) / 1e3
 
     def capture(self, work: Work) -> Work:
         self.stream.begin_capture()
@@ -103,7 +88,7 @@ class CupyQueue:
 
 def queue_of(comm: Any) -> Queue:
     """Make a queue for the operations of a communicator."""
-    return HostQueue() if comm.device == "host" else CupyQueue()
+    return Queue() if comm.device == "host" else CupyQueue()
 
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:

@@ -22,7 +22,6 @@ from ..tuning import LADDERS, file_name, read
 from . import environment, timing
 from .cases import CASES, Options
 from .memory import Memory, Ordinary
-from .progress import Progress
 from .sizes import parse_nbytes, steps
 
 HELP = "measure which algorithm is best for which length"
@@ -62,20 +61,17 @@ def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
     """Measure the limits of all ladders; rank 0 prints the times. Collective."""
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
-    with Progress(len(LADDERS) * len(sizes), comm.rank) as progress:
-        for operation, rungs in LADDERS.items():
-            progress.print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
-            progress.print(f"{'size':>10}" + "".join(f"{rung:>20}" for rung in rungs))
-            times = []
-            for nbytes in sizes:
-                times.append([time_rung(comm, operation, rung, nbytes, memory, iters) for rung in rungs])
-                progress.advance()
-            chosen = best_cuts(times)
+    for operation, rungs in LADDERS.items():
+        times = [[time_rung(comm, operation, rung, nbytes, memory, iters) for rung in rungs] for nbytes in sizes]
+        chosen = best_cuts(times)
+        if comm.rank == 0:
+            print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
+            print(f"{'size':>10}" + "".join(f"{rung:>20}" for rung in rungs))
             for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
                 cells = (cell(time, chosen=rung == choice) for rung, time in enumerate(row))
-                progress.print(f"{nbytes:>10}" + "".join(cells))
-            kernels = [f"{operation}_{rung}" for rung in rungs]
-            limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
+                print(f"{nbytes:>10}" + "".join(cells), flush=True)
+        kernels = [f"{operation}_{rung}" for rung in rungs]
+        limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
     return limits
 
 

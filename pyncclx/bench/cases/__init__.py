@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from . import moves, reductions
 from .case import FORMS, Case, Options
+from .moves import alternating
 
-__all__ = ["CASES", "FORMS", "Case", "Options"]
+__all__ = ["CASES", "FORMS", "Case", "Options", "alternating"]
 
+# By the operation's name, in the order of the names.
 CASES: dict[str, type[Case]] = {
     case.method.lower(): case
-    for case in (
-        moves.Allgather,
-        moves.Allgatherv,
-        reductions.Allreduce,
-        moves.Alltoall,
-        moves.Alltoallv,
-        moves.Bcast,
-        reductions.Exscan,
-        moves.Gather,
-        moves.Gatherv,
-        moves.Isend,
-        moves.PutSignal,
-        reductions.Reduce,
-        reductions.ReduceScatter,
-        reductions.ReduceScatterBlock,
-        reductions.Scan,
-        moves.Scatter,
-        moves.Scatterv,
-        moves.Send,
-        moves.Sendrecv,
-    )
+    for _, case in sorted((vars(moves) | vars(reductions)).items())
+    if isinstance(case, type) and issubclass(case, Case) and hasattr(case, "method")
 }

@@ -101,6 +101,10 @@ class Case:
         """Arguments of our method and of mpi4py's."""
         return MPI.IN_PLACE if in_place else self.send, self.recv
 
+    def whole(self, array: Any) -> Any:
+        """Make the argument for an array of all ranks' blocks."""
+        return array
+
     def expected(self) -> Any:
         """The elements that the target must hold."""
         raise NotImplementedError

@@ -30,6 +30,13 @@ class Bcast(Case):
         return self.own(self.root)
 
 
+class Counted(Case):
+    """Equal counts, by the operation that takes any."""
+
+    def whole(self, array: Any) -> Any:
+        return [array, [self.block] * self.size]
+
+
 class Allgather(Case):
     method, kind = "Allgather", "allgather"
 
@@ -39,18 +46,15 @@ class Allgather(Case):
     def source(self, in_place: bool) -> Any:
         return self.part(self.recv, self.rank) if in_place else self.send
 
+    def arguments(self, in_place: bool) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else self.send, self.whole(self.recv)
+
     def expected(self) -> Any:
         return self.xp.concatenate([self.own(rank, count=self.block) for rank in range(self.size)])
 
 
-class Allgatherv(Allgather):
-    """Equal counts, by the operation that takes any."""
-
+class Allgatherv(Counted, Allgather):
     method = "Allgatherv"
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        send, recv = super().arguments(in_place)
-        return send, [recv, [self.block] * self.size]
 
 
 class Gather(Allgather):
@@ -69,14 +73,8 @@ class Gather(Allgather):
         return (*super().arguments(in_place), self.root)
 
 
-class Gatherv(Gather):
-    """Equal counts, which only root passes."""
-
+class Gatherv(Counted, Gather):
     method = "Gatherv"
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        send, recv, root = super().arguments(in_place)
-        return send, [recv, [self.block] * self.size] if self.is_root else None, root
 
 
 class Scatter(Case):
@@ -93,21 +91,15 @@ class Scatter(Case):
         return self.part(self.send, self.rank) if in_place and self.is_root else self.recv
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        send = self.send if self.is_root else None
+        send = self.whole(self.send) if self.is_root else None
         return send, MPI.IN_PLACE if in_place and self.is_root else self.recv, self.root
 
     def expected(self) -> Any:
         return self.own(self.root, self.rank * self.block, self.block)
 
 
-class Scatterv(Scatter):
-    """Equal counts, which only root passes."""
-
+class Scatterv(Counted, Scatter):
     method = "Scatterv"
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        send, recv, root = super().arguments(in_place)
-        return [send, [self.block] * self.size] if self.is_root else None, recv, root
 
 
 class Alltoall(Case):
@@ -118,7 +110,7 @@ class Alltoall(Case):
         return self.xp.concatenate([self.own(rank, first, self.block) for rank in range(self.size)])
 
 
-class Alltoallv(Alltoall):
+class Alltoallv(Counted, Alltoall):
     """Equal counts: ours are on the device, with all outputs; the peers' are on the host, which is easier."""
 
     method, kind = "Alltoallv", "alltoallv"
@@ -131,13 +123,23 @@ class Alltoallv(Alltoall):
         self.total = self.xp.zeros(1, np.int64)
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        counts = [self.block] * self.size
-        return [self.send, counts], [self.recv, counts]
+        return self.whole(self.send), self.whole(self.recv)
 
     def call(self, in_place: bool) -> Callable[[], Any]:
         send, recv = [self.send, self.counts], [self.recv, (self.recv_counts, self.recv_displs)]
         outputs = {"total": self.total, "status": self.status, "algorithm": self.options.algorithm}
         return functools.partial(self.comm.Alltoallv, send, recv, layout="packed", **outputs)
+
+
+def alternating(case: Case, send: Callable[[], Any], recv: Callable[[], Any]) -> Callable[[], None]:
+    """Make one call of a send and a receive that block; every second rank receives first."""
+    first, second = (recv, send) if case.rank % 2 else (send, recv)
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 class Sendrecv(Case):
@@ -148,13 +150,9 @@ class Sendrecv(Case):
     blocks = False
     capturable = False
 
-    @property
-    def next(self) -> int:
-        return (self.rank + 1) % self.size
-
-    @property
-    def previous(self) -> int:
-        return (self.rank - 1) % self.size
+    def __init__(self, comm: Any, nbytes: int, options: Options, memory: Memory) -> None:
+        super().__init__(comm, nbytes, options, memory)
+        self.next, self.previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
         return self.send, self.next, 0, self.recv, self.previous, 0
@@ -183,19 +181,10 @@ class Send(Sendrecv):
     method, mpi_method, kind = "Send", "Sendrecv", "send"
 
     def call(self, in_place: bool) -> Callable[[], Any]:
-        comm = self.comm
-
-        def send_first() -> None:
-            comm.Send(self.send, self.next)
-            comm.Recv(self.recv, self.previous)
-
-        def receive_first() -> None:
-            comm.Recv(self.recv, self.previous)
-            comm.Send(self.send, self.next)
-
         if self.size == 1:
-            return lambda: comm.Sendrecv(*self.arguments(in_place))
-        return receive_first if self.rank % 2 else send_first
+            return functools.partial(self.comm.Sendrecv, *self.arguments(in_place))
+        send = functools.partial(self.comm.Send, self.send, self.next)
+        return alternating(self, send, functools.partial(self.comm.Recv, self.recv, self.previous))
 
 
 class PutSignal(Sendrecv):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...system import settings
-from .base import Peer
+from .base import Ours, Peer
 from .nccl import Nccl, SymmetricNccl
 from .pytorch import Torch
 from .staged import Staged
 
-__all__ = ["PEERS", "Peer", "make", "nvls_setting"]
+__all__ = ["PEERS", "Ours", "Peer", "make"]
 
 PEERS: dict[str, Callable[[Any], Peer]] = {
     "nccl": Nccl,
@@ -30,8 +29,3 @@ def make(names: str | None, comm: Any) -> dict[str, Peer]:
         if comm.device == "host" and name != "mpi":
             raise SystemExit(f"--against {name} needs GPUs; the host device has --against mpi")
     return {name: PEERS[name](comm) for name in wanted}
-
-
-def nvls_setting() -> str:
-    """The setting of NCCL's NVLink multicast."""
-    return settings.foreign("NCCL_NVLS_ENABLE") or "not set"

@@ -1,19 +1,18 @@
-"""The base of all peers."""
+"""The base of all libraries that are timed, and ours."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from ..cases import Case
-from ..timing import Queue
+from ..timing import Queue, queue_of
 
 Call = Callable[[], Any]
 
 
-class Peer(ABC):
-    """Another library, with the ranks of a communicator.
+class Peer:
+    """A library, with the ranks of a communicator.
 
     A peer has a method for each kind of case that it can do, by the kind's name. It takes the case and whether it is in
     place, and returns the call.
@@ -24,6 +23,8 @@ class Peer(ABC):
         Where its calls run.
     about : str
         Name and version.
+    exact : bool
+        Whether it folds in rank order, so that its results are compared bit by bit.
     capturable : bool
         Whether CUDA graphs can capture its calls; else they are timed eagerly.
     in_place_only, out_of_place_only : set of str
@@ -32,6 +33,7 @@ class Peer(ABC):
 
     queue: Queue
     about: str
+    exact = False
     capturable = True
     in_place_only: frozenset[str] = frozenset()
     out_of_place_only: frozenset[str] = frozenset()
@@ -51,9 +53,20 @@ class Peer(ABC):
         """The part of a buffer that holds this rank's result; None if it gets none."""
         return case.target(in_place)
 
-    @abstractmethod
     def close(self) -> None:
         """Release what the peer holds. Collective."""
+
+
+class Ours(Peer):
+    """pyncclx itself."""
+
+    about, exact = "pyncclx", True
+
+    def __init__(self, comm: Any) -> None:
+        self.queue = queue_of(comm)
+
+    def call(self, case: Case, in_place: bool) -> Call:
+        return case.call(in_place)
 
 
 def own_block(case: Case, in_place: bool) -> Any:

@@ -86,8 +86,7 @@ class Nccl(Peer):
         return self._reduction("ncclReduce", case, case.source(in_place), case.recv, case.root)
 
     def reduce_scatter(self, case: Case, in_place: bool) -> Call | None:
-        recv = case.part(case.send, case.rank) if in_place else case.recv
-        return self._reduction("ncclReduceScatter", case, case.send, recv)
+        return self._reduction("ncclReduceScatter", case, case.send, self.target(case, in_place))
 
     def bcast(self, case: Case, in_place: bool) -> Call:
         return self._move("ncclBroadcast", case.recv, case.recv, case.root)

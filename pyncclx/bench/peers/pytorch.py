@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
-from ..cases import Case
-from ..timing import Work
+from ..cases import Case, alternating
+from ..timing import Queue, Work
 from .base import Call, Peer, own_block
 
 _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG"}
 _REDUCED = {"int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
 
 
-class TorchQueue:
+class TorchQueue(Queue):
     """A PyTorch stream."""
 
     def __init__(self, torch: Any) -> None:
@@ -31,11 +32,12 @@ class TorchQueue:
     def synchronize(self) -> None:
         self._stream.synchronize()
 
-    def elapsed(self, work: Work) -> float:
-        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record(self._stream)
-        work()
-        end.record(self._stream)
+    def mark(self) -> Any:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        return event
+
+    def between(self, begin: Any, end: Any) -> float:
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
@@ -104,7 +106,7 @@ class Torch(Peer):
 
     def reduce_scatter(self, case: Case, in_place: bool) -> Call:
         send, op = self._numbers(case, case.send), self._op(case)
-        recv = self._numbers(case, own_block(case, in_place))
+        recv = self._numbers(case, self.target(case, in_place))
         return lambda: self.distributed.reduce_scatter_tensor(recv, send, op)
 
     def bcast(self, case: Case, in_place: bool) -> Call:
@@ -150,14 +152,6 @@ class Torch(Peer):
 
     def send(self, case: Any, in_place: bool) -> Call:
         """Send and receive one after the other; every second rank receives first."""
-        d, send, recv = self.distributed, self._bytes(case.send), self._bytes(case.recv)
-
-        def send_first() -> None:
-            d.send(send, case.next)
-            d.recv(recv, case.previous)
-
-        def receive_first() -> None:
-            d.recv(recv, case.previous)
-            d.send(send, case.next)
-
-        return receive_first if case.rank % 2 else send_first
+        send = partial(self.distributed.send, self._bytes(case.send), case.next)
+        recv = partial(self.distributed.recv, self._bytes(case.recv), case.previous)
+        return alternating(case, send, recv)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..cases import Case
 from ..memory import Pinned
-from ..timing import HostQueue
+from ..timing import Queue
 from .base import Call, Peer
 
 
@@ -19,7 +19,7 @@ class Staged(Peer):
     capturable = False
 
     def __init__(self, comm: Any) -> None:
-        self.comm, self.queue, self._memory = comm, HostQueue(), Pinned(comm)
+        self.comm, self.queue, self._memory = comm, Queue(), Pinned(comm)
         library = MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0 ")
         self.about = f"{library}, staged through host memory"
 
@@ -39,9 +39,6 @@ class Staged(Peer):
                 copy(target, host_target)
 
         return staged
-
-    def close(self) -> None:
-        """The peer holds nothing."""
 
 
 def copy(to: Any, array: Any) -> None:

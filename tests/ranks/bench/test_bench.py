@@ -45,7 +45,7 @@ def test_ours_is_right(comm, operation, windows):
     memory = Windows(comm, 8192) if windows else None
     wrong = {}
     for case, in_place, name in cases(comm, operation, memory):
-        wrong[name] = check.wrong(case, timing.queue_of(comm), case.call(in_place), in_place)
+        wrong[name] = check.wrong(peers.Ours(comm), case, case.call(in_place), in_place)
     assert not any(wrong.values()), wrong
 
 
@@ -53,7 +53,7 @@ def test_ours_is_right(comm, operation, windows):
 def test_the_check_sees_what_is_wrong(comm, operation):
     for case, in_place, name in cases(comm, operation):
         target = case.target(in_place)
-        nothing = check.wrong(case, timing.queue_of(comm), lambda: None, in_place)
+        nothing = check.wrong(peers.Ours(comm), case, lambda: None, in_place)
         assert nothing or comm.size == 1, name  # one rank alone may have its result already
         call = case.call(in_place)
 
@@ -62,7 +62,7 @@ def test_the_check_sees_what_is_wrong(comm, operation):
             if target is not None and case.is_root:
                 target.view(case.elements.bits)[-1:] ^= 1
 
-        found = check.wrong(case, timing.queue_of(comm), last_bit, in_place)
+        found = check.wrong(peers.Ours(comm), case, last_bit, in_place)
         assert (found > 0) == (comm.allreduce(target is not None and case.is_root) > 0), name
 
 
@@ -77,7 +77,7 @@ def test_the_check_compares_the_ranks_bits(comm):
         if comm.rank == comm.size - 1:
             case.recv.view("u4")[:3] ^= 1
 
-    assert check.wrong(case, timing.queue_of(comm), other_on_last, False) == (3 if comm.size > 1 else 0)
+    assert check.wrong(peers.Ours(comm), case, other_on_last, False) == (3 if comm.size > 1 else 0)
 
 
 @host_only
@@ -106,9 +106,8 @@ def wrong_of(peer, comm, operation):
         theirs = peer.adopt(case)
         call = peer.call(theirs, in_place)
         if call is not None:
-            target = peer.target(theirs, in_place)
-            wrong[name] = check.peer_wrong(theirs, peer.queue, call, in_place, target)
-            idle = check.peer_wrong(theirs, peer.queue, lambda: None, in_place, target)
+            wrong[name] = check.wrong(peer, theirs, call, in_place)
+            idle = check.wrong(peer, theirs, lambda: None, in_place)
             assert idle or comm.size == 1, name
     return wrong
 
@@ -239,7 +238,7 @@ def test_host_time(comm, monkeypatch, capsys):
         assert all(0 < float(median) <= float(p99) for *_, median, p99 in map(str.split, lines))
 
 
-class Queue(timing.HostQueue):
+class Queue(timing.Queue):
     """A clock by which two operations take 2 µs on rank 0, 4 µs on rank 1 and so on; a graph is a list of calls."""
 
     def __init__(self, rank, repeats):
