@@ -8,6 +8,7 @@ from .agreement import agree, allgather_bytes
 from .descriptors import allgather_fds
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
+from .sleeping import sleeping_barrier
 from .topology import Topology, topology
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "allgather_fds",
     "check_launch",
     "interrupts_deferred",
+    "sleeping_barrier",
     "topology",
 ]

@@ -28,7 +28,7 @@ TRANSFORMS = [  # of tests/ranks/operators/test_row_transform.py
 
 def compile_file(file: str) -> str:
     """Compile one file of cuda/ with all its kernels; its name."""
-    kernels.compile_image(Device(), file, ())
+    kernels.compile_whole(Device(), file)
     return file
 
 
@@ -36,7 +36,8 @@ def compile_operator(name: str) -> str:
     """Compile the kernels that reduce an example's elements by an operator of their own."""
     op = operators_gallery.CASES[name].op
     made = bound_op(op.fn, op.dtype)
-    kernels.compile_image(Device(), "collectives/allreduce.cu", made.template)
+    file = "collectives/allreduce.cu"
+    kernels.compile_image(Device(), file, FILES[file].kernels, made.template)
     return f"allreduce.cu of {made.template[0]}"
 
 

@@ -50,15 +50,26 @@ class Kernels(Protocol):
     ----------
     architecture
         What kernels are compiled for, such as ``"sm_90"``.
-    compiles_whole_files
-        Whether all kernels of a file are compiled at once, or each when it is needed.
+    compiles_together
+        Whether the kernels of a file that have equal template arguments are compiled together, since the headers take
+        longer than a kernel, or each when it is needed.
     """
 
     architecture: str
-    compiles_whole_files: bool
+    compiles_together: bool
 
-    def compile(self, file: str, instantiations: list[str], called: PythonFunction | None = None) -> bytes:
-        """Compile kernels of a file below the CUDA source folder, named as C++ expressions, and what they call."""
+    def compile(
+        self,
+        file: str,
+        instantiations: Sequence[str],
+        called: PythonFunction | None = None,
+        *,
+        within: Sequence[str] = (),
+    ) -> bytes:
+        """Compile kernels of a file below the CUDA source folder, named as C++ expressions, and what they call.
+
+        An image of all that `within` names serves too, if the cache has it.
+        """
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> Mapping[str, Function]:
         """Load what `compile` returned for `called`, here or in another process with the same kind of device."""

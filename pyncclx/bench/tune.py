@@ -17,7 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..communicator.communicator import Communicator
-from ..system.paths import cache_directory
+from ..system.cache_folders import cache_directory
 from ..tuning import LADDERS, file_name, read
 from . import environment, timing
 from .cases import CASES, Options

@@ -17,7 +17,8 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from .. import tuning
-from ..system import driver, mpi_library, packages, paths, settings
+from ..system import driver, mpi_library, packages, settings
+from ..system.cache_folders import cache_directory
 
 HELP = "print what this machine has"
 _LAUNCHERS = {  # by a variable that each sets
@@ -105,8 +106,8 @@ def _launcher() -> str:
 
 def _cache() -> str:
     try:
-        files = [path for path in paths.cache_directory().rglob("*") if path.is_file()]
-        return f"{paths.cache_directory()}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+        files = [path for path in cache_directory().rglob("*") if path.is_file()]
+        return f"{cache_directory()}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
     except OSError as error:
         return f"cannot be used: {error}"
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
+from ..backends.compilers import cache
 from ..requests.open_receives import let_receives_leave
-from ..system import paths
+from ..system.cache_folders import cache_directory
 from ..team.streams import stream_for
 from .team import DeviceTeam
 
@@ -187,7 +188,7 @@ def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
 
 def _saved(text: str) -> Path:
     """Write a program's text to a file of the cache: compilers, and the cache of what they made, take paths."""
-    path = paths.cache_directory() / f"kernel-{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
-    if not path.exists():
-        paths.write(path, text.encode())
+    path = cache_directory() / f"kernel-{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
+    if not path.exists() or path.read_text() != text:
+        cache.write(path, text.encode())
     return path

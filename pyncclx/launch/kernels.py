@@ -1,14 +1,16 @@
 """Compile, share and load kernels.
 
-All ranks of a communicator need a kernel at once, so they prepare it together at its first use there: rank 0 compiles
-it (or finds it in the cache on disk), the others receive the binary, and all load it before any rank launches it. A
-kernel loaded lazily, beside another one that waits for a peer, could wait for ever.
+All ranks of a communicator need a kernel at once, so they prepare it together at its first use there: one rank compiles
+it (or finds it in the cache on disk), the others sleep, receive the binary, and all load it before any rank launches
+it. A kernel loaded lazily, beside another one that waits for a peer, could wait for ever.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from mpi4py import MPI
 
@@ -18,11 +20,31 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..system.cache_folders import cache_directory
+from ..system.notes import reported_if_long
 from ..system.process import held
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
 
 _loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Kernels that are compiled together, by one rank.
+
+    Attributes
+    ----------
+    names : sequence of str
+    compile : callable
+        Returns the image.
+    load : callable
+        Returns the kernels of an image by name.
+    """
+
+    names: Sequence[str]
+    compile: Callable[[], bytes]
+    load: Callable[[bytes], dict[str, Function]]
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
@@ -35,88 +57,142 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
     """
     key = (kernel, *template)
     if key not in team.functions:
-        _prepare(comm, team, file, template)
+        _prepare(comm, team, file, (kernel,), template)
     return team.functions[key]
 
 
-def _prepare(comm: MPI.Intracomm, team: Team, file: str, template: Template) -> None:
-    names = {kernel: instantiation(kernel, *template) for kernel in FILES[file].kernels}
-    loaded = share(
-        comm,
-        list(names.values()),
-        lambda: compile_image(team.device, file, template),
-        lambda image: load_image(team.device, file, template, image),
+def get_all(comm: MPI.Intracomm, team: Team, file: str) -> list[Function]:
+    """Return all kernels of a file that moves bytes, as `get` does; ranks compile different ones at once."""
+    kernels = FILES[file].kernels
+    if not all((kernel,) in team.functions for kernel in kernels):
+        _prepare(comm, team, file, kernels, ())
+    return [team.functions[(kernel,)] for kernel in kernels]
+
+
+def _prepare(comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template) -> None:
+    if team.device.compiles_together:
+        kernels = FILES[file].kernels
+        groups: list[Sequence[str]] = [kernels]
+    else:
+        groups = [(kernel,) for kernel in kernels]
+    loaded = share(comm, team.device, [_part(team.device, file, group, template) for group in groups])
+    team.functions.update({(kernel, *template): loaded[instantiation(kernel, *template)] for kernel in kernels})
+
+
+def _part(device: Device, file: str, kernels: Sequence[str], template: Template) -> Part:
+    return Part(
+        names=[instantiation(kernel, *template) for kernel in kernels],
+        compile=lambda: compile_image(device, file, kernels, template),
+        load=lambda image: load_image(device, file, kernels, template, image),
     )
-    team.functions.update({(kernel, *template): loaded[name] for kernel, name in names.items()})
 
 
-def share(
-    comm: MPI.Intracomm,
-    names: list[str],
-    compile_names: Callable[[], bytes],
-    load: Callable[[bytes], dict[str, Function]],
-) -> dict[str, Function]:
-    """Return kernels by these names, which rank 0 compiles and all ranks load, unless all have them. Collective.
+def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[str, Function]:
+    """Return kernels by name. Unless all ranks have them, each rank compiles some, and all load them. Collective.
 
     Raises
     ------
     CollectiveMismatch
         On all ranks, if they ask for different kernels.
     """
-    ready = all(name in _loaded for name in names)
+    names = [name for part in parts for name in part.names]
+    ready = [all(name in _loaded for name in part.names) for part in parts]
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
     # interpreter, and a peer may do so for the communicator of another thread.
     gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))
-    wanted: list[tuple[list[str], bool]] = list(map(pickle.loads, gathered))
+    wanted: list[tuple[list[str], list[bool]]] = list(map(pickle.loads, gathered))
     if any(each != names for each, _ in wanted):
         text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, _) in enumerate(wanted))
         raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
-    if not all(is_ready for _, is_ready in wanted):
-        image = mpi_bootstrap.agree(comm, lambda: compile_names() if comm.rank == 0 else b"")
-        image = MPI.Comm.bcast(comm, image)
-        _loaded.update(mpi_bootstrap.agree(comm, lambda: {} if ready else load(image)))
+    missing = [part for part, *of_ranks in zip(parts, *(each for _, each in wanted), strict=True) if not all(of_ranks)]
+    if missing:
+        with _reported(device, missing, prints=comm.rank == 0):
+            images = _images(comm, missing)
+        mpi_bootstrap.agree(comm, lambda: _load(missing, images))
     return {name: _loaded[name] for name in names}
+
+
+def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
+    """Return the image of each part; each rank compiles some, and sleeps until all are done. Collective."""
+
+    def compile_own() -> list[bytes]:
+        try:
+            return [part.compile() for part in parts[comm.rank :: comm.size]]
+        finally:
+            mpi_bootstrap.sleeping_barrier(comm)
+
+    own = mpi_bootstrap.agree(comm, compile_own)
+    of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
+    return [of_ranks[i % comm.size][i // comm.size] for i in range(len(parts))]
+
+
+def _load(parts: Sequence[Part], images: Sequence[bytes]) -> None:
+    for part, image in zip(parts, images, strict=True):
+        if not all(name in _loaded for name in part.names):
+            _loaded.update(part.load(image))
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
     """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
-    if not all(name in _loaded for name in FILES[file].kernels):
-        _loaded.update(device.load(compile_image(device, file, ())))
-    return {name: _loaded[name] for name in FILES[file].kernels}
+    return _alone(device, _part(device, file, FILES[file].kernels, ()))
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
     """Return a kernel, compiled by this process at the first use, for what is not collective."""
-    name = instantiation(kernel, *template)
-    if name not in _loaded:
-        _loaded.update(device.load(compile_image(device, file, template)))
-    return _loaded[name]
+    (function,) = _alone(device, _part(device, file, (kernel,), template)).values()
+    return function
 
 
-def compile_image(device: Device, file: str, template: Template) -> bytes:
-    """Compile a file's kernels for a device: those of `template`, or all where it compiles whole files."""
+def _alone(device: Device, part: Part) -> dict[str, Function]:
+    if not all(name in _loaded for name in part.names):
+        with _reported(device, [part], prints=MPI.COMM_WORLD.rank == 0):
+            image = part.compile()
+        _load([part], [image])
+    return {name: _loaded[name] for name in part.names}
+
+
+def _reported(device: Device, parts: Sequence[Part], *, prints: bool) -> AbstractContextManager[None]:
+    names = ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
+    text = f"compiling {names} for {device.architecture}"
+    return reported_if_long(text, cache_directory) if prints else nullcontext()
+
+
+def compile_image(device: Device, file: str, kernels: Sequence[str], template: Template) -> bytes:
+    """Compile kernels of a file for a device, or find them in the cache."""
     function = linked.named(template)
     if function is not None:
-        source, names = _linked_names(function, file)
+        source, names = _linked_names(function, file, kernels)
         return device.compile(source, sorted(set(names.values())), function)
+    names_of_template = [instantiation(kernel, *template) for kernel in kernels]
+    return device.compile(file, names_of_template, within=_all_names(file) if device.compiles_together else ())
+
+
+def compile_whole(device: Device, file: str) -> bytes:
+    """Compile a file with all its template arguments; on the host device `compile_image` finds each of them there."""
+    return device.compile(file, _all_names(file))
+
+
+def _all_names(file: str) -> list[str]:
     kernels, templates = FILES[file]
-    wanted = templates() if device.compiles_whole_files else [template]
-    return device.compile(file, [instantiation(kernel, *each) for kernel in kernels for each in wanted])
+    return [instantiation(kernel, *each) for kernel in kernels for each in templates()]
 
 
-def load_image(device: Device, file: str, template: Template, image: bytes) -> dict[str, Function]:
+def load_image(
+    device: Device, file: str, kernels: Sequence[str], template: Template, image: bytes
+) -> dict[str, Function]:
     """Load what `compile_image` returned; by the kernels' names with their template arguments."""
     function = linked.named(template)
     if function is None:
         return dict(device.load(image))
-    _, names = _linked_names(function, file)
+    _, names = _linked_names(function, file, kernels)
     loaded = device.load(image, function)
     return {instantiation(kernel, *template): loaded[name] for kernel, name in names.items()}
 
 
-def _linked_names(function: linked.LinkedFunction, file: str) -> tuple[str, dict[str, str]]:
+def _linked_names(
+    function: linked.LinkedFunction, file: str, kernels: Sequence[str]
+) -> tuple[str, dict[str, str]]:
     """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
-    kernels = FILES[file].kernels
     if isinstance(function, BoundOp) and function.of_records:
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

@@ -54,12 +54,12 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
     key = (kernel, *template)
     if key not in team.functions:
         name = instantiation(kernel, *template, str(team.size))
-        made = kernels.share(
-            comm,
-            [name],
-            lambda: compile_kernel(kernel, template, team),
-            lambda image: {name: team.device.load(image)[KERNEL]},
+        part = kernels.Part(
+            names=[name],
+            compile=lambda: compile_kernel(kernel, template, team),
+            load=lambda image: {name: team.device.load(image)[KERNEL]},
         )
+        made = kernels.share(comm, team.device, [part])
         team.functions[key] = made[name]
     return team.functions[key]
 

@@ -1,15 +1,11 @@
-"""The folders of the CUDA sources and of compiled kernels."""
+"""Where the CUDA sources are, and a digest of them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
-import tempfile
 from pathlib import Path
-
-from . import settings
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -33,25 +29,6 @@ def include_path() -> str:
     return str(CUDA_DIR)
 
 
-def cache_directory() -> Path:
-    """Return the folder for compiled kernels, creating it.
-
-    Returns
-    -------
-    pathlib.Path
-        ``$PYNCCLX_CACHE`` if set, else ``pyncclx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
-    Raises
-    ------
-    OSError
-        If it cannot be created; set ``PYNCCLX_CACHE`` to a folder that can be written.
-    """
-    user = settings.foreign("XDG_CACHE_HOME")
-    directory = settings.CACHE.get() or (Path(user) if user else Path.home() / ".cache") / "pyncclx"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
 @functools.cache
 def sources_digest(file: str) -> str:
     """Return a digest of a source and all that it includes, so that an edit of any of them leads to new binaries.
@@ -68,15 +45,6 @@ def sources_digest(file: str) -> str:
         digest.update(path.name.encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file in one step: another process reads all of it or finds no file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(name, path)
 
 
 def _with_includes(path: Path, found: set[Path]) -> set[Path]:

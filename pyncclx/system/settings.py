@@ -105,6 +105,14 @@ def _flag(text: str) -> bool:
     return {"1": True, "0": False}[_one_of("0", "1")(text)]
 
 
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(each) for each in text.split(os.pathsep) if each)
+
+
+def _verbosity(text: str) -> int:
+    return int(_one_of("0", "1", "2")(text))
+
+
 DEVICE = Setting(
     "PYNCCLX_DEVICE",
     default="gpu",
@@ -156,13 +164,22 @@ CHECK = Setting(
     "slow, for finding mistakes",
     default_text="off",
 )
-CACHE = Setting[Path | None](
+CACHE = Setting[tuple[Path, ...]](
     "PYNCCLX_CACHE",
-    default=None,
-    parse=Path,
-    accepts="a folder",
-    text="folder of compiled kernels",
+    default=(),
+    parse=_folders,
+    accepts="a folder, or several with ':' between them",
+    text="folder of compiled kernels; before it, each with a `:`, folders that are only read",
     default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
+)
+VERBOSE = Setting(
+    "PYNCCLX_VERBOSE",
+    default=1,
+    parse=_verbosity,
+    accepts="0, 1 or 2",
+    text="what is reported on stderr, if the program has no log handlers: `0` warnings, `1` kernels that take a second "
+    "or more to compile, `2` each kernel",
+    default_text="`1`",
 )
 IPC = Setting(
     "PYNCCLX_IPC",
@@ -191,7 +208,7 @@ HOSTILE = Setting(
 
 SETTINGS: tuple[Setting[Any], ...] = (
     *(DEVICE, HEAP, CHANNELS, TIMEOUT, BLOCKING),
-    *(CHECK, CACHE, IPC, SEED, HOSTILE),
+    *(CHECK, CACHE, VERBOSE, IPC, SEED, HOSTILE),
 )
 
 
@@ -207,3 +224,8 @@ def unknown() -> Iterator[str]:
 def foreign(name: str) -> str | None:
     """Return an environment variable that belongs to another program, such as XDG_CACHE_HOME; None if it is not set."""
     return os.environ.get(name)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of this process, for programs that it starts."""
+    return dict(os.environ)

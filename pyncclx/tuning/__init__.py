@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..system.paths import cache_directory
+from ..system.cache_folders import cache_directory
 
 Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 

@@ -131,9 +131,3 @@ def _check_atomic(operation: str, datatype: Datatype) -> None:
             f"{operation}: {datatype.name} has {datatype.itemsize} bytes, and GPUs change at most 8 atomically; Get, "
             "and Put under an exclusive lock"
         )
-
-
-def prepare(device: Device) -> None:
-    """Compile the kernels, where all of a file are compiled together, so that later calls find them."""
-    if device.compiles_whole_files:
-        kernels.load_template(device, _FILE, _KERNEL, *sources.FILES[_FILE].templates()[0])

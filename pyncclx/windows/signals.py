@@ -10,7 +10,6 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..device.team import DeviceTeam
 from ..launch import kernels
-from ..launch.sources import FILES
 from ..requests.open_receives import let_receives_leave
 from ..team.streams import stream_for
 from ..team.team import Team
@@ -29,8 +28,7 @@ class Signals:
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         self.device = team.device
-        functions = (kernels.get(comm, team, _FILE, kernel) for kernel in FILES[_FILE].kernels)
-        self._put, self._signal, self._wait = functions
+        self._put, self._signal, self._wait = kernels.get_all(comm, team, _FILE)
         self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
         self._taken = self.device.upload(bytes(_WORD_NBYTES * COUNT))
 

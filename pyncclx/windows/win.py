@@ -17,7 +17,6 @@ from ..errors import NotSupported
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from . import atomics
 from .attached import Attached
 from .changes import Changes
 from .copies import Copies
@@ -99,7 +98,6 @@ class Win(StandIn, Copies, Changes, Signalling, Views):
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
-        mpi_bootstrap.agree(comm, lambda: atomics.prepare(comm.team.device) if comm.rank == 0 else None)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
         win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
         win._reach = Exposed(comm, comm.team, places)

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from pyncclx.system.paths import cache_directory
+from pyncclx.system.cache_folders import cache_directory
 
 RELEASE = "4.1.2"
 SHA256 = "56860286dc45f20e8821e93cb06669e30462348bf866f685553fa4b712d58d02"

@@ -17,6 +17,7 @@ import pytest
 from pyncclx.backends.compilers import gxx
 from pyncclx.memory import layout
 from pyncclx.system import paths
+from pyncclx.system.cache_folders import cache_directory
 
 HERE = Path(__file__).parent
 CHANNELS = 2
@@ -49,7 +50,7 @@ def _built(name: str, flags: tuple[str, ...], write: Write | None) -> Path:
     compiler, version = gxx.compiler()
     own = [path.read_bytes() for path in sorted(HERE.glob("*.*"))]
     key = repr((paths.sources_digest(str(HERE / "driver.cpp")), own, COMMON, flags, version)).encode()
-    program = paths.cache_directory() / f"protocol-{name}-{hashlib.sha256(key).hexdigest()[:24]}"
+    program = cache_directory() / f"protocol-{name}-{hashlib.sha256(key).hexdigest()[:24]}"
     if not program.exists():
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             kernels, output = write(Path(folder)) if write else paths.CUDA_DIR, Path(folder) / name

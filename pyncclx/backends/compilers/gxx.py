@@ -1,20 +1,20 @@
-"""Compile kernels for the emulator with g++ into shared libraries; a cache on disk."""
+"""Compile kernels for the emulator with g++ into shared libraries, which the cache keeps."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import errno
 import functools
-import hashlib
 import os
+import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import NotSupported
-from ...system import paths
+from ...system import paths, settings
+from ...system.cache_folders import cache_directory
 from . import cache
 
 #: Hidden visibility: each library has its own emulator, whichever other libraries the process has loaded.
@@ -24,15 +24,26 @@ FLAGS = [
     *("-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off"),
 ]
 
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_FULL = os.strerror(errno.ENOSPC)
 
-def compile_cached(source: Path, instantiations: Sequence[str]) -> Path:
-    """Return the path of a library with these kernels; compile it unless the cache contains it."""
-    library = cache.path_of(f"{source.stem}-{_key(source, instantiations)}.so")
-    if not library.exists():
-        with _locked(library.with_suffix(".lock")):
-            if not library.exists():
-                _build(source, instantiations, library)
-    return library
+
+def compile_cached(source: Path, instantiations: Sequence[str], within: Sequence[str] = ()) -> Path:
+    """Return the path of a library with these kernels, or with all of `within`; compile it unless the cache has one.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's messages.
+    OSError
+        If the library cannot be written anywhere.
+    """
+    name = _file_name(source, instantiations)
+    found = cache.find(name) or (cache.find(_file_name(source, within)) if within else None)
+    path = (found or cache.find_or_make(name, lambda: _compile(source, instantiations))).path
+    if path is None:
+        raise OSError(f"{name} cannot be written; set PYNCCLX_CACHE to a folder with room for it")
+    return path
 
 
 @functools.cache
@@ -48,13 +59,11 @@ def compiler() -> tuple[str, str]:
     return path, version.splitlines()[0]
 
 
-def _key(source: Path, instantiations: Sequence[str]) -> str:
-    """Return a digest of all that decides the content of the library."""
+def _file_name(source: Path, instantiations: Sequence[str]) -> str:
+    """Return the name of a library in the cache; it has a digest of all that decides the content."""
     sources = paths.sources_digest(str(source)), paths.sources_digest("protocol/signal.cuh")
-    parts = [*sources, source.name, *FLAGS, *compiler(), *instantiations]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    digest.update(source.read_bytes())
-    return digest.hexdigest()[:32]
+    key = (*sources, source.name, FLAGS, compiler()[1], platform.machine(), tuple(instantiations))
+    return cache.file_name(source.stem, key, ".so")
 
 
 def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
@@ -65,23 +74,30 @@ def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
     return "\n".join(['#include "protocol/signal.cuh"', f'#include "{source}"', *entries, exported, ""])
 
 
-def _build(source: Path, instantiations: Sequence[str], library: Path) -> None:
-    """Compile in a temporary folder, then move the library into place in one step."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        unit, made = Path(folder, library.stem + ".cpp"), Path(folder, library.name)
+def _compile(source: Path, instantiations: Sequence[str]) -> bytes:
+    """Compile a library in a temporary folder, and return it."""
+    with cache.unfinished(cache_directory()) as folder:
+        unit, library = folder / "kernels.cpp", folder / "kernels.so"
         unit.write_text(_wrapper(source, instantiations))
-        command = [compiler()[0], *FLAGS, "-I", str(paths.CUDA_DIR), str(unit), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"g++ cannot compile {source}:\n{done.stderr}\ncommand: {' '.join(command)}")
-        os.replace(made, library)
+        command = [compiler()[0], *FLAGS, "-I", str(paths.CUDA_DIR), str(unit), "-o", str(library)]
+        code, messages = _run(command, folder)
+        if _FULL in messages:
+            raise RuntimeError(f"g++ cannot write to {folder.parent}: {_FULL}; set PYNCCLX_CACHE to a folder with room")
+        if code != 0:
+            raise RuntimeError(f"g++ cannot compile {source}:\n{messages}\ncommand: {' '.join(command)}")
+        return library.read_bytes()
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Make processes wait until the one that compiles is done."""
-    with open(path, "w") as file:
-        # On a file system without locks all compile, and the last library stays.
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
+    """Run a compiler that ends with this process, and has its temporary files in `folder`; its code and messages."""
+    supervised = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), *command]
+    environment = {**settings.environment(), "TMPDIR": str(folder), "LC_ALL": "C"}
+    end, held_open = os.pipe()  # the system closes the other end when this process ends
+    try:
+        run = subprocess.run(
+            supervised, stdin=end, capture_output=True, text=True, check=False, env=environment, errors="replace"
+        )
+    finally:
+        os.close(end)
+        os.close(held_open)
+    return run.returncode, run.stderr

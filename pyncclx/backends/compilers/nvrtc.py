@@ -5,8 +5,8 @@ Flags: no flush to zero and no fused multiply-add, so that sums and products hav
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,21 +30,22 @@ class Binary:
 
     def dump(self) -> bytes:
         """Return the binary, without its log, as bytes for a file or another process."""
-        return pickle.dumps({"cubin": self.cubin, "lowered_names": self.lowered_names})
+        return json.dumps(self.lowered_names).encode() + b"\0" + self.cubin
 
     @classmethod
     def load(cls, image: bytes) -> Binary:
         """Return what `dump` was called on."""
-        return cls(**pickle.loads(image))
+        names, _, cubin = image.partition(b"\0")
+        return cls(cubin, json.loads(names))
 
 
-def compile_cached(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
+def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
     """Return what `compile_kernels` returns, from the cache on disk if it is there."""
     make = partial(compile_kernels, file, instantiations, architecture, *options)
-    return _cached(make, _version(), file, instantiations, architecture, *options)
+    return _cached(make, _version(), file, tuple(instantiations), architecture, *options)
 
 
-def compile_linked(file: str, instantiations: list[str], architecture: str, code: bytes) -> Binary:
+def compile_linked(file: str, instantiations: Sequence[str], architecture: str, code: bytes) -> Binary:
     """Return kernels of cuda/`file` linked with a function that they call, from the cache on disk if it is there.
 
     Parameters
@@ -56,7 +57,7 @@ def compile_linked(file: str, instantiations: list[str], architecture: str, code
     def make() -> Binary:
         return link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
 
-    return _cached(make, (_version(), nvjitlink.version()), file, instantiations, architecture, code)
+    return _cached(make, (_version(), nvjitlink.version()), file, tuple(instantiations), architecture, code)
 
 
 def _cached(make: Callable[[], Binary], versions: Any, file: str, *key: object) -> Binary:
@@ -100,7 +101,7 @@ def _log(linker: int, size: Any, get: Any) -> str:
     return data.decode(errors="replace").strip("\0\n")
 
 
-def compile_kernels(file: str, instantiations: list[str], architecture: str, *options: str) -> Binary:
+def compile_kernels(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
     """Compile kernels of cuda/`file` for `architecture` ("sm_90"); to LTO-IR with the option "-dlto".
 
     Raises

@@ -23,7 +23,7 @@ MOST_PARAMETERS_NBYTES = 4096
 class GpuKernels(GpuProperties):
     """`backends.device.Kernels` on the GPU."""
 
-    compiles_whole_files = False
+    compiles_together = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,14 @@ class GpuKernels(GpuProperties):
         self._early_launcher = Launcher(MOST_PARAMETERS_NBYTES, early=self._launches_early)
         self._launching = threading.Lock()  # one thread at a time uses the launchers
 
-    def compile(self, file: str, instantiations: list[str], called: PythonFunction | None = None) -> bytes:
+    def compile(
+        self,
+        file: str,
+        instantiations: Sequence[str],
+        called: PythonFunction | None = None,
+        *,
+        within: Sequence[str] = (),
+    ) -> bytes:
         if called is None:
             return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
         code = numba_functions.for_gpu(called.fn, called.types, self.architecture)

@@ -74,7 +74,7 @@ class HostKernels:
     """
 
     architecture = "host"
-    compiles_whole_files = True
+    compiles_together = True
 
     def __init__(self, seed: int | None, hostile: bool | None, watchdog_s: float) -> None:
         self.seed = settings.SEED.get() if seed is None else seed
@@ -82,7 +82,14 @@ class HostKernels:
         self.watchdog_s = watchdog_s
         self._launches = 0
 
-    def compile(self, file: str, instantiations: Sequence[str], called: PythonFunction | None = None) -> bytes:
+    def compile(
+        self,
+        file: str,
+        instantiations: Sequence[str],
+        called: PythonFunction | None = None,
+        *,
+        within: Sequence[str] = (),
+    ) -> bytes:
         """Compile kernels into a shared library in the cache, and return its path.
 
         Parameters
@@ -93,6 +100,8 @@ class HostKernels:
             Kernels as C++ expressions, as in ``"allreduce<float, Sum>"``.
         called
             Not used: `load` adds it.
+        within
+            A library of all these kernels serves too, if the cache has it.
 
         Raises
         ------
@@ -101,7 +110,7 @@ class HostKernels:
         RuntimeError
             If g++ refuses the source; the text has its messages.
         """
-        return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations))
+        return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations, within))
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Kernel]:
         """Load a compiled library; for a function that kernels call, a copy of it, which calls that function alone."""

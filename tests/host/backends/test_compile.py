@@ -24,6 +24,7 @@ import pytest
 from pyncclx.launch.sources import FILES, REDUCTIONS, instantiation
 from pyncclx.memory import layout
 from pyncclx.system import paths
+from pyncclx.system.cache_folders import cache_directory
 from support import sample
 
 nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
@@ -113,7 +114,7 @@ def compiled(batch: Batch) -> dict[str, Report]:
     """Compile; or take the report from the cache."""
     sources, version = paths.sources_digest(batch.file), nvrtc.nvrtc.nvrtcVersion()
     key = repr((sources, Path(__file__).read_bytes(), nvrtc.FLAGS, version, batch))
-    path = paths.cache_directory() / f"report-{sha256(key.encode()).hexdigest()[:24]}"
+    path = cache_directory() / f"report-{sha256(key.encode()).hexdigest()[:24]}"
     if path.exists():
         return {name: Report(*values) for name, values in json.loads(path.read_text()).items()}
     binary = nvrtc.compile_kernels(batch.file, list(batch.names), batch.architecture, "--ptxas-options=-v")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
 import struct
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,7 @@ from pyncclx import backends
 from pyncclx.backends import host
 from pyncclx.backends.compilers import gxx
 from pyncclx.errors import NotSupported
-from pyncclx.system import paths
+from pyncclx.system import notes, paths
 
 SOURCE = """
 #include "protocol/signal.cuh"
@@ -71,16 +75,114 @@ def test_a_forked_process_launches_too(source: Path) -> None:
 def test_cache_is_used_and_notices_changes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = host.Device()
     first = device.compile(str(source), ["fill<2>"])
-    built: list[Path] = []
-    monkeypatch.setattr(gxx, "_build", lambda source, instantiations, library: built.append(library))
-    assert device.compile(str(source), ["fill<2>"]) == first
-    assert built == []
-    device.compile(str(source), ["fill<4>"])
-    source.write_text(SOURCE + "// edited\n")
-    device.compile(str(source), ["fill<2>"])
-    monkeypatch.setattr(paths, "sources_digest", lambda file: "a header was edited")
-    device.compile(str(source), ["fill<2>"])
-    assert len(set(built) - {Path(os.fsdecode(first))}) == 3
+    compiled: list[bytes] = []
+    monkeypatch.setattr(gxx, "_compile", lambda source, instantiations: b"library")
+
+    def compile_anew(*instantiations: str) -> None:
+        compiled.append(device.compile(str(source), instantiations))
+
+    compile_anew("fill<2>")
+    assert compiled == [first]
+    compile_anew("fill<4>")
+    monkeypatch.setattr(paths, "sources_digest", lambda file: "the source was edited")
+    compile_anew("fill<2>")
+    monkeypatch.setattr(gxx, "compiler", lambda: ("g++", "g++ 99"))
+    compile_anew("fill<2>")
+    assert len(set(compiled)) == 4
+
+
+@needs_compiler
+def test_a_library_of_more_kernels_serves_too(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, every = host.Device(), ["fill<2>", "fill<3>"]
+    whole = device.compile(str(source), every)
+    assert device.compile(str(source), ["fill<3>"], within=every) == whole
+    assert device.compile(str(source), ["fill<3>"]) != whole
+    assert device.compile(str(source), ["fill<2>"], within=[*every, "fill<4>"]) != whole
+
+
+@needs_compiler
+def test_the_cache_does_not_depend_on_where_the_checkout_is(source: Path, tmp_path: Path) -> None:
+    """The same source in another folder is the same kernel."""
+    copy = tmp_path / "elsewhere" / source.name
+    copy.parent.mkdir()
+    shutil.copyfile(source, copy)
+    device = host.Device()
+    assert device.compile(str(source), ["fill<2>"]) == device.compile(str(copy), ["fill<2>"])
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["truncated", "changed", "empty"])
+def test_a_damaged_library_is_made_anew(source: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It would end the process, by SIGBUS, or run."""
+    notes._warned.clear()
+    library = Path(os.fsdecode(host.Device().compile(str(source), ["fill<2>"])))
+    whole = library.read_bytes()
+    changed = bytes([*whole[:5000], whole[5000] ^ 1, *whole[5001:]])
+    library.write_bytes({"truncated": whole[: len(whole) // 2], "changed": changed, "empty": b""}[damage])
+    assert Path(os.fsdecode(host.Device().compile(str(source), ["fill<2>"]))) == library
+    assert library.read_bytes()[-8:] == whole[-8:]
+    assert list(host.Device().load(os.fsencode(library))) == ["fill<2>"]
+    assert [record.message for record in caplog.records] == [f"{library} is damaged, and made anew"]
+
+
+SLOW_COMPILER = """#!/bin/sh
+case "$1" in --version) echo "slow g++ 1"; exit;; esac
+echo $$ > "$STARTED.new"; mv "$STARTED.new" "$STARTED"
+sh -c 'sleep 300; :' &
+sleep 300
+"""
+
+
+def test_the_compiler_ends_with_its_process(source: Path, tmp_path: Path) -> None:
+    """All of it, and its files: g++ starts processes of its own."""
+    program = tmp_path / "bin" / "g++"
+    program.parent.mkdir()
+    program.write_text(SLOW_COMPILER)
+    program.chmod(0o755)
+    started = tmp_path / "started"
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    rank = subprocess.Popen(
+        [sys.executable, "-c", f"from pyncclx.backends import host; host.Device().compile({str(source)!r}, ['fill'])"],
+        env={**os.environ, "PATH": path, "STARTED": str(started), "PYNCCLX_CACHE": str(tmp_path / "cache")},
+    )
+    wait_until(started.exists)
+    group = int(started.read_text())
+    assert os.getpgid(group) == group
+    assert list((tmp_path / "cache").glob(".unfinished-*"))
+    rank.kill()
+    rank.wait()
+    wait_until(lambda: not is_alive(group))
+    wait_until(lambda: not list((tmp_path / "cache").glob(".unfinished-*")))
+
+
+def is_alive(group: int) -> bool:
+    """Whether a process of the group runs; one that has ended may wait for its parent."""
+    states = [path.read_text().rpartition(")")[2].split() for path in process_files()]
+    return any(int(fields[2]) == group and fields[0] != "Z" for fields in states)
+
+
+def process_files() -> Iterator[Path]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                (folder / "stat").read_text()
+                yield folder / "stat"
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_full_disk_is_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "full"
+    program.write_text("#!/bin/sh\necho 'cannot write: No space left on device' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gxx, "compiler", lambda: (str(program), "g++ 1"))
+    with pytest.raises(RuntimeError, match=f"{tmp_path}/cache: No space left on device; set PYNCCLX_CACHE"):
+        host.Device().compile(str(source), ["fill<2>"])
 
 
 @needs_compiler
@@ -149,12 +251,3 @@ def test_select(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYNCCLX_DEVICE", "toaster")
     with pytest.raises(ValueError, match="PYNCCLX_DEVICE is 'toaster'"):
         backends.select()
-
-
-def test_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYNCCLX_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert paths.cache_directory() == tmp_path / "pyncclx"
-    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path / "own"))
-    assert paths.cache_directory() == tmp_path / "own"
-    assert (tmp_path / "own").is_dir()

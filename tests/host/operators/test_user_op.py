@@ -51,7 +51,7 @@ def operator(op, dtype=None):
 def linked(op, file="collectives/allreduce.cu", dtype=None):
     """The binary of a file's kernels with an operator."""
     made = operator(op, dtype)
-    source, names = kernels._linked_names(made, file)
+    source, names = kernels._linked_names(made, file, FILES[file].kernels)
     code = numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     lto = nvrtc.compile_kernels(source, sorted(set(names.values())), ARCHITECTURE, "-dlto")
     return nvrtc.link(lto, code, ARCHITECTURE, "-verbose")
@@ -140,8 +140,8 @@ def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
 
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
-    made = operator(pyncclx.Op(lambda a, b: a * b, "f4"))
-    source, names = kernels._linked_names(made, "collectives/reduce.cu")
+    made, file = operator(pyncclx.Op(lambda a, b: a * b, "f4")), "collectives/reduce.cu"
+    source, names = kernels._linked_names(made, file, FILES[file].kernels)
     code = numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     assert code == numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     first = nvrtc.compile_linked(source, list(names.values()), ARCHITECTURE, code)

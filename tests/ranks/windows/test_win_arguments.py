@@ -5,7 +5,6 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.windows import atomics
 from support.arrays import HOST, put
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.window_memory import Memory, opened
@@ -134,18 +133,6 @@ def test_negative_size(comm, way):
         getattr(pyncclx.Win, way)(-1 if comm.rank == 0 else 8, 1, info, comm)
     info.Free()
     assert raised.value.Get_error_class() == MPI.ERR_SIZE
-
-
-@comms
-def test_a_kernel_that_does_not_compile(comm, monkeypatch):
-    """Rank 0 alone compiles it: all ranks raise."""
-
-    def fail(device):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(atomics, "prepare", fail)
-    with raises_everywhere(comm, RuntimeError, match="no compiler"):
-        pyncclx.Win.Create(comm.Alloc(4, "i8"), 8, comm=comm)
 
 
 @comms

@@ -1,0 +1,52 @@
+"""What the library reports while it works: through `logging`, as "pyncclx", or as lines on stderr without it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from . import settings
+from .process import held
+
+LOGGER = logging.getLogger("pyncclx")
+LONG_S = 1.0  # what takes longer is reported
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # shown for each value of PYNCCLX_VERBOSE
+_warned: set[str] = held(set())
+
+
+def note(level: int, text: str) -> None:
+    """Report a sentence: to the program's log handlers, or on stderr if it has none and PYNCCLX_VERBOSE allows it."""
+    if LOGGER.hasHandlers():
+        LOGGER.log(level, text)
+    elif level >= _LEVELS[settings.VERBOSE.get()]:
+        print(f"pyncclx: {text}", file=sys.stderr, flush=True)
+
+
+def warn_once(text: str) -> None:
+    """Report a warning, the first time in this process."""
+    if text not in _warned:
+        _warned.add(text)
+        note(logging.WARNING, text)
+
+
+@contextmanager
+def reported_if_long(text: str, where: Callable[[], object]) -> Iterator[None]:
+    """Report what a block does, and where its result is kept, once it takes long, and its time at the end."""
+    began = time.monotonic()
+
+    def report() -> None:
+        note(logging.INFO, f"{text}, {time.monotonic() - began:.1f} s so far; kept in {where()}")
+
+    timer = threading.Timer(LONG_S, report)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        took = time.monotonic() - began
+        note(logging.INFO if took > LONG_S else logging.DEBUG, f"{text}: {took:.1f} s")
