@@ -40,7 +40,8 @@ copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+default_role = "code"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 

@@ -83,7 +83,7 @@ def table(name: str, kind: str) -> str:
     operations = list(dict.fromkeys(row["operation"] for row in results["results"]))
     columns = {operation: by_size(results, operation) for operation in operations}
     lines = [
-        f"### {kind}: {title(results)}",
+        f"## {kind}: {title(results)}",
         "",
         f"From `examples/benchmarks/results/{name}.json`.",
         "",
@@ -102,7 +102,8 @@ def table(name: str, kind: str) -> str:
 def tables() -> str:
     """All tables as one page of Markdown."""
     head = "<!-- Written by docs/speed.py from examples/benchmarks/results; do not edit. -->"
-    return "\n\n".join([head, *(table(name, kind) for name, kind in TABULATED.items())]) + "\n"
+    title_of_page = "# Tables of benchmarks\n\n[Benchmarks](benchmarks.md) describes what was measured, and how."
+    return "\n\n".join([head, title_of_page, *(table(name, kind) for name, kind in TABULATED.items())]) + "\n"
 
 
 def log_position(value: float, low: float, high: float) -> float:

@@ -10,7 +10,7 @@ from ..launch.choice import Choice
 from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 
-# Where limits were measured; the times are in CHANGES.md.
+# Where limits were measured; the times are in docs/design_notes.md.
 # 2 × H200, 2026-11-21; Reduce_scatter as packets:
 ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
 # 4 × H200, 2026-11-22; lines:

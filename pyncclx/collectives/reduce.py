@@ -21,7 +21,7 @@ from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, p
 # Root receives the vector size - 1 times: worth it for the trip it saves while it is short.
 # Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence:
 ONE_SHOT_NBYTES = 1200 << 10  # that reach root
-# 4 × H200, 2026-11-22, the times are in CHANGES.md; chains:
+# 4 × H200, 2026-11-22, the times are in docs/design_notes.md; chains:
 TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that a chain takes to begin
 
 

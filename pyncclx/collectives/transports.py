@@ -12,7 +12,7 @@ from functools import lru_cache
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
-# Where limits were measured; the times are in CHANGES.md.
+# Where limits were measured; the times are in docs/design_notes.md.
 # 2 × H200, 2026-11-22; what kernels do while the one before them runs:
 PACKETS_NBYTES = 1 << 10  # of a message: longer ones go as lines, where there are; kPacketsNbytes
 # 4 × H200, 2026-11-22; lines:

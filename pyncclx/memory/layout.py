@@ -21,7 +21,8 @@ ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480  # of a row of lines, which a warp sen
 # A lease gives channels up rather than have shorter chunks than this. Not measured.
 SMALLEST_CHUNK_NBYTES = 1 << 10
 # Of a ring, divided among the peers. On 4 H200 (22 November 2026), Gather of 128 MB took 314 us with 28 KiB and 281
-# with these, Allreduce 734 and 680; in longer rings Reduce_scatter_block is slower (CHANGES.md, "The heap is 96 MiB").
+# with these, Allreduce 734 and 680; in longer rings Reduce_scatter_block is slower (design_notes.md,
+# "The heap is 96 MiB").
 MOST_CHUNK_NBYTES = 84 << 10
 # Of a channel's slots, divided among the peers: where messages are longer, chunks are faster (same place).
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES

@@ -10,17 +10,17 @@ MOST_FEW_COUNTS = 4096  # buckets times ranks: kMostFewCounts, likewise
 FEW_NBYTES = 8 << 20  # of all slots for lines; not measured
 
 # Up to so many choices of a rank every block counts all of them by itself: waiting for the other blocks takes longer
-# (CHANGES.md, "A token shuffle counts"; H200, 2026-11-21; times of other limits were not kept).
+# (design_notes.md, "A token shuffle counts"; H200, 2026-11-21; times of other limits were not kept).
 ALONE_CHOICES = 4096
 
 # Up to so many tokens of a rank, or of all ranks together, blocks of 256 threads are enough, which can be launched
-# early. With blocks of 512, 16 tokens take 0.3 µs more on known ways, 0.65 back, and 0.1 less there (CHANGES.md, "Few
-# tokens are a chain of latencies"; 2 x H200, 32 blocks, 2026-11-22).
+# early. With blocks of 512, 16 tokens take 0.3 µs more on known ways, 0.65 back, and 0.1 less there (design_notes.md,
+# "Few tokens are a chain of latencies"; 2 x H200, 32 blocks, 2026-11-22).
 SOME_TOKENS = 4
 SOME_OF_ALL = 32
 
 # Up to so many tokens of all ranks half of the blocks, of 256 threads, are enough: dispatch of 4 tokens takes 6.1 µs
-# instead of 6.3 (CHANGES.md, "Of many tokens, too"; 2 x H200, 2026-11-22).
+# instead of 6.3 (design_notes.md, "Of many tokens, too"; 2 x H200, 2026-11-22).
 FEWEST_OF_ALL = 8
 
 

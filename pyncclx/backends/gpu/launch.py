@@ -79,7 +79,7 @@ class Step(NamedTuple):
 class Graph:
     """Kernels one after the other, to be launched again and again.
 
-    With one kernel it takes the host 1.8 µs, a launch 3.3 (H200, CUDA 13; CHANGES.md, "A persistent request").
+    With one kernel it takes the host 1.8 µs, a launch 3.3 (H200, CUDA 13; design_notes.md, "A persistent request").
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:

@@ -9,7 +9,7 @@ from ...system.driver import name as name_of_gpu
 from .driver import checked
 
 #: Blocks of an operation. 128 moved long messages 1 to 12 % faster, but operations of two communicators could not be on
-#: the GPU together (4 H200, 2026-11-21; CHANGES.md, "64 blocks").
+#: the GPU together (4 H200, 2026-11-21; docs/design_notes.md, "64 blocks").
 MAX_CHANNELS = 64
 THREADS = 512  # of a block; other numbers were not measured
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md", "SECURITY.md")]
 PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
 PAGES += sorted((ROOT / "examples").rglob("README.md"))
 TOPS = ("docs", "tests", "examples", "pyncclx", "cuda", "mpi_bootstrap")
@@ -61,3 +61,16 @@ def test_speed_is_that_of_the_results():
     command = [sys.executable, str(ROOT / "docs" / "speed.py"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_design_notes_that_sources_name_exist():
+    """Comments name a note by how it begins; of a comment's line breaks nothing is left."""
+    notes = " ".join((ROOT / "docs" / "design_notes.md").read_text().split())
+    sources = [path for top in ("pyncclx", "cuda") for path in (ROOT / top).rglob("*.*") if path.suffix != ".json"]
+    missing = []
+    for path in sources:
+        if path.suffix in (".py", ".cu", ".cuh", ".h"):
+            text = re.sub(r"\s+", " ", re.sub(r"\n\s*(//|#:?)", " ", path.read_text()))
+            names = re.findall(r'(?:CHANGES|design_notes)\.md, "([^"]+)"', text)
+            missing += [f"{path.name}: {name}" for name in names if name.rstrip(" ….,") not in notes]
+    assert missing == []
