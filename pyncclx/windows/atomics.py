@@ -17,7 +17,7 @@ from ..operators.user_op import no_arithmetic
 from ..team.streams import stream_for
 from ..team.team import Team
 from .parameters import RmaArgs
-from .targets import Target
+from .reach import Target
 
 COMPARE_AND_SWAP = "CompareAndSwap"  # in the place of an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")

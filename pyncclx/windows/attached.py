@@ -14,8 +14,7 @@ from ..memory.mapped import Window
 from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
-from .reach import Reach
-from .targets import parse
+from .reach import Reach, parse
 
 
 class Attached(Reach):

@@ -10,7 +10,7 @@ from .. import events
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
 from .accesses import Accesses
-from .targets import parse
+from .reach import parse
 
 
 class Signalling(Accesses):

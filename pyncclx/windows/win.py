@@ -18,17 +18,16 @@ from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
 from .attached import Attached
-from .changes import Changes
-from .copies import Copies
 from .epochs import WORD_NBYTES
 from .exposed import Exposed, all_from_alloc, checked_size, checked_unit, place_of
+from .operations import Operations
 from .signalling import Signalling
 from .views import Views
 
 INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # an info key of Allocate, and its value for memory of the device
 
 
-class Win(StandIn, Copies, Changes, Signalling, Views):
+class Win(StandIn, Operations, Signalling, Views):
     """A window of one-sided communication: an `mpi4py.MPI.Win` that may also be made of device arrays.
 
     A window of host memory is mpi4py's own in everything. For one of device memory, from `comm.Alloc`, origins,
