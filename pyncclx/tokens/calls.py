@@ -58,11 +58,10 @@ def dispatch_move(
     )
     return Move(
         operation="Dispatch",
-        template=applied.template,
         arguments=arguments,
         buffers=tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer),
         result=(written.rows, written),
-        transform=applied.name,
+        applied=applied,
     )
 
 
@@ -94,11 +93,10 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
     )
     return Move(
         operation="Combine",
-        template=applied.template,
         arguments=arguments,
         buffers=(sent, *applied.buffers, summed),
         result=out,
-        transform=applied.name,
+        applied=applied,
     )
 
 

@@ -11,6 +11,7 @@ from .. import events
 from ..arrays.buffers import Buffer
 from ..launch import kernels
 from ..launch.compare import compare
+from ..operators.row_transform import NONE, Applied
 from ..team.state import state_of
 from ..team.streams import stream_for
 from .memory import Memory
@@ -26,11 +27,10 @@ class Move:
     """One dispatch, combine or collect, ready to be launched."""
 
     operation: str
-    template: tuple[str, ...] = ()  # of the kernel
     arguments: DispatchArgs | CombineArgs | CollectArgs
     buffers: tuple[Buffer, ...]
     result: Any  # what the caller gets
-    transform: str = ""  # its name
+    applied: Applied = NONE  # the transform
 
 
 class Launching(Settings):
@@ -48,30 +48,23 @@ class Launching(Settings):
             self._memory = Memory(self)
         return self._memory
 
-    def _run(self, move: Move) -> Any:
-        self._launch(move, SEND | RECEIVE)
-        return move.result
-
-    def _begin(self, move: Move) -> None:
-        self._launch(move, SEND)
-
     def _end(self, operation: str) -> Any:
         move = self._begun
         if move is None or move.operation != operation:
             raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
-        self._launch(move, RECEIVE)
-        return move.result
+        return self._launch(move, RECEIVE)
 
-    def _launch(self, move: Move, phases: int) -> None:
+    def _launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
+        """Launch a kernel, or one half of its work; returns the move's result."""
         began = events.now() if events.listeners else None
         comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
         if state.checking:
-            compare(comm, move.operation, (move.template[:2], move.transform, phases))
+            compare(comm, move.operation, (move.applied.template[:2], move.applied.name, phases))
         team, memory = comm.team, self.memory()
-        function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.template)
+        function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
         stream = stream_for(team.device, move.buffers)
         move.arguments.phases = phases
         parameters = memory.packed[move.operation] + move.arguments.pack()
@@ -82,6 +75,7 @@ class Launching(Settings):
         if began is not None:
             nbytes = max(buffer.nbytes for buffer in move.buffers)
             events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
+        return move.result
 
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more.

@@ -22,12 +22,7 @@ class Parts:
     lease: Layout
     few_tokens: int  # up to so many of each rank travel as lines
     words_at: int  # in a slot of packets: how many tokens a rank has, and a block's share of few choices
-    rows: int
-    scales: int
-    ways: int
-    notes: int
-    results: int
-    values: int
+    offsets: dict[str, int]  # of the other parts, by their names in `ShuffleStruct`
     end: int
 
 
@@ -39,18 +34,19 @@ def plan(settings: Settings, blocks: int, *, lines: bool) -> Parts:
     words_at = 2 * -(-settings.buckets // (4 * blocks))  # two counts a packet, sent by Packs of two packets
     slot_packets = words_at + 1 + -(-few * k // blocks)
     lease = Layout(0, size, blocks, slot_packets, 0, slot_rows=_slot_rows(few, steps, blocks))
-    offsets = [lease.end]
-    for nbytes in (
-        settings.capacity * settings.row_nbytes,
-        settings.capacity * settings.scales_of_row * 4,
-        size * choices * 4,  # ways
-        size * choices * 8,  # notes
-        settings.max_tokens * settings.results_of_token * settings.result_nbytes,
-        choices * 4,  # values
-    ):
-        offsets[-1] = -(-offsets[-1] // ALIGNMENT) * ALIGNMENT
-        offsets.append(offsets[-1] + nbytes)
-    return Parts(lease, few, words_at, *offsets)
+    lengths = {
+        "rows": settings.capacity * settings.row_nbytes,
+        "scales": settings.capacity * settings.scales_of_row * 4,
+        "ways": size * choices * 4,
+        "notes": size * choices * 8,
+        "results": settings.max_tokens * settings.results_of_token * settings.result_nbytes,
+        "values": choices * 4,
+    }
+    offsets, end = {}, lease.end
+    for name, nbytes in lengths.items():
+        offsets[name] = -(-end // ALIGNMENT) * ALIGNMENT
+        end = offsets[name] + nbytes
+    return Parts(lease, few, words_at, offsets, end)
 
 
 def _few_tokens(settings: Settings, blocks: int, steps: int) -> int:

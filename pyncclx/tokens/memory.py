@@ -51,9 +51,10 @@ class Memory:
         settings, parts = self.settings, self.parts
         capacity, scales = settings.capacity, settings.scales_of_row
         whole = self.team.device.array(self.window.owner, (self.nbytes,), np.uint8)
-        rows = whole[parts.rows :][: capacity * settings.row_nbytes]
+        rows = whole[parts.offsets["rows"] :][: capacity * settings.row_nbytes]
         self.data = rows.view(array_type(settings.rows_dtype)).reshape(capacity, settings.hidden)
-        self.scales = whole[parts.scales :][: capacity * scales * 4].view(np.float32).reshape(capacity, scales)
+        following = whole[parts.offsets["scales"] :][: capacity * scales * 4]
+        self.scales = following.view(np.float32).reshape(capacity, scales)
 
     def _allocate_own(self) -> None:
         """Arrays that this rank alone uses: see the fields of `Shuffle` in cuda/tokens/shuffle.cuh."""
@@ -83,12 +84,7 @@ class Memory:
     def _struct(self) -> ShuffleStruct:
         settings, parts = self.settings, self.parts
         return ShuffleStruct(
-            rows=self._of_ranks(parts.rows),
-            scales=self._of_ranks(parts.scales),
-            ways=self._of_ranks(parts.ways),
-            notes=self._of_ranks(parts.notes),
-            results=self._of_ranks(parts.results),
-            values=self._of_ranks(parts.values),
+            **{name: [base + offset for base in self.window.bases] for name, offset in parts.offsets.items()},
             places=self.places.address,
             histograms=_address_of(self.histograms),
             matrix=_address_of(self.matrix),
@@ -109,10 +105,6 @@ class Memory:
             drops=settings.overflow == "drop",
             first=settings.first_buckets,
         )
-
-    def _of_ranks(self, offset: int) -> list[int]:
-        """The addresses of a part of every rank's memory."""
-        return [base + offset for base in self.window.bases]
 
     def new_handle(self, tokens: int) -> Handle:
         """Allocate the arrays that a dispatch of so many tokens writes."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from .calls import collect_move, combine_move, dispatch_move
 from .launch import Launching
+from .parameters import SEND
 from .rows import Handle, Rows
 
 
@@ -133,7 +134,7 @@ class TokenShuffle(Launching):
         --------
         See `TokenShuffle`; on the same ways once more: ``rows, handle = shuffle.dispatch(others, handle=handle)``.
         """
-        result: tuple[Rows, Handle] = self._run(
+        result: tuple[Rows, Handle] = self._launch(
             dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
         )
         return result
@@ -154,7 +155,7 @@ class TokenShuffle(Launching):
         tokens, topk_ids, topk_weights, handle, transform
             As of `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
         """
-        self._begin(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform))
+        self._launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
         """End the dispatch that has begun.
@@ -221,7 +222,7 @@ class TokenShuffle(Launching):
         --------
         See `TokenShuffle`.
         """
-        return self._run(combine_move(self, expert_out, handle, out, weighted, transform))
+        return self._launch(combine_move(self, expert_out, handle, out, weighted, transform))
 
     def combine_begin(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
@@ -233,7 +234,7 @@ class TokenShuffle(Launching):
         expert_out, handle, out, weighted, transform
             As of `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
         """
-        self._begin(combine_move(self, expert_out, handle, out, weighted, transform))
+        self._launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
 
     def combine_end(self) -> Any:
         """End the combine that has begun.
@@ -280,4 +281,4 @@ class TokenShuffle(Launching):
         >>> numbers.tolist()
         [[0.0, 1.0], [2.0, 0.0]]
         """
-        return self._run(collect_move(self, values, handle, out))
+        return self._launch(collect_move(self, values, handle, out))
