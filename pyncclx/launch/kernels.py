@@ -70,13 +70,22 @@ def get_all(comm: MPI.Intracomm, team: Team, file: str) -> list[Function]:
 
 
 def _prepare(comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template) -> None:
-    if team.device.compiles_together:
-        kernels = FILES[file].kernels
-        groups: list[Sequence[str]] = [kernels]
-    else:
-        groups = [(kernel,) for kernel in kernels]
-    loaded = share(comm, team.device, [_part(team.device, file, group, template) for group in groups])
-    team.functions.update({(kernel, *template): loaded[instantiation(kernel, *template)] for kernel in kernels})
+    parts = _parts(team.device, file, kernels, template)
+    loaded = share(comm, team.device, parts)
+    for kernel in FILES[file].kernels:
+        name = instantiation(kernel, *template)
+        if name in loaded:
+            team.functions[(kernel, *template)] = loaded[name]
+
+
+def compiled_together(file: str, kernels: Sequence[str], together: bool) -> list[Sequence[str]]:
+    """Return groups of kernels of a file that are compiled at once; on a device that does so, with all others of it."""
+    return [FILES[file].kernels] if together else [(kernel,) for kernel in kernels]
+
+
+def _parts(device: Device, file: str, kernels: Sequence[str], template: Template) -> list[Part]:
+    groups = compiled_together(file, kernels, device.compiles_together)
+    return [_part(device, file, group, template) for group in groups]
 
 
 def _part(device: Device, file: str, kernels: Sequence[str], template: Template) -> Part:
@@ -119,7 +128,8 @@ def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
         try:
             return [part.compile() for part in parts[comm.rank :: comm.size]]
         finally:
-            mpi_bootstrap.sleeping_barrier(comm)
+            with mpi_bootstrap.interrupts_deferred():
+                mpi_bootstrap.sleeping_barrier(comm)
 
     own = mpi_bootstrap.agree(comm, compile_own)
     of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
@@ -134,21 +144,21 @@ def _load(parts: Sequence[Part], images: Sequence[bytes]) -> None:
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
     """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
-    return _alone(device, _part(device, file, FILES[file].kernels, ()))
+    return _alone(device, _parts(device, file, FILES[file].kernels, ()))
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
     """Return a kernel, compiled by this process at the first use, for what is not collective."""
-    (function,) = _alone(device, _part(device, file, (kernel,), template)).values()
-    return function
+    return _alone(device, _parts(device, file, (kernel,), template))[instantiation(kernel, *template)]
 
 
-def _alone(device: Device, part: Part) -> dict[str, Function]:
-    if not all(name in _loaded for name in part.names):
-        with _reported(device, [part], prints=MPI.COMM_WORLD.rank == 0):
-            image = part.compile()
-        _load([part], [image])
-    return {name: _loaded[name] for name in part.names}
+def _alone(device: Device, parts: Sequence[Part]) -> dict[str, Function]:
+    missing = [part for part in parts if not all(name in _loaded for name in part.names)]
+    if missing:
+        with _reported(device, missing, prints=MPI.COMM_WORLD.rank == 0):
+            images = [part.compile() for part in missing]
+        _load(missing, images)
+    return {name: _loaded[name] for part in parts for name in part.names}
 
 
 def _reported(device: Device, parts: Sequence[Part], *, prints: bool) -> AbstractContextManager[None]:

@@ -1,0 +1,89 @@
+"""python -m pyncclx build: what it selects, and that programs find what it has compiled."""
+
+import importlib
+import shutil
+from pathlib import Path, PurePath
+
+import pytest
+
+from pyncclx.backends import host
+from pyncclx.backends.compilers import gxx
+from pyncclx.cli import build, main
+from pyncclx.launch import kernels
+from pyncclx.launch.sources import FILES
+from pyncclx.system import cache_folders
+
+ALLREDUCE = "collectives/allreduce.cu"
+EVERY = [PurePath(file).stem for file in FILES]
+
+
+def selected(architecture, operations=EVERY, types=build.TYPES, operators=build.OPERATORS):
+    return list(build.selected([architecture], operations, types, operators))
+
+
+def test_every_kernel_is_of_a_type_and_operator():
+    templates = {unit.template for unit in selected("host", ["allreduce", "reduce_chain", "barrier", "collect"])}
+    types = {"float", "double", "Half", "Bfloat16", "int", "long long"}
+    assert templates == {()} | {(element, name) for element in types for name in ("Sum", "Max", "Min", "Prod")}
+    assert {unit.template for unit in selected("host", types=["bytes"]) if unit.file != "windows/rma.cu"} == {()}
+    few = selected("host", ["allreduce", "barrier"], ["float32"], ["SUM", "MAX"])
+    assert [unit.template for unit in few] == [("float", "Sum"), ("float", "Max")]
+
+
+def test_a_gpu_has_a_unit_for_each_kernel_the_host_device_for_each_template():
+    arguments = ["allreduce"], ["float32"], ["SUM"]
+    assert [unit.kernels for unit in selected("sm_90", *arguments)] == [(name,) for name in FILES[ALLREDUCE].kernels]
+    assert [unit.kernels for unit in selected("host", *arguments)] == [FILES[ALLREDUCE].kernels]
+
+
+def run(*arguments):
+    options = main.make_parser().parse_args(["build", *map(str, arguments)])
+    try:
+        options.run(options)
+    finally:
+        cache_folders._output.clear()  # the command sets the folder of its process
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_host_device_finds_what_it_compiled(tmp_path, monkeypatch, capsys):
+    shared = tmp_path / "shared"
+    run("--arch", "host", "--operations", "barrier", "--output", shared)
+    assert capsys.readouterr().out.startswith("1 kernels in ")
+    assert [path.suffix for path in shared.iterdir()] == [".so"]
+    assert shared.stat().st_mode & 0o777 == 0o755
+    monkeypatch.setenv("PYNCCLX_CACHE", f"{shared}:{tmp_path / 'own'}")
+    monkeypatch.setattr(cache_folders, "READY_DIR", Path("/nowhere"))
+    monkeypatch.setattr(gxx, "_compile", None)
+    image = kernels.compile_image(host.Device(), "collectives/barrier.cu", ("barrier",), ())
+    assert Path(image.decode()).parent == shared
+
+
+class Gpu:
+    """Compiles as `GpuKernels` does, without a GPU."""
+
+    architecture, compiles_together = "sm_90", False
+
+    def compile(self, file, instantiations, called=None, *, within=()):
+        nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
+        return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
+
+
+def test_a_gpu_finds_what_it_compiled(tmp_path, monkeypatch):
+    nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
+    shared = tmp_path / "shared"
+    run("--arch", "sm_90", "--operations", "barrier", "point_to_point", "--output", shared, "--types", "bytes")
+    assert len(list(shared.iterdir())) == 1 + len(FILES["messages/point_to_point.cu"].kernels)
+    monkeypatch.setenv("PYNCCLX_CACHE", f"{shared}:{tmp_path / 'own'}")
+    monkeypatch.setattr(nvrtc, "compile_kernels", lambda *arguments: pytest.fail("compiled again"))
+    for file in ("collectives/barrier.cu", "messages/point_to_point.cu"):
+        for part in kernels._parts(Gpu(), file, FILES[file].kernels, ()):
+            assert list(nvrtc.Binary.load(part.compile()).lowered_names) == part.names
+
+
+def test_a_kernel_that_does_not_compile_ends_it(tmp_path, monkeypatch):
+    def fail(source, instantiations):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gxx, "_compile", fail)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        run("--arch", "host", "--operations", "barrier", "--output", tmp_path)
