@@ -30,9 +30,6 @@ GRACE = 30.0
 # Seconds from the first rank's last word to the end, in which the other ranks can write theirs.
 LINGER = 1.0
 
-# The number of ranks up to which the sample has tests that run alike on any number.
-MOST_FOR_ANY = 2
-
 OUTCOMES = ("passed", "skipped", "failed")
 
 
@@ -47,7 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): end the whole run if the test takes longer")
     config.addinivalue_line("markers", "ranks(minimum, maximum=None): skip unless the run has that many ranks")
     config.addinivalue_line("markers", "thorough: not in the sample that `make test` runs, but in `make test-all`")
-    config.addinivalue_line("markers", "any_ranks: on any number of ranks alike; the sample has it on 1 and on 2")
     config.pluginmanager.register(Watchdog(), "watchdog")
     if SIZE > 1:
         config.pluginmanager.register(Agreement(config.pluginmanager.getplugin("watchdog")), "agreement")
@@ -70,10 +66,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that `make test` runs, see support/sample.py."""
-    left_out = {"thorough"} | ({"any_ranks"} if SIZE > MOST_FOR_ANY else set())
     tests = []
     for item in items:
-        if left_out.isdisjoint(mark.name for mark in item.iter_markers()):
+        if item.get_closest_marker("thorough") is None and (SIZE <= 2 or not sample.any_ranks_alike(item.path)):
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
             tests.append((item.nodeid.split("[")[0], dict(enumerate(identifiers)), item))
@@ -98,9 +93,18 @@ def _reversed() -> MPI.Comm:
 
 
 COMMUNICATORS = {"world": lambda: WORLD, "dup": WORLD.Dup, "halves": _halves, "reversed": _reversed}
+ALONE = ("world", "dup")
+# In the sample, by the number of ranks; on 2 all of them.
+SAMPLED = {3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
 
 
-@pytest.fixture(scope="module", params=["world", "dup"] if SIZE == 1 else list(COMMUNICATORS))
+def _communicators() -> tuple[str, ...]:
+    if SIZE == 1:
+        return ALONE
+    return tuple(COMMUNICATORS) if sample.ALL else SAMPLED.get(SIZE, tuple(COMMUNICATORS))
+
+
+@pytest.fixture(scope="module", params=_communicators())
 def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
     """A pyncclx communicator: of all ranks, a duplicate, of each half, of the ranks in reversed order."""
     import pyncclx  # noqa: PLC0415  the tests of mpi_bootstrap run without it

@@ -12,6 +12,7 @@ hangs is ended and counts as a failure.
 import argparse
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ class Result:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of all its processes: on a machine that others use, too, what it costs
     note: str = ""
 
 
@@ -164,11 +166,17 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
 
 
 def timed(steps: Iterator[Result]) -> Iterator[Result]:
-    began = time.monotonic()
+    began, used = time.monotonic(), cpu_seconds()
     for result in steps:
-        result.seconds = time.monotonic() - began
+        result.seconds, result.cpu_seconds = time.monotonic() - began, cpu_seconds() - used
         yield result
-        began = time.monotonic()
+        began, used = time.monotonic(), cpu_seconds()
+
+
+def cpu_seconds() -> float:
+    """Of the processes that have been started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -182,9 +190,9 @@ def main() -> int:
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
     finished = list(timed(results(options)))
-    print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}")
+    print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
-        numbers = f"{each.passed:8}{each.failed:8}{each.skipped:8}{each.seconds:9.1f}"
+        numbers = f"{each.passed:8}{each.failed:8}{each.skipped:8}{each.seconds:9.1f}{each.cpu_seconds:9.1f}"
         print(f"{each.name:34}{numbers}  {each.note}".rstrip())
     passed, failed, skipped = (sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped"))
     print(f"\n{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)

@@ -14,7 +14,7 @@ import pytest
 
 from pyncclx.system import paths
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the compiler
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # the first test waits for the compiler
 
 PROGRAMS = {"mutated": ("-O1", "-DMUTATIONS"), "mutated-tsan": ("-O1", "-DMUTATIONS", "-fsanitize=thread")}
 RACE, WRONG, STUCK, TIMEOUT = 66, 1, 3, 4  # exit status, see world.h

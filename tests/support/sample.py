@@ -2,7 +2,8 @@
 
 A test with several parameters runs with each value of each of them, and not with every combination. Which values
 meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
-combinations. A list of cases is one parameter: all of them run. The sample is the same in every run.
+combinations. A list of cases is one parameter: all of them run. What does not depend on the number of ranks runs on 1
+and on 2. Tests marked `thorough` do not run. The sample is the same in every run.
 """
 
 import os
@@ -10,12 +11,25 @@ import random
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
 
+# Of tests/ranks: folders, and beginnings of files, whose tests run alike on any number of ranks.
+ANY_RANKS = (
+    *("arrays/", "bench/", "derived/", "observe/", "staging/", "communicator/test_bad_input"),
+    *("communicator/test_dropin", "launch/test_remembered_calls", "messages/test_message_requests"),
+    *("messages/test_probe", "windows/test_win_arguments"),
+)
+
 Item = TypeVar("Item")
 Values = Mapping[str, object]  # of a test's parameters, by their names
+
+
+def any_ranks_alike(file: Path) -> bool:
+    """Whether the tests of a file run alike on any number of ranks."""
+    return any(f"/tests/ranks/{each}" in str(file) for each in ANY_RANKS)
 
 
 def each_value(cases: Sequence[Values], seed: object) -> list[int]:

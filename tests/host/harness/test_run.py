@@ -11,6 +11,7 @@ import pytest
 
 import launch
 import run
+from support import sample
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -110,3 +111,18 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
     path.write_text('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>')
     assert run.judge("step", run.NO_TESTS, path, selected=True).failed == 0
     assert run.judge("step", run.NO_TESTS, path).failed == 1
+
+
+def test_what_the_sample_leaves_out_exists() -> None:
+    for each in sample.ANY_RANKS:
+        assert list((TESTS / "ranks").glob(f"{each}*")), each
+
+
+def test_a_sample_has_each_value_of_each_parameter() -> None:
+    cases = [{"type": i, "size": j, "root": k} for i in range(5) for j in range(4) for k in range(3)]
+    chosen = sample.each_value(cases, "seed")
+    assert len(chosen) <= 7
+    for parameter in cases[0]:
+        assert {cases[place][parameter] for place in chosen} == {case[parameter] for case in cases}
+    assert chosen == sample.each_value(cases, "seed")
+    assert chosen != sample.each_value(cases, "another")
