@@ -71,7 +71,8 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
         if item.get_closest_marker("thorough") is None and (SIZE <= 2 or not sample.any_ranks_alike(item.path)):
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
-            tests.append((item.nodeid.split("[")[0], dict(enumerate(identifiers)), item))
+            function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]
+            tests.append((function, dict(enumerate(identifiers)), item))
     return sample.sampled(tests, (SIZE, MPI.get_vendor()[0]))
 
 

@@ -1,7 +1,7 @@
 """The sample of tests that `make test` runs; with PYNCCLX_TEST_ALL=1 (`make test-all`) there is none: all tests run.
 
-A test with several parameters runs with each value of each of them, and not with every combination. Which values
-meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
+A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
+values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
 combinations. A list of cases is one parameter: all of them run. What does not depend on the number of ranks runs on 1
 and on 2. Tests marked `thorough` do not run. The sample is the same in every run.
 """

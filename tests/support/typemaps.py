@@ -25,6 +25,7 @@ DATATYPES = {
     "empty": lambda: DOUBLE.Create_contiguous(0),
     "vector": lambda: INT.Create_vector(5, 2, 3),
     "vector without gaps": lambda: INT.Create_vector(5, 2, 2),
+    "vector of elements with gaps": lambda: INT.Create_resized(0, 12).Create_vector(3, 2, 4),
     "vector backwards": lambda: INT.Create_vector(4, 1, -2),
     "hvector": lambda: CHAR.Create_hvector(4, 3, 7),
     "hvector of vectors": lambda: INT.Create_vector(3, 1, 4).Create_hvector(5, 2, 100),

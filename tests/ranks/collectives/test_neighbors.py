@@ -64,6 +64,19 @@ def test_blocks(cart, name):
                 each.Free()
 
 
+@pytest.mark.parametrize("name", ["Neighbor_allgather", "Neighbor_alltoall"])
+def test_gaps(cart, name):
+    """Blocks of a datatype that is longer than what it names."""
+    neighbors, spaced = 2 * cart.ndim, INT64.Create_resized(0, 24).Commit()
+    values, recv = labels(cart.rank, 9 * neighbors), Output(9 * neighbors, "i8")
+    expected = recv.read()
+    getattr(MPI.Topocomm, name)(cart, [values, 3, spaced], [expected, 3, spaced])
+    getattr(cart, name)([put(values), 3, spaced], [recv.array, 3, spaced])
+    spaced.Free()
+    with comparing() as compare:
+        compare(recv, expected, name)
+
+
 def graphs(world):
     """A ring of double edges, and edges one way only, some of them twice or to oneself; and how many a rank has."""
     n, me = world.size, world.rank

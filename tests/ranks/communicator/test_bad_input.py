@@ -237,6 +237,7 @@ def test_truncation(comm, a):
         ("Scatterv", lambda: comm.Scatterv([a.f4, 4], a.f4[:3].copy(), comm.rank)),
         ("Allgatherv", lambda: comm.Allgatherv(a.f4[:3], [a.f4, 2])),
         ("Allgather", lambda: comm.Allgather(a.f4[:3], a.f4[: 2 * comm.size])),
+        ("Allgather", lambda: comm.Allgather(a.f4[:1], a.f4[: 2 * comm.size])),
         ("Alltoall", lambda: comm.Alltoall(a.f4, a.f4[: comm.size])),
     ):
         refused(comm, call, MPI.Exception, name, "bytes", error_class=MPI.ERR_TRUNCATE)

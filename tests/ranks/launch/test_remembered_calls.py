@@ -92,6 +92,27 @@ def test_lists_that_change(comm):
         np.testing.assert_array_equal(get(recv), expected)
 
 
+def test_counts_that_change_where_they_are(comm):
+    size, me = comm.size, comm.rank
+    counts, received, displs = np.zeros(size, "i8"), np.zeros(size, "i8"), [2 * rank for rank in range(size)]
+    send, recv = put(np.full(2 * size, me + 1, "i4")), xp.zeros(2 * size, "i4")
+    for turn in range(3):
+        counts[:] = 1 + (np.arange(size) + turn) % 2
+        received[:] = counts[me]
+        recv[...] = 0
+        comm.Alltoallv([send, (counts, displs)], [recv, (received, displs)])
+        expected = [[rank + 1, (rank + 1) * (counts[me] - 1)] for rank in range(size)]
+        assert get(recv).reshape(size, 2).tolist() == expected
+
+
+def test_an_algorithm_that_does_not_exist_after_one_that_does(comm):
+    send, recv = xp.ones(10, "f4"), xp.ones(10, "f4")
+    for _ in range(2):
+        comm.Allreduce(send, recv, algorithm="one_shot")
+    with pytest.raises(ValueError, match="'magic'"):
+        comm.Allreduce(send, recv, algorithm="magic")
+
+
 def test_rows_of_another_length(comm):
     """An array may be given another shape where it is."""
     size = comm.size

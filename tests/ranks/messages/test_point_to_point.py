@@ -12,6 +12,7 @@ import pyncclx
 from pyncclx import PeerTimeout, Request
 from pyncclx.messages import bounce, headers
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
+from pyncclx.messages.receive import Incoming
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if, neighbours
@@ -210,6 +211,26 @@ def test_truncation(comm, count, known, monkeypatch):
     own.Sendrecv(put(data_of(own.rank, 2, 0, count)), right, 2, after.array, left, 2)
     with comparing() as compare:
         compare(after, data_of(left, 2, 0, count), "what comes after it")
+    own.Free()
+
+
+def test_an_error_of_what_brings_the_data(comm, monkeypatch):
+    """It belongs to the call that receives; the message is used up."""
+
+    def refuse(self, outgoing):
+        raise RuntimeError("no kernel")
+
+    own = comm.Dup()
+    right, left = neighbours(own)
+    request = own.Isend(put(data_of(own.rank, 1, 0, 2)), right, 1)
+    recv = Output(2, "i8")
+    with monkeypatch.context() as patch, raises_everywhere(own, RuntimeError, match="no kernel"):
+        patch.setattr(Incoming, "_move", refuse)
+        own.Recv(recv.array, left, 1)
+    request.Wait()
+    own.Sendrecv(put(data_of(own.rank, 2, 0, 2)), right, 1, recv.array, left, 1)
+    with comparing() as compare:
+        compare(recv, data_of(left, 2, 0, 2), "what comes after it")
     own.Free()
 
 

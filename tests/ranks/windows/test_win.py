@@ -180,12 +180,13 @@ def test_host_memory_is_mpis(comm):
 
 def test_refusals(comm, memory):
     """Before anything moves, and the window goes on."""
-    win, five = memory.win, put(np.zeros(5, "i8"))
+    win, five, nine_bytes = memory.win, put(np.zeros(5, "i8")), put(np.zeros(9, "u1"))
     before = memory.read()
     refused = (
         (MPI.Exception, "target_rank is 99", lambda: win.Put(five, 99)),
         (MPI.Exception, "are not in the", lambda: win.Put(five, 0, memory.count)),
         (MPI.Exception, "are not in the", lambda: win.Get(five, 0, -1)),
+        (MPI.Exception, "are not in the", lambda: win.Put(nine_bytes, comm.rank, (memory.count - 1, 9, MPI.BYTE))),
         (MPI.Exception, "origin has 40 bytes, target 24", lambda: win.Put(five, 0, (0, 3))),
         (ValueError, "expecting None, disp", lambda: win.Get(five, 0, "x")),
         (ValueError, "differ in datatype or count", lambda: win.Get_accumulate(five, five[:2], 0)),

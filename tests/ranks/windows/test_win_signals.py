@@ -63,6 +63,16 @@ def test_signals_count_what_all_ranks_put(comm, memory):
             compare(put(found), expected, "put")
 
 
+def test_signals_are_counted_apart(comm, memory):
+    win, none = memory.win, put(np.empty(0, "i8"))
+    for signal in (1, 0):
+        win.Put_signal(none, (comm.rank + 1) % comm.size, signal=signal)
+    for signal in (1, 0):
+        win.Wait_signal(signal)
+        synchronize()
+    comm.synchronize()
+
+
 @gpu_only
 def test_signals_in_a_graph(comm, memory):
     """A captured ring, replayed with other data."""
