@@ -29,6 +29,7 @@ test-all: $(VENV)/ready
 # The site, in docs/_build/html; every warning is an error.
 docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python docs/house.py
 	PYNCCLX_DEVICE=host $(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 
 # The packages are listed in setup.cfg; a change there installs anew.

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import mpi_bootstrap
+import pyncclx
+import pyncclx.device
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md", "SECURITY.md")]
 PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
@@ -61,6 +65,15 @@ def test_speed_is_that_of_the_results():
     command = [sys.executable, str(ROOT / "docs" / "speed.py"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("module", [pyncclx, pyncclx.device, mpi_bootstrap], ids=lambda module: module.__name__)
+def test_every_public_name_is_in_the_reference(module):
+    reference = " ".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = set(re.findall(r"auto\w+:: ([\w.]+)", reference))
+    members = set(dir(pyncclx.errors)) if "pyncclx.errors" in listed else set()
+    names = [f"{module.__name__}.{name}" for name in module.__all__ if name not in members]
+    assert [name for name in names if name not in listed] == []
 
 
 def test_design_notes_that_sources_name_exist():
