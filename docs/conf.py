@@ -27,6 +27,7 @@ version = release = pyncclx.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
+highlight_language = "text"  # of indented blocks: commands
 html_theme = "furo"
 html_title = "pyncclx"
 html_copy_source = False

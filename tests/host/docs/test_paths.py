@@ -60,9 +60,10 @@ def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_speed_is_that_of_the_results():
-    """The picture and the tables of benchmarks are what docs/speed.py makes of the committed measurements."""
-    command = [sys.executable, str(ROOT / "docs" / "speed.py"), "--check"]
+@pytest.mark.parametrize("program", ["speed.py", "diagrams.py"])
+def test_pictures_are_what_their_programs_draw(program):
+    """The pictures, and the tables of benchmarks, are what is made of the committed measurements."""
+    command = [sys.executable, str(ROOT / "docs" / program), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
