@@ -13,23 +13,7 @@ import numpy as np
 from numba import cuda
 
 from .. import device as d
-from .exchange import (
-    NBYTES,
-    RECV,
-    SEND,
-    after,
-    chunks,
-    inline,
-    last_turn,
-    leave,
-    longest_chunk,
-    meet,
-    next_turn,
-    part_of,
-    peer_of_warp,
-    put_chunks,
-    swap_packets,
-)
+from . import exchange as ex
 from .workspace import packet_nbytes
 
 Combine = Callable[[Any, Any], Any]
@@ -43,18 +27,18 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
     def allreduce_one_shot(team: int, work: int, args: Any, call: int) -> None:
         me = d.rank(team)
-        begin, part = part_of(args[NBYTES])
-        send, recv = args[SEND] + begin, args[RECV] + begin
+        begin, part = ex.part_of(args[ex.NBYTES])
+        send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
         if part == 0:  # of this block, on all ranks
             return
         arrived = cuda.shared.array(elements, element)
-        turn = next_turn(work, last_turn(work))
-        to = d.address(arrived) + peer_of_warp(me, size) * slot
-        if cuda.syncthreads_and(swap_packets(team, work, turn, me, size, send, part, to, part)):
+        turn = ex.next_turn(work, ex.last_turn(work))
+        to = d.address(arrived) + ex.peer_of_warp(me, size) * slot
+        if cuda.syncthreads_and(ex.swap_packets(team, work, turn, me, size, send, part, to, part)):
             own, result = d.pointer(send, element), d.pointer(recv, element)
             for i in range(cuda.threadIdx.x, part // itemsize, cuda.blockDim.x):
                 result[i] = fold(own, arrived, stride, me, i)
-        leave(work, turn)
+        ex.leave(work, turn)
 
     return allreduce_one_shot
 
@@ -71,21 +55,21 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
 
     def allreduce_two_shot_packets(team: int, work: int, args: Any, call: int) -> None:
         me = d.rank(team)
-        begin, part = part_of(args[NBYTES])
-        send, recv = args[SEND] + begin, args[RECV] + begin
+        begin, part = ex.part_of(args[ex.NBYTES])
+        send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
         if part == 0:  # of this block, on all ranks
             return
         arrived = cuda.shared.array(elements, element)
         shard = shard_nbytes(part, half, size)
-        turn = last_turn(work)
-        peer = peer_of_warp(me, size)
+        turn = ex.last_turn(work)
+        peer = ex.peer_of_warp(me, size)
         for tile in range(0, part, size * shard):
             mine, length = shard_of(me, tile, shard, part)
             theirs, length_of_theirs = shard_of(peer, tile, shard, part)
-            turn = next_turn(work, turn)
+            turn = ex.next_turn(work, turn)
             to = d.address(arrived) + peer * half
             if not cuda.syncthreads_and(
-                swap_packets(team, work, turn, me, size, send + theirs, length_of_theirs, to, length)
+                ex.swap_packets(team, work, turn, me, size, send + theirs, length_of_theirs, to, length)
             ):
                 break
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
@@ -94,10 +78,10 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
             cuda.syncthreads()
             halves = work + 2 * half  # packets take twice as much as what they carry
             if not cuda.syncthreads_and(
-                swap_packets(team, halves, turn, me, size, recv + mine, length, recv + theirs, length_of_theirs)
+                ex.swap_packets(team, halves, turn, me, size, recv + mine, length, recv + theirs, length_of_theirs)
             ):
                 break
-        leave(work, turn)
+        ex.leave(work, turn)
 
     return allreduce_two_shot_packets
 
@@ -109,22 +93,22 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
     def allreduce_two_shot(team: int, work: int, args: Any, call: int) -> None:
         me = d.rank(team)
-        begin, part = part_of(args[NBYTES])
-        send, recv = args[SEND] + begin, args[RECV] + begin
+        begin, part = ex.part_of(args[ex.NBYTES])
+        send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
         if part == 0:  # of this block, on all ranks
             return
-        shard = shard_nbytes(part, longest_chunk(size), size)
-        stride = longest_chunk(size) // itemsize
+        shard = shard_nbytes(part, ex.longest_chunk(size), size)
+        stride = ex.longest_chunk(size) // itemsize
         totals = cuda.local.array(at_once, element)
-        turn = last_turn(work)
+        turn = ex.last_turn(work)
         for tile in range(0, part, size * shard):
-            turn = next_turn(work, turn)
+            turn = ex.next_turn(work, turn)
             put_shards(team, work, turn, me, size, send, tile, shard, part)
-            if not meet(team, turn, size):
+            if not ex.meet(team, turn, size):
                 break
             mine, length = shard_of(me, tile, shard, part)
             own, result = d.pointer(send + mine, element), d.pointer(recv + mine, element)
-            arrived, count = d.pointer(chunks(work, turn, 0, size), element), length // itemsize
+            arrived, count = d.pointer(ex.chunks(work, turn, 0, size), element), length // itemsize
             for first in range(cuda.threadIdx.x, count, at_once * cuda.blockDim.x):
                 for k in range(at_once):
                     i = min(first + k * cuda.blockDim.x, count - 1)
@@ -133,12 +117,12 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
                     if first + k * cuda.blockDim.x < count:
                         result[first + k * cuda.blockDim.x] = totals[k]
             cuda.syncthreads()
-            turn = next_turn(work, turn)
-            put_chunks(team, work, turn, me, size, recv + mine, 0, length)
-            if not meet(team, turn, size):
+            turn = ex.next_turn(work, turn)
+            ex.put_chunks(team, work, turn, me, size, recv + mine, 0, length)
+            if not ex.meet(team, turn, size):
                 break
             take_shards(work, turn, me, size, recv, tile, shard, part)
-        leave(work, turn)
+        ex.leave(work, turn)
 
     return allreduce_two_shot
 
@@ -146,7 +130,7 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 def _folding(combine: Combine, size: int) -> Callable[..., Any]:
     """A function that folds one element of all ranks."""
 
-    @inline
+    @ex.inline
     def fold(own: Any, arrived: Any, stride: int, me: int, i: int) -> Any:
         """Element `i` of all ranks, in rank order; that of another rank r is ``arrived[r * stride + i]``.
 
@@ -160,34 +144,34 @@ def _folding(combine: Combine, size: int) -> Callable[..., Any]:
     return fold
 
 
-@inline
+@ex.inline
 def shard_nbytes(part: int, most: int, size: int) -> Any:
     """The length of a shard: a rank's share of a part in whole packs of 16 bytes, or `most`."""
     return min(((part + size - 1) // size + 15) // 16 * 16, most)
 
 
-@inline
+@ex.inline
 def shard_of(rank: int, tile: int, shard: int, part: int) -> tuple[int, int]:
     """The shard of a rank in the tile that begins at `tile` of a part: where it begins, and its bytes."""
     begin = min(tile + rank * shard, part)
     return begin, min(shard, part - begin)
 
 
-@inline
+@ex.inline
 def put_shards(
     team: int, work: int, turn: int, me: int, size: int, send: int, tile: int, shard: int, part: int
 ) -> None:
     """Send every peer its shard of a tile, as a chunk. Each rank begins with the next one."""
     for j in range(1, size):
-        peer = after(me, j, size)
+        peer = ex.after(me, j, size)
         begin, length = shard_of(peer, tile, shard, part)
-        d.put_block(team, chunks(work, turn, me, size), send + begin, length, peer)
+        d.put_block(team, ex.chunks(work, turn, me, size), send + begin, length, peer)
 
 
-@inline
+@ex.inline
 def take_shards(work: int, turn: int, me: int, size: int, recv: int, tile: int, shard: int, part: int) -> None:
     """Copy what the peers have made of their shards from their chunks."""
     for j in range(1, size):
-        source = after(me, j, size)
+        source = ex.after(me, j, size)
         begin, length = shard_of(source, tile, shard, part)
-        d.copy_block(recv + begin, chunks(work, turn, source, size), length)
+        d.copy_block(recv + begin, ex.chunks(work, turn, source, size), length)

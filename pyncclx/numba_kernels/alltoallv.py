@@ -16,21 +16,7 @@ from numba import cuda
 from .. import device as d
 from ..memory.layout import MAX_RANKS
 from ..memory.parameters import SENDER
-from .exchange import (
-    after,
-    chunks,
-    inline,
-    last_turn,
-    leave,
-    longest_chunk,
-    longest_packets,
-    meet,
-    next_turn,
-    packets,
-    part_of,
-    peer_of_warp,
-    share_of,
-)
+from . import exchange as ex
 from .rows import PLACEMENT, RECV, ROW_NBYTES, SEND, rows_from, rows_to, write_outputs
 
 # Of two words: how many rows, with where they were in the upper half for layout="sender"; the longest message in bytes.
@@ -44,7 +30,7 @@ def alltoallv(size: int) -> Callable[..., None]:
         me, thread = d.rank(team), cuda.threadIdx.x
         sent, received = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 3), np.int64)
         headers_to, headers = cuda.shared.array((MAX_RANKS, 2), np.int64), cuda.shared.array((MAX_RANKS, 2), np.int64)
-        turn = next_turn(work, last_turn(work))
+        turn = ex.next_turn(work, ex.last_turn(work))
         if thread < size:
             sent[thread, 0], sent[thread, 1] = rows_to(args, thread, size, call)
         cuda.syncthreads()
@@ -60,13 +46,13 @@ def alltoallv(size: int) -> Callable[..., None]:
                 write_outputs(args, received, source, size, call)
             receive_short(team, work, turn, args, received, size)
             copy_own(args, sent, received, me)
-            for at in range(0, long_nbytes(headers, size), longest_chunk(size)):
-                turn = next_turn(work, turn)
+            for at in range(0, long_nbytes(headers, size), ex.longest_chunk(size)):
+                turn = ex.next_turn(work, turn)
                 put_long(team, work, turn, at, args, sent, size)
-                if not meet(team, turn, size):
+                if not ex.meet(team, turn, size):
                     break
                 take_long(team, work, turn, at, args, received, size)
-        leave(work, turn)
+        ex.leave(work, turn)
 
     return kernel
 
@@ -74,7 +60,7 @@ def alltoallv(size: int) -> Callable[..., None]:
 # Headers
 
 
-@inline
+@ex.inline
 def write_headers(args: Any, sent: Any, headers_to: Any, headers: Any, me: int, size: int) -> None:
     """The header for each rank; this rank's own is also the one that it receives."""
     if cuda.threadIdx.x < size:
@@ -90,100 +76,100 @@ def write_headers(args: Any, sent: Any, headers_to: Any, headers: Any, me: int, 
             headers[me, 0], headers[me, 1] = word, longest
 
 
-@inline
+@ex.inline
 def receive_headers(team: int, work: int, turn: int, headers: Any, size: int) -> Any:
     """All threads wait for the peers' headers. False: leave."""
     me, ok = d.rank(team), 1
-    source = peer_of_warp(me, size)
+    source = ex.peer_of_warp(me, size)
     if source != me:
         header = d.address(headers) + source * HEADER_NBYTES
-        ok = d.receive_packets_warp(team, header, packets(work, turn, source, size), HEADER_NBYTES, turn)
+        ok = d.receive_packets_warp(team, header, ex.packets(work, turn, source, size), HEADER_NBYTES, turn)
     return cuda.syncthreads_and(ok) != 0
 
 
 # Messages
 
 
-@inline
+@ex.inline
 def is_short(nbytes: int, size: int) -> Any:
     """Whether a message goes as packets, behind its header."""
-    return share_of(nbytes) <= longest_packets(size) - HEADER_NBYTES
+    return ex.share_of(nbytes) <= ex.longest_packets(size) - HEADER_NBYTES
 
 
-@inline
+@ex.inline
 def long_nbytes(headers: Any, size: int) -> Any:
     """How much a block moves at most of the longest message, if that goes as chunks; else 0."""
     longest = 0
     for rank in range(size):
         longest = max(longest, headers[rank, 1])
-    return 0 if is_short(longest, size) else share_of(longest)
+    return 0 if is_short(longest, size) else ex.share_of(longest)
 
 
-@inline
+@ex.inline
 def stored(part: int, begin: int, kept: int) -> Any:
     """How much of a part, which begins at `begin` of a message, has room: `kept` bytes of the message have."""
     return max(min(part, kept - begin), 0)
 
 
-@inline
+@ex.inline
 def send_packets(team: int, work: int, turn: int, args: Any, sent: Any, headers_to: Any, size: int) -> None:
     """By a warp for each peer: the header, and the message if it is short."""
     me = d.rank(team)
-    peer = peer_of_warp(me, size)
+    peer = ex.peer_of_warp(me, size)
     if peer != me:
-        slot, nbytes = packets(work, turn, me, size), sent[peer, 0] * args[ROW_NBYTES]
+        slot, nbytes = ex.packets(work, turn, me, size), sent[peer, 0] * args[ROW_NBYTES]
         d.put_packets_warp(team, slot, d.address(headers_to) + peer * HEADER_NBYTES, HEADER_NBYTES, peer, turn)
         if is_short(nbytes, size):
-            begin, part = part_of(nbytes)
+            begin, part = ex.part_of(nbytes)
             source = args[SEND] + sent[peer, 1] * args[ROW_NBYTES] + begin
             d.put_packets_warp(team, slot + 2 * HEADER_NBYTES, source, part, peer, turn)
 
 
-@inline
+@ex.inline
 def receive_short(team: int, work: int, turn: int, args: Any, received: Any, size: int) -> None:
     """By a warp for each peer: its message if it is short, and no more of it than there is room for."""
     me = d.rank(team)
-    source = peer_of_warp(me, size)
+    source = ex.peer_of_warp(me, size)
     nbytes = received[source, 0] * args[ROW_NBYTES]
     if source != me and is_short(nbytes, size):
-        begin, part = part_of(nbytes)
+        begin, part = ex.part_of(nbytes)
         to = args[RECV] + received[source, 1] * args[ROW_NBYTES] + begin
         length = stored(part, begin, received[source, 2] * args[ROW_NBYTES])
-        d.receive_packets_warp(team, to, packets(work, turn, source, size) + 2 * HEADER_NBYTES, length, turn)
+        d.receive_packets_warp(team, to, ex.packets(work, turn, source, size) + 2 * HEADER_NBYTES, length, turn)
 
 
-@inline
+@ex.inline
 def put_long(team: int, work: int, turn: int, at: int, args: Any, sent: Any, size: int) -> None:
     """Send what lies at `at` of this block's part of each long message."""
     me = d.rank(team)
     for j in range(1, size):
-        peer = after(me, j, size)
+        peer = ex.after(me, j, size)
         nbytes = sent[peer, 0] * args[ROW_NBYTES]
-        begin, part = part_of(nbytes)
+        begin, part = ex.part_of(nbytes)
         if not is_short(nbytes, size) and at < part:
             source = args[SEND] + sent[peer, 1] * args[ROW_NBYTES] + begin + at
-            d.put_block(team, chunks(work, turn, me, size), source, min(longest_chunk(size), part - at), peer)
+            d.put_block(team, ex.chunks(work, turn, me, size), source, min(ex.longest_chunk(size), part - at), peer)
 
 
-@inline
+@ex.inline
 def take_long(team: int, work: int, turn: int, at: int, args: Any, received: Any, size: int) -> None:
     """Copy what the peers have put of their long messages at `at`, as far as there is room for it."""
     me = d.rank(team)
     for j in range(1, size):
-        source = after(me, j, size)
+        source = ex.after(me, j, size)
         nbytes = received[source, 0] * args[ROW_NBYTES]
-        begin, part = part_of(nbytes)
+        begin, part = ex.part_of(nbytes)
         if not is_short(nbytes, size) and at < part:
             kept = received[source, 2] * args[ROW_NBYTES]
-            length = stored(min(longest_chunk(size), part - at), begin + at, kept)
+            length = stored(min(ex.longest_chunk(size), part - at), begin + at, kept)
             to = args[RECV] + received[source, 1] * args[ROW_NBYTES] + begin + at
-            d.copy_block(to, chunks(work, turn, source, size), length)
+            d.copy_block(to, ex.chunks(work, turn, source, size), length)
 
 
-@inline
+@ex.inline
 def copy_own(args: Any, sent: Any, received: Any, me: int) -> None:
     """Copy the rows that stay on this rank."""
-    begin, part = part_of(received[me, 0] * args[ROW_NBYTES])
+    begin, part = ex.part_of(received[me, 0] * args[ROW_NBYTES])
     source = args[SEND] + sent[me, 1] * args[ROW_NBYTES] + begin
     length = stored(part, begin, received[me, 2] * args[ROW_NBYTES])
     d.copy_block(args[RECV] + received[me, 1] * args[ROW_NBYTES] + begin, source, length)

@@ -11,22 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import device as d
-from .exchange import (
-    NBYTES,
-    RECV,
-    SEND,
-    last_turn,
-    leave,
-    longest_chunk,
-    longest_packets,
-    meet,
-    next_turn,
-    part_of,
-    peer_of_warp,
-    put_chunks,
-    swap_packets,
-    take_chunks,
-)
+from . import exchange as ex
 
 
 def allgather(size: int) -> Callable[..., None]:
@@ -43,28 +28,28 @@ def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
     """A kernel for `size` ranks; `own_blocks` is 1 if each of them is sent a block of its own, else 0."""
 
     def kernel(team: int, work: int, args: Any, call: int) -> None:
-        me, nbytes = d.rank(team), args[NBYTES]
-        begin, part = part_of(nbytes)
+        me, nbytes = d.rank(team), args[ex.NBYTES]
+        begin, part = ex.part_of(nbytes)
         if part == 0:  # of this block of the grid, on all ranks
             return
-        send, recv, stride = args[SEND], args[RECV], own_blocks * nbytes
-        turn, ok = last_turn(work), True
-        if part <= longest_packets(size):
-            turn = next_turn(work, turn)
-            peer = peer_of_warp(me, size)
+        send, recv, stride = args[ex.SEND], args[ex.RECV], own_blocks * nbytes
+        turn, ok = ex.last_turn(work), True
+        if part <= ex.longest_packets(size):
+            turn = ex.next_turn(work, turn)
+            peer = ex.peer_of_warp(me, size)
             to, source = recv + peer * nbytes + begin, send + peer * stride + begin
-            swap_packets(team, work, turn, me, size, source, part, to, part)
+            ex.swap_packets(team, work, turn, me, size, source, part, to, part)
         else:
-            for at in range(begin, begin + part, longest_chunk(size)):
-                turn = next_turn(work, turn)
-                length = min(longest_chunk(size), begin + part - at)
-                put_chunks(team, work, turn, me, size, send + at, stride, length)
-                ok = meet(team, turn, size)
+            for at in range(begin, begin + part, ex.longest_chunk(size)):
+                turn = ex.next_turn(work, turn)
+                length = min(ex.longest_chunk(size), begin + part - at)
+                ex.put_chunks(team, work, turn, me, size, send + at, stride, length)
+                ok = ex.meet(team, turn, size)
                 if not ok:
                     break
-                take_chunks(work, turn, me, size, recv + at, nbytes, length)
+                ex.take_chunks(work, turn, me, size, recv + at, nbytes, length)
         if ok and send + me * stride != recv + me * nbytes:
             d.copy_block(recv + me * nbytes + begin, send + me * stride + begin, part)
-        leave(work, turn)
+        ex.leave(work, turn)
 
     return kernel
