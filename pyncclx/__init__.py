@@ -1,27 +1,15 @@
-"""pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators."""
+"""pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators.
 
-from .communicator.communicator import (
-    Cartcomm,
-    Comm,
-    Communicator,
-    Distgraphcomm,
-    Graphcomm,
-    Intercomm,
-    Intracomm,
-    Topocomm,
-)
-from .device.team import DeviceTeam
-from .errors import Aborted, CapacityExceeded, CollectiveMismatch, NotSupported, PeerTimeout
-from .operators.ops import AVG
-from .operators.row_transform import Transform
-from .operators.user_op import Op
-from .requests.persistent import Prequest
-from .requests.request import Request
-from .system.paths import include_path
-from .team.registration import Registration
-from .tokens.rows import Handle, Rows
-from .tokens.shuffle import TokenShuffle
-from .windows.win import Win
+Names are loaded at the first use: with them comes `mpi4py.MPI`, which initialises MPI as `mpi4py.rc` says then.
+"""
+
+# ruff: noqa: F405
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .communicator.public import *  # noqa: F403
 
 __all__ = [
     "AVG",
@@ -51,3 +39,12 @@ __all__ = [
     "include_path",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        public = importlib.import_module(".communicator.public", __name__)
+        return globals().setdefault(name, getattr(public, name))
+    if name.islower() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):  # a room
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,6 @@ from .cases import CASES, Options
 from .memory import Windows
 from .sizes import parse_nbytes
 
-HELP = "slowdown of a matrix product by a collective"
 ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # in one measurement

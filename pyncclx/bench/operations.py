@@ -17,7 +17,6 @@ from . import environment, host_time, peers, plot, sweep
 from .cases import CASES, FORMS
 from .elements import OPS
 
-HELP = "time operations over message sizes"
 _BUFFERS = {"windows": "from comm.Alloc, which all ranks have mapped", "registered": "that comm.Register has mapped"}
 
 

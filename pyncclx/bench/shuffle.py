@@ -24,7 +24,6 @@ from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 from .shuffle_settings import ROUTINGS, Setting, choose, settings_of, traffic
 
-HELP = "time token shuffles over tokens a rank"
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
 COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
 _MANY_TOKENS = 1024  # from here on a quarter of the operations is timed

@@ -24,7 +24,6 @@ from .cases import CASES, Options
 from .memory import Memory, Ordinary
 from .sizes import parse_nbytes, steps
 
-HELP = "measure which algorithm is best for which length"
 IMPOSSIBLE = math.inf  # the time of an algorithm that cannot move so much
 _WARMUP = 3
 

@@ -21,7 +21,6 @@ from ..launch.sources import FILES, Template, instantiation
 from ..operators import ops
 from ..system import cache_folders
 
-HELP = "compile kernels beforehand, for a cluster or an image"
 HOST = "host"
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes")
 OPERATORS = ("SUM", "MAX", "MIN", "PROD")

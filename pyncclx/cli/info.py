@@ -20,7 +20,6 @@ from .. import tuning
 from ..system import driver, mpi_library, packages, settings
 from ..system.cache_folders import cache_directory
 
-HELP = "print what this machine has"
 _LAUNCHERS = {  # by a variable that each sets
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2",

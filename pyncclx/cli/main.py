@@ -1,19 +1,22 @@
-"""python -m pyncclx: its commands, each of which is a module."""
+"""python -m pyncclx: its commands, each of which is a module.
+
+A module is imported when its command is given: most import `mpi4py.MPI`, which initialises MPI, and `run` leaves that
+to the program that it runs.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Protocol
-
-from ..bench import beside, operations, shuffle, tune
-from . import build, info, run
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 
 class Command(Protocol):
     """A module that is a command; its docstring is the description."""
 
     __doc__: str | None
-    HELP: str  # one line
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments to its parser."""
@@ -22,29 +25,34 @@ class Command(Protocol):
         """Run the command."""
 
 
-COMMANDS: dict[str, Command] = {
-    "run": run,
-    "info": info,
-    "build": build,
-    "bench": operations,
-    "bench-shuffle": shuffle,
-    "bench-beside": beside,
-    "tune": tune,
+#: By name: the module in pyncclx, and one line of help.
+COMMANDS = {
+    "run": ("cli.run", "run an mpi4py program on device arrays"),
+    "info": ("cli.info", "print what this machine has"),
+    "build": ("cli.build", "compile kernels beforehand, for a cluster or an image"),
+    "bench": ("bench.operations", "time operations over message sizes"),
+    "bench-shuffle": ("bench.shuffle", "time token shuffles over tokens a rank"),
+    "bench-beside": ("bench.beside", "slowdown of a matrix product by a collective"),
+    "tune": ("bench.tune", "measure which algorithm is best for which length"),
 }
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, without the program's name, and import the module of its command."""
     parser = argparse.ArgumentParser(prog="python -m pyncclx", description="GPU collectives for mpi4py programs.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.HELP, description=command.__doc__)
-        command.add_arguments(own)
-        own.set_defaults(run=command.run)
-    return parser
+    for name, (module, text) in COMMANDS.items():
+        if name in words[:1]:
+            command = cast(Command, importlib.import_module(f"..{module}", __package__))
+            own = commands.add_parser(name, help=text, description=command.__doc__)
+            command.add_arguments(own)
+            own.set_defaults(run=command.run)
+        else:
+            commands.add_parser(name, help=text)
+    return parser.parse_args(words)
 
 
 def main() -> None:
     """Parse the command line and run the command."""
-    arguments = make_parser().parse_args()
+    arguments = parse(sys.argv[1:])
     arguments.run(arguments)

@@ -1,54 +1,50 @@
 """python -m pyncclx run: run an unchanged mpi4py program on pyncclx's communicators.
 
 Every `from mpi4py import MPI` in the program imports `pyncclx.MPI`. Calls on device arrays return when they are
-complete, as MPI's do (with PYNCCLX_BLOCKING=stream in the environment: when they are enqueued). If a rank ends by an
-exception, all ranks end.
+complete, as MPI's do (with PYNCCLX_BLOCKING=stream in the environment: when they are enqueued). MPI is initialised when
+the program imports it, as `mpi4py.rc` says then, or by the program itself. If a rank ends by an exception, all ranks
+end. Processes that the program spawns with Python run under this command, too.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 
-import mpi4py
 from mpi4py.run import run_command_line, set_abort_status
 
-from ..communicator.communicator import COMM_WORLD
-from ..observe.recorder import Recorder
-from ..system import driver, settings
-
-HELP = "run an mpi4py program on device arrays"
+from ..system import settings
+from .swap import Swap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     parser.add_argument("--report", action="store_true", help="at the end, print what ran native, staged, on the host")
-    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module")
-    parser.add_argument("program", help="file, or module with -m")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("-m", dest="kind", action="store_const", const="-m", help="the program is a module")
+    kinds.add_argument("-c", dest="kind", action="store_const", const="-c", help="the program is code")
+    parser.add_argument("program", help="file, module with -m, code with -c, or - for code on standard input")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the program that the command line names."""
     settings.BLOCKING.set_default("host")
-    replace_mpi4py()
-    recorder = Recorder() if arguments.report else None
+    swap = Swap(report=arguments.report)
+    swap.begin()
     try:
-        run_command_line([*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments])
+        run_command_line(_words(arguments))
     except BaseException as error:
         set_abort_status(error)
-        if recorder is not None and isinstance(error, SystemExit) and not error.code:
-            recorder.print()
+        if isinstance(error, SystemExit) and not error.code:
+            swap.end()
         raise
-    if recorder is not None:
-        recorder.print()
+    swap.end()
 
 
-def replace_mpi4py() -> None:
-    """Let every later ``from mpi4py import MPI`` import `pyncclx.MPI`, and select a GPU for each rank."""
-    from .. import MPI  # noqa: PLC0415  a program that imports it may stage, which other commands must not
-
-    sys.modules["mpi4py.MPI"] = MPI
-    mpi4py.MPI = MPI
-    if settings.DEVICE.get() != "host" and driver.count() > 1:
-        COMM_WORLD.select_device()
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """The command line as `python -m mpi4py` takes it; a file's name is absolute, as Python has it in ``__file__``."""
+    program = arguments.program
+    if arguments.kind is not None:
+        return [arguments.kind, program, *arguments.arguments]
+    return [program if program == "-" else os.path.abspath(program), *arguments.arguments]

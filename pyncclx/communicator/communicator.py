@@ -7,6 +7,7 @@ comes before mpi4py's class, so that its ``super()`` is mpi4py.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -209,9 +210,16 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
 )
 
 
+def _predefined(comm: MPI.Intracomm) -> Intracomm:
+    """A constant of mpi4py's as one of ours, with its handle; the class would ask MPI, which may not be initialised."""
+    own = Intracomm()
+    ctypes.memmove(MPI._addressof(own), MPI._addressof(comm), MPI._sizeof(comm))
+    return own
+
+
 COMM_NULL = Comm(MPI.COMM_NULL)
-COMM_SELF = Intracomm(MPI.COMM_SELF)
-COMM_WORLD = Intracomm(MPI.COMM_WORLD)
+COMM_SELF = _predefined(MPI.COMM_SELF)
+COMM_WORLD = _predefined(MPI.COMM_WORLD)
 _CONSTANTS: dict[str, Comm] = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
 
 

@@ -47,7 +47,7 @@ class Recorder:
 
     def print(self) -> None:
         """Print the counts of all ranks on rank 0, the longest time first. Collective."""
-        if MPI.Is_finalized():
+        if MPI.Is_finalized() or not MPI.Is_initialized():
             return
         counts_of_ranks = MPI.COMM_WORLD.gather(self._counts)
         if counts_of_ranks is None:

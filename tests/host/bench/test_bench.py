@@ -11,7 +11,7 @@ from pyncclx.bench import beside, environment, osu, plot, report, sweep
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.elements import FLOATS, INTEGERS, Elements
 from pyncclx.bench.peers import libnccl
-from pyncclx.cli.main import make_parser
+from pyncclx.cli.main import parse
 
 
 def cell(time: float, wrong: int | None = 0) -> dict[str, object]:
@@ -167,7 +167,7 @@ def test_beside(tmp_path, monkeypatch):
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
     for words, problem in ((["nix"], "bench-beside nix: name some of"), ([], "needs GPUs")):
         with pytest.raises(SystemExit, match=problem):
-            beside.run(make_parser().parse_args(["bench-beside", *words]))
+            beside.run(parse(["bench-beside", *words]))
 
 
 @pytest.mark.parametrize(

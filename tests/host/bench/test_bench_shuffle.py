@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from pyncclx.bench import shuffle_settings
-from pyncclx.cli.main import make_parser
+from pyncclx.cli.main import parse
 
 
 def parsed(*arguments):
-    return make_parser().parse_args(["bench-shuffle", *arguments])
+    return parse(["bench-shuffle", *arguments])
 
 
 def test_all_combinations_or_one_option_at_a_time():

@@ -75,3 +75,83 @@ def test_info_without_mpiexec() -> None:
         assert word in done.stdout
     assert lines[-1].startswith("-> ")
     assert len(lines) < 24 + len(settings.SETTINGS)
+
+
+def test_a_file_and_its_arguments(tmp_path: Path) -> None:
+    """As Python has it: `__file__` is absolute. What spawns itself by that name finds it in the child's arguments."""
+    (tmp_path / "there.py").write_text("import sys; print(__name__, __file__ == sys.argv[0], sys.argv, sys.path[0])")
+    command = [sys.executable, "-m", "pyncclx", "run", "there.py", "-m", "x"]
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split(maxsplit=2)[:2] == ["__main__", "True"]
+    assert str([str(tmp_path / "there.py"), "-m", "x"]) in done.stdout
+    assert done.stdout.split()[-1] == str(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_code(how: str) -> None:
+    code = "import sys\nfrom mpi4py import MPI\nprint(MPI.__name__, __name__, sys.argv)"
+    command = [sys.executable, "-m", "pyncclx", "run", how, *([code] if how == "-c" else []), "x", "-y"]
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, input=code, text=True, check=True)
+    assert done.stdout.strip() == f"pyncclx.MPI __main__ {[how, 'x', '-y']}"
+
+
+LATE = """
+import mpi4py
+mpi4py.rc.initialize = False
+mpi4py.rc.thread_level = "single"
+{first}
+from mpi4py import MPI as theirs
+{then}
+assert not MPI.Is_initialized()
+assert MPI.Init_thread(MPI.THREAD_SERIALIZED) == MPI.THREAD_SERIALIZED == MPI.Query_thread()
+import numpy as np
+x = np.full(100, 1.0)
+MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)
+assert (x == MPI.COMM_WORLD.size).all()
+MPI.COMM_WORLD.free()
+MPI.Finalize()
+print("ended")
+"""
+SETTINGS = """
+import mpi4py
+mpi4py.rc(thread_level="serialized", errors="fatal", recv_mprobe=False)
+from mpi4py import MPI
+assert MPI.Query_thread() == MPI.THREAD_SERIALIZED
+assert MPI.COMM_WORLD.Get_errhandler() == MPI.ERRORS_ARE_FATAL
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import pyncclx; pyncclx.Op", "from pyncclx.operators.ops import AVG"])
+def test_a_late_init(tmp_path: Path, first: str) -> None:
+    """`rc.initialize = False` under the runner: a program of any order of imports initialises MPI itself."""
+    program = tmp_path / "late.py"
+    program.write_text(LATE.format(first=first, then="MPI = theirs\nassert MPI.__name__ == 'pyncclx.MPI'"))
+    done = ranks(2, "run", "--report", str(program))
+    assert (done.returncode, done.stdout.split()[:1]) == (0, ["ended"]), done.stderr
+
+
+def test_a_late_init_with_the_swapped_import(tmp_path: Path) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(LATE.format(first="from pyncclx import MPI", then=""))
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_HEAP": "512K"}
+    command = launch.mpiexec(2, str(program))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["ended"] * 2), done.stderr
+
+
+def test_settings_of_mpi4py(tmp_path: Path) -> None:
+    program = tmp_path / "settings.py"
+    program.write_text(SETTINGS)
+    done = ranks(2, "run", str(program))
+    assert (done.returncode, done.stdout.split()) == (0, ["ended"] * 2), done.stderr
+
+
+def test_importing_pyncclx_initialises_nothing() -> None:
+    code = "import pyncclx, sys; assert 'mpi4py.MPI' not in sys.modules; "
+    code += "print(all(map(pyncclx.__getattr__, pyncclx.__all__)))"
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

@@ -9,7 +9,7 @@ from pyncclx.bench import check, host_time, operations, peers, timing
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.memory import Ordinary, Windows
 from pyncclx.bench.peers import libnccl, nccl, staged
-from pyncclx.cli.main import make_parser
+from pyncclx.cli.main import parse
 from support import fake_nccl
 from support.arrays import gpu_only, host_only
 
@@ -148,7 +148,7 @@ def test_a_graph_beside_a_peer(comm, name, operation, capsys):
 
 
 def arguments(*words):
-    return make_parser().parse_args(["bench", *words])
+    return parse(["bench", *words])
 
 
 def test_a_sweep(comm, tmp_path, capsys):

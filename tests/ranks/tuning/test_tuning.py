@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from pyncclx import tuning
 from pyncclx.bench import tune
-from pyncclx.cli.main import make_parser
+from pyncclx.cli.main import parse
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def tuned(comm, tmp_path_factory, monkeypatch):
     folder = MPI.Comm.bcast(comm, tmp_path_factory.mktemp("tuned") if comm.rank == 0 else None)
     monkeypatch.setattr(tune, "cache_directory", lambda: folder)
     monkeypatch.setattr(tuning, "cache_directory", lambda: folder)
-    return folder, make_parser().parse_args(["tune", "-b", "64", "-e", "256", "-n", "1"])
+    return folder, parse(["tune", "-b", "64", "-e", "256", "-n", "1"])
 
 
 @pytest.mark.parametrize("comm", ["world"], indirect=True)

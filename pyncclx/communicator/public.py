@@ -1,0 +1,28 @@
+"""What `pyncclx` exports, loaded when a program first asks for any of it. Importing this imports `mpi4py.MPI`."""
+
+# ruff: noqa: PLC0414
+from ..device.team import DeviceTeam as DeviceTeam
+from ..errors import Aborted as Aborted
+from ..errors import CapacityExceeded as CapacityExceeded
+from ..errors import CollectiveMismatch as CollectiveMismatch
+from ..errors import NotSupported as NotSupported
+from ..errors import PeerTimeout as PeerTimeout
+from ..operators.ops import AVG as AVG
+from ..operators.row_transform import Transform as Transform
+from ..operators.user_op import Op as Op
+from ..requests.persistent import Prequest as Prequest
+from ..requests.request import Request as Request
+from ..system.paths import include_path as include_path
+from ..team.registration import Registration as Registration
+from ..tokens.rows import Handle as Handle
+from ..tokens.rows import Rows as Rows
+from ..tokens.shuffle import TokenShuffle as TokenShuffle
+from ..windows.win import Win as Win
+from .communicator import Cartcomm as Cartcomm
+from .communicator import Comm as Comm
+from .communicator import Communicator as Communicator
+from .communicator import Distgraphcomm as Distgraphcomm
+from .communicator import Graphcomm as Graphcomm
+from .communicator import Intercomm as Intercomm
+from .communicator import Intracomm as Intracomm
+from .communicator import Topocomm as Topocomm
