@@ -25,7 +25,8 @@ from unittest import mock
 import launch
 import run
 from pyncclx.system import paths
-from support.mutants import MUTANTS, Mutant
+from support.mutants import MUTANTS
+from support.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "protocol"))

@@ -3,7 +3,7 @@
 A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
 values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
 combinations. A list of cases is one parameter: all of them run. What does not depend on the number of ranks runs on 1
-and on 2. Tests marked `thorough` do not run. The sample is the same in every run.
+and on 2 (`MOST_RANKS`). Tests marked `thorough` do not run. The sample is the same in every run.
 """
 
 import os
@@ -16,20 +16,22 @@ from typing import TypeVar
 
 ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
 
-# Of tests/ranks: folders, and beginnings of files, whose tests run alike on any number of ranks.
-ANY_RANKS = (
-    *("arrays/", "bench/", "derived/", "observe/", "staging/", "communicator/test_bad_input"),
-    *("communicator/test_dropin", "launch/test_remembered_calls", "messages/test_message_requests"),
-    *("messages/test_probe", "windows/test_win_arguments"),
-)
+# Of tests/ranks: folders, and beginnings of files, and the most ranks on which their tests are in the sample; on
+# more they would be the same. Operators of a program's own need 3, for the order in which they are applied.
+MOST_RANKS = {
+    **dict.fromkeys(("arrays/", "bench/", "derived/", "observe/", "staging/", "communicator/test_bad_input"), 2),
+    **dict.fromkeys(("communicator/test_dropin", "launch/test_remembered_calls", "messages/test_message_requests"), 2),
+    **dict.fromkeys(("messages/test_probe", "windows/test_win_arguments"), 2),
+    "operators/": 3,
+}
 
 Item = TypeVar("Item")
 Values = Mapping[str, object]  # of a test's parameters, by their names
 
 
-def any_ranks_alike(file: Path) -> bool:
-    """Whether the tests of a file run alike on any number of ranks."""
-    return any(f"/tests/ranks/{each}" in str(file) for each in ANY_RANKS)
+def has_file(file: Path, ranks: int) -> bool:
+    """Whether the sample has tests of a file on a number of ranks."""
+    return all(f"/tests/ranks/{each}" not in str(file) or ranks <= most for each, most in MOST_RANKS.items())
 
 
 def each_value(cases: Sequence[Values], seed: object) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 import launch
 import run
 from support import sample
+from support.mutants import MUTANTS
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -114,7 +115,7 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_what_the_sample_leaves_out_exists() -> None:
-    for each in sample.ANY_RANKS:
+    for each in sample.MOST_RANKS:
         assert list((TESTS / "ranks").glob(f"{each}*")), each
 
 
@@ -126,3 +127,9 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
         assert {cases[place][parameter] for place in chosen} == {case[parameter] for case in cases}
     assert chosen == sample.each_value(cases, "seed")
     assert chosen != sample.each_value(cases, "another")
+
+
+def test_planted_errors_have_their_places() -> None:
+    for name, mutant in MUTANTS.items():
+        assert (TESTS.parent / mutant.file).read_text().count(mutant.before) == 1, f"{name}: {mutant.file}"
+        assert all((TESTS / each).exists() for each in mutant.tests.split()), f"{name}: {mutant.tests}"
