@@ -83,7 +83,9 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), queue)
     persistent = f"{case.method}_init"
-    if case.capturable and is_ours(case.comm, persistent):  # not a message
+    method = getattr(type(case.comm), persistent, None)
+    ours = method is not getattr(MPI.Intracomm, persistent, None)  # mpi4py's takes no device arrays
+    if case.capturable and method and ours:  # not a message
         with suppress(NotSupported):  # an operation without a kernel
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
@@ -96,12 +98,6 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
         call = next(filter(None, (peer.call(theirs, form) for form in case.forms)), None)
         if call is not None:
             yield Timed(f"{case.method}, {name}", call, peer.queue)
-
-
-def is_ours(comm: Any, name: str) -> bool:
-    """Whether a method is not mpi4py's own, which takes device arrays only with a CUDA-aware MPI."""
-    method = getattr(type(comm), name, None)
-    return method is not None and method is not getattr(MPI.Intracomm, name, None)
 
 
 def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:

@@ -24,7 +24,8 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
         lines.append("# ratio: the peer's time over ours")
     names = [f"{name}, {form}" for name in peers for form in ("out", "in")]
     width = len(_FORM) - 1
-    lines.append(f"#{'':{len(_WHAT) - 1}} {'out-of-place':^{width}} {'in-place':^{width}}" + _titles(names))
+    titles = "".join(f" {name:>{len(_PEER) - 1}}" for name in names)
+    lines.append(f"#{'':{len(_WHAT) - 1}} {'out-of-place':^{width}} {'in-place':^{width}}" + titles)
     lines.append(_WHAT + 2 * _FORM + _PEER * len(names))
     units = f" {'(us)':>9} {'':>6}" * len(names)
     lines.append(f"#{'(B)':>11} {'(elements)':>12} {'':>9} {'':>6} {'':>5}" + 2 * _FORM_UNITS + units)
@@ -41,10 +42,6 @@ def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
     if about["device"] == HOST:
         lines.append("# on the host device, which runs GPU kernels on CPU threads: its times mean nothing")
     return lines
-
-
-def _titles(names: list[str]) -> str:
-    return "".join(f" {name:>{len(_PEER) - 1}}" for name in names)
 
 
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:

@@ -85,6 +85,10 @@ class Torch(Peer):
     def _bytes(self, array: Any) -> Any:
         return self.torch.as_tensor(array.view("u1"))
 
+    def _blocks(self, case: Case, array: Any) -> list[Any] | None:
+        """The blocks of all ranks, which only root passes."""
+        return list(self._bytes(array).chunk(case.size)) if case.is_root else None
+
     def _numbers(self, case: Case, array: Any) -> Any:
         return self._bytes(array).view(getattr(self.torch, case.elements.name))
 
@@ -97,44 +101,35 @@ class Torch(Peer):
         return super().call(case, in_place)
 
     def allreduce(self, case: Case, in_place: bool) -> Call:
-        tensor, op = self._numbers(case, case.recv), self._op(case)
-        return lambda: self.distributed.all_reduce(tensor, op)
+        return partial(self.distributed.all_reduce, self._numbers(case, case.recv), self._op(case))
 
     def reduce(self, case: Case, in_place: bool) -> Call:
-        tensor, op = self._numbers(case, case.source(in_place)), self._op(case)
-        return lambda: self.distributed.reduce(tensor, case.root, op)
+        tensor = self._numbers(case, case.source(in_place))
+        return partial(self.distributed.reduce, tensor, case.root, self._op(case))
 
     def reduce_scatter(self, case: Case, in_place: bool) -> Call:
-        send, op = self._numbers(case, case.send), self._op(case)
-        recv = self._numbers(case, self.target(case, in_place))
-        return lambda: self.distributed.reduce_scatter_tensor(recv, send, op)
+        recv, send = self._numbers(case, self.target(case, in_place)), self._numbers(case, case.send)
+        return partial(self.distributed.reduce_scatter_tensor, recv, send, self._op(case))
 
     def bcast(self, case: Case, in_place: bool) -> Call:
-        tensor = self._bytes(case.recv)
-        return lambda: self.distributed.broadcast(tensor, case.root)
+        return partial(self.distributed.broadcast, self._bytes(case.recv), case.root)
 
     def allgather(self, case: Case, in_place: bool) -> Call:
-        send, recv = self._bytes(case.source(in_place)), self._bytes(case.recv)
-        return lambda: self.distributed.all_gather_into_tensor(recv, send)
+        recv, send = self._bytes(case.recv), self._bytes(case.source(in_place))
+        return partial(self.distributed.all_gather_into_tensor, recv, send)
 
     def gather(self, case: Case, in_place: bool) -> Call:
-        send = self._bytes(case.send)
-        blocks = list(self._bytes(case.recv).chunk(case.size)) if case.is_root else None
-        return lambda: self.distributed.gather(send, blocks, case.root)
+        return partial(self.distributed.gather, self._bytes(case.send), self._blocks(case, case.recv), case.root)
 
     def scatter(self, case: Case, in_place: bool) -> Call:
-        recv = self._bytes(case.recv)
-        blocks = list(self._bytes(case.send).chunk(case.size)) if case.is_root else None
-        return lambda: self.distributed.scatter(recv, blocks, case.root)
+        return partial(self.distributed.scatter, self._bytes(case.recv), self._blocks(case, case.send), case.root)
 
     def alltoall(self, case: Case, in_place: bool) -> Call:
-        send, recv = self._bytes(case.send), self._bytes(case.recv)
-        return lambda: self.distributed.all_to_all_single(recv, send)
+        return partial(self.distributed.all_to_all_single, self._bytes(case.recv), self._bytes(case.send))
 
     def alltoallv(self, case: Case, in_place: bool) -> Call:
-        send, recv = self._bytes(case.send), self._bytes(case.recv)
-        counts = [case.nbytes // case.size] * case.size
-        return lambda: self.distributed.all_to_all_single(recv, send, counts, counts)
+        recv, send, counts = self._bytes(case.recv), self._bytes(case.send), [case.nbytes // case.size] * case.size
+        return partial(self.distributed.all_to_all_single, recv, send, counts, counts)
 
     def sendrecv(self, case: Any, in_place: bool) -> Call:
         """Send and receive in one group, as nccl-tests do."""
