@@ -30,7 +30,7 @@ test-all: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	$(BIN)/python docs/house.py
-	PYNCCLX_DEVICE=host $(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
+	PYNCCLX_DEVICE=host $(BIN)/python -m sphinx -W --keep-going -q -j auto -b html -d docs/_build/doctrees docs docs/_build/html
 
 # The packages are listed in setup.cfg; a change there installs anew.
 $(VENV)/ready: setup.cfg pyproject.toml

@@ -4,7 +4,7 @@
 
 The blocks of a page run one after the other, in one namespace with `comm`, `xp`, `np`, `MPI` and `pyncclx`. Readers do
 not see the comments of HTML: `<!-- setup … -->` has code that runs too, and a block after `<!-- needs a GPU -->` does
-not run.
+not run, and is only compiled.
 The programs of examples/first_steps run as they are.
 """
 
@@ -60,9 +60,10 @@ def run_page(page: Path, comm: Any) -> None:
 
     names: dict[str, Any] = {"__name__": "__main__", "np": np, "xp": np, "MPI": MPI, "pyncclx": pyncclx, "comm": comm}
     for block in blocks_of(page):
+        lines_before = "\n" * (block.line - 1)  # so that a traceback has the place in the page
+        code = compile(lines_before + block.code, str(page), "exec")
         if not block.needs_gpu:
-            lines_before = "\n" * (block.line - 1)  # so that a traceback has the place in the page
-            exec(compile(lines_before + block.code, str(page), "exec"), names)
+            exec(code, names)
 
 
 def main() -> None:

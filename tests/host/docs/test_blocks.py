@@ -1,10 +1,12 @@
 """The code of README, of the documentation and of its tutorial runs, on two ranks of the host device."""
 
+import re
 import subprocess
 
 import pytest
 
 import launch
+from pyncclx.cli.main import make_parser
 from support import doc_blocks
 
 
@@ -38,6 +40,22 @@ def test_a_block_that_needs_a_gpu_is_left_out(tmp_path):
     assert doc_blocks.blocks_of(page)[0].needs_gpu
     doc_blocks.run_page(page, None)
 
+    page.write_text("<!-- needs a GPU -->\n```python\nno python\n```\n")
+    with pytest.raises(SyntaxError):
+        doc_blocks.run_page(page, None)
+
+
+def commands(page):
+    """The arguments of `python -m pyncclx` in a page's indented blocks."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = re.findall(r"^    .*python -m pyncclx ([a-z].*)$", text, re.MULTILINE)
+    return [line.partition(" #")[0].split() for line in lines]
+
+
+@pytest.mark.parametrize("page", doc_blocks.PAGES, ids=lambda page: page.stem)
+def test_commands_have_these_arguments(page):
+    for arguments in commands(page):
+        assert make_parser().parse_args(arguments).run
 
 
 def test_the_tutorial_has_six_programs():
