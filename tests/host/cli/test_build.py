@@ -37,7 +37,7 @@ def test_a_gpu_has_a_unit_for_each_kernel_the_host_device_for_each_template():
 
 
 def run(*arguments):
-    options = main.make_parser().parse_args(["build", *map(str, arguments)])
+    options = main.parse(["build", *map(str, arguments)])
     try:
         options.run(options)
     finally:
