@@ -43,6 +43,8 @@ _STAGES_BY_DEFAULT.set(True)  # a program that imports this module expects every
 globals().update(_op.Op.constants)  # SUM and all the others
 globals().update(_datatype.Datatype.constants)  # INT and all the others
 
+__file__ = _MPI.__file__  # ctypes.CDLL(MPI.__file__) is how programs find MPI's functions
+
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 
 

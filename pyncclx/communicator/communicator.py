@@ -10,11 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..team.state import state_of
+from ..staging.stand_ins import StandInType
+from ..system import driver, settings
+from ..system.mpi_library import MEMORY_KINDS, with_cuda
+from ..team.base import Base
+from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
@@ -72,7 +76,21 @@ def _given_ours(callback: Any) -> Any:
     return lambda comm, *rest: callback(adopt(comm), *rest)
 
 
-class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
+class _CommType(StandInType):
+    """The class of our classes: with `pyncclx.MPI` imported, objects of mpi4py's classes are their instances, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if STAGES_BY_DEFAULT.get():
+            return super().__instancecheck__(instance)
+        return type.__instancecheck__(cls, instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        if STAGES_BY_DEFAULT.get():
+            return super().__subclasscheck__(subclass)
+        return type.__subclasscheck__(cls, subclass)
+
+
+class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -91,6 +109,8 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
     PeerTimeout, Aborted
         From the first call after a kernel has given up waiting, and from all later ones.
     """
+
+    like: ClassVar[type] = MPI.Comm  # whose objects are instances of this class, too
 
     Create = _makes_ours(MPI.Comm.Create)
     Split = _makes_ours(MPI.Comm.Split)
@@ -138,6 +158,13 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
             MPI.Comm.Barrier(self)
         state.close()
 
+    def Get_info(self) -> MPI.Info:
+        """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""
+        info = super().Get_info()
+        if settings.DEVICE.get() != "host" and driver.count():
+            info.Set(MEMORY_KINDS, with_cuda(info.Get(MEMORY_KINDS)))
+        return info
+
     def __enter__(self: _Self) -> _Self:
         return self
 
@@ -160,6 +187,8 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm):
 class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
+    like = MPI.Intracomm
+
     Create_group = _makes_ours(MPI.Intracomm.Create_group)
     Create_from_group = _class_makes_ours(MPI.Intracomm.Create_from_group)
     Create_intercomm = _makes_ours(MPI.Intracomm.Create_intercomm)
@@ -176,9 +205,13 @@ class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intr
 class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):
     """An `mpi4py.MPI.Topocomm` whose operations also take device arrays; see `Comm`."""
 
+    like = MPI.Topocomm
+
 
 class Cartcomm(MPI.Cartcomm, Topocomm):
     """An `mpi4py.MPI.Cartcomm` whose operations also take device arrays; see `Comm`."""
+
+    like = MPI.Cartcomm
 
     Sub = _makes_ours(MPI.Cartcomm.Sub)
 
@@ -186,13 +219,19 @@ class Cartcomm(MPI.Cartcomm, Topocomm):
 class Graphcomm(MPI.Graphcomm, Topocomm):
     """An `mpi4py.MPI.Graphcomm` whose operations also take device arrays; see `Comm`."""
 
+    like = MPI.Graphcomm
+
 
 class Distgraphcomm(MPI.Distgraphcomm, Topocomm):
     """An `mpi4py.MPI.Distgraphcomm` whose operations also take device arrays; see `Comm`."""
 
+    like = MPI.Distgraphcomm
+
 
 class Intercomm(MPI.Intercomm, Comm):
     """An `mpi4py.MPI.Intercomm` whose operations also take device arrays; see `Comm`."""
+
+    like = MPI.Intercomm
 
     Create_from_groups = _class_makes_ours(MPI.Intercomm.Create_from_groups)
     Merge = _makes_ours(MPI.Intercomm.Merge)
@@ -233,13 +272,14 @@ def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
 
 def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
-    if not isinstance(comm, Comm):
+    if not isinstance(comm, Base):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
         constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]
         comm = constants[0] if constants else cls(comm)
+    own = cast(Comm, comm)
     if parent is not None and comm != MPI.COMM_NULL:
-        state_of(comm, parent)
-    return comm
+        state_of(own, parent)
+    return own
 
 
 def Communicator(comm: MPI.Comm | None = None) -> Intracomm:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+MEMORY_KINDS = "mpi_memory_alloc_kinds"  # the info key of MPI 4.1
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 
@@ -30,7 +31,7 @@ def is_cuda_aware() -> bool | None:
 
     The answer is that of the info key of MPI 4.1, or else of MPICH's or Open MPI's query.
     """
-    kinds = MPI.COMM_WORLD.Get_info().get("mpi_memory_alloc_kinds")
+    kinds = MPI.COMM_WORLD.Get_info().get(MEMORY_KINDS)
     if kinds is not None:
         return any(kind.split(":")[0] == "cuda" for kind in kinds.split(","))
     file = path()
@@ -42,6 +43,12 @@ def is_cuda_aware() -> bool | None:
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())
     return None
+
+
+def with_cuda(kinds: str | None) -> str:
+    """Return the memory kinds of MPI's, a list with commas or None, and those of CUDA."""
+    given = (kinds or "mpi,system").split(",")
+    return ",".join(dict.fromkeys([*given, "cuda", "cuda:host", "cuda:device", "cuda:managed"]))
 
 
 def mpiexec() -> str | None:

@@ -1,6 +1,7 @@
 """pyncclx.MPI is mpi4py.MPI with our communicators in it."""
 
 import copy
+import ctypes
 import importlib
 import pickle
 import sys
@@ -8,8 +9,10 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
+from mpi4py.util import pkl5
 
 import pyncclx
+from pyncclx.system import driver
 from pyncclx.team.state import STAGES_BY_DEFAULT, state_of
 from support.arrays import get, gpu_only, put
 
@@ -135,3 +138,34 @@ def test_reduce_local_on_the_device(module):
     assert (get(total)[:5] == [10, 11, 12, 13, 14]).all()
     with pytest.raises(pyncclx.NotSupported, match="Reduce_local: one array is on the device"):
         module.SUM.Reduce_local(np.zeros(5), total)
+
+
+def test_communicators_of_mpi4pys_classes(module):
+    """Such as those of its pkl5, which its own classes are the bases of; without the module they are not ours."""
+    others = pkl5.Intracomm(module.COMM_WORLD), MPI.COMM_WORLD
+    for other in others:
+        assert isinstance(other, module.Comm)
+        assert isinstance(other, module.Intracomm)
+        assert not isinstance(other, module.Cartcomm)
+    assert issubclass(pkl5.Intracomm, module.Comm)
+    assert not isinstance("a word", module.Comm)
+    STAGES_BY_DEFAULT.reset()
+    assert not any(isinstance(other, pyncclx.Comm) for other in others)
+    assert type(pyncclx.Communicator(others[0])) is pyncclx.Intracomm
+
+
+def test_file(module):
+    """How programs find MPI's functions."""
+    assert ctypes.CDLL(module.__file__).MPI_Init
+
+
+def test_kinds_of_memory(module, monkeypatch):
+    key = "mpi_memory_alloc_kinds"
+    monkeypatch.setattr(driver, "count", lambda: 0)
+    assert module.COMM_WORLD.Get_info().Get(key) == MPI.COMM_WORLD.Get_info().Get(key)
+    monkeypatch.setattr(driver, "count", lambda: 1)
+    monkeypatch.delenv("PYNCCLX_DEVICE", raising=False)
+    with module.COMM_WORLD.Dup() as comm:
+        kinds = comm.Get_info().Get(key).split(",")
+    assert {"mpi", "system", "cuda", "cuda:device"} <= set(kinds)
+    assert len(set(kinds)) == len(kinds)

@@ -146,3 +146,20 @@ def test_a_persistent_receive_that_is_started_twice(comm):
     receive.Wait()
     check(y, ramp(comm, 5))
     receive.Free()
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_persistent_request_by_its_handle(comm, started):
+    """As programs free requests of which they have kept the handles."""
+    x, y = Array(ramp(comm, 300)), Array(np.zeros(300))
+    requests = [comm.Recv_init(y, comm.rank, 7), comm.Send_init(x, comm.rank, 7)]
+    if started:
+        for request in requests:
+            request.Start()
+        for request in requests:
+            request.Wait()
+        check(y, ramp(comm, 300))
+    for request in requests:
+        assert type(request).fromhandle(request.handle).handle == request.handle
+        request.fromhandle(request.handle).free()
+        assert not request
