@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .accesses import Accesses
-from .attached import Attached
+from .exposed import Attached
 
 WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
 

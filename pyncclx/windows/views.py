@@ -8,9 +8,8 @@ from mpi4py import MPI
 
 from ..arrays.places import host_arrays, where
 from ..errors import NotSupported
-from .attached import Attached
 from .epochs import Epochs
-from .exposed import Exposed
+from .exposed import Attached, Exposed
 
 
 class Views(Epochs):

@@ -17,9 +17,8 @@ from ..errors import NotSupported
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from .attached import Attached
 from .epochs import WORD_NBYTES
-from .exposed import Exposed, all_from_alloc, checked_size, checked_unit, place_of
+from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, place_of
 from .operations import Operations
 from .signalling import Signalling
 from .views import Views
