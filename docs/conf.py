@@ -30,6 +30,8 @@ exclude_patterns = ["_build"]
 highlight_language = "text"  # of indented blocks: commands
 html_theme = "furo"
 html_title = "pyncclx"
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 html_copy_source = False
 html_show_sphinx = False
 
