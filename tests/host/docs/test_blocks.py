@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import launch
-from pyncclx.cli.main import make_parser
+from pyncclx.cli.main import COMMANDS, parse
 from support import doc_blocks
 
 
@@ -55,7 +55,12 @@ def commands(page):
 @pytest.mark.parametrize("page", doc_blocks.PAGES, ids=lambda page: page.stem)
 def test_commands_have_these_arguments(page):
     for arguments in commands(page):
-        assert make_parser().parse_args(arguments).run
+        assert parse(arguments).run
+
+
+def test_every_command_is_in_the_reference():
+    page = (doc_blocks.ROOT / "docs" / "reference" / "command_line.md").read_text()
+    assert [name for name in COMMANDS if f"| `{name}` |" not in page] == []
 
 
 def test_the_tutorial_has_six_programs():
