@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..tokens.shuffle import TokenShuffle
@@ -91,15 +93,15 @@ class Extensions(IntraBase):
 
         Raises
         ------
-        ValueError
-            On all ranks: a number is negative, or not the same everywhere.
+        TypeError, ValueError
+            On all ranks: a number is no integer, negative, or not the same everywhere.
 
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
         >>> team = comm.device_team(signals=8, blocks=4)
         """
-        numbers = tuple(operator.index(number) for number in (signals, blocks, counters))
+        numbers = mpi_bootstrap.agree(self, lambda: tuple(map(operator.index, (signals, blocks, counters))))
         everywhere = MPI.Comm.allgather(self, numbers)
         if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
             of_ranks = "; ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everywhere))

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..errors import MPIError
 from ..memory import layout
 from ..memory.cstruct import U64, CStruct, offsets_of, sizeof
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
+from ..memory.table import Table, write
 from ..team.operations import DEVICE_TEAM
 from ..team.team import Team
 
@@ -25,13 +28,14 @@ class DeviceTeamStruct(CStruct):
     signals: U64
     blocks: U64
     counters: U64
-    windows: U64 = 0  # set by `DeviceTeam.add_windows`
+    windows: U64  # a table with rows of `_row`, and the number of rows before them
     state: EachRankU64  # every rank's memory of this team, as mapped here
 
 
 LINE = 128  # SignalWord, BarrierWords, CounterWords
 _PARTS_OFFSET = sizeof(TeamStruct) + len(NO_PLACES)
 WINDOWS_OFFSET = _PARTS_OFFSET + offsets_of(DeviceTeamStruct)["windows"]
+_ROW_NBYTES, _HEAD_NBYTES = 2 * 8 * layout.MAX_RANKS, 8
 NBYTES = -(-(_PARTS_OFFSET + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTeam
 
 
@@ -72,15 +76,42 @@ class DeviceTeam:
         self.signals, self.blocks, self.counters = signals, blocks, counters
         self._team: Team | None = team
         self._own = own
+        self._rows = 0
+        self._table = Table(team.device, _ROW_NBYTES, _HEAD_NBYTES)
         self._window: Window = allocate_window(comm, team.device, 0, NBYTES + LINE * (signals + blocks + counters))
         self._words = self._window.memory.nbytes // 8
         self.nbytes = 8 * self._words + sum(window.memory.nbytes for window in own)
-        self._tables: list[Any] = []  # of the windows; a kernel may still read an earlier one
-        packed = team.struct_for(DEVICE_TEAM) + NO_PLACES
-        parts = DeviceTeamStruct(signals=signals, blocks=blocks, counters=counters, state=self._window.bases)
-        self._write(0, packed + parts.pack())
-        self.add_windows()
+        try:
+            mpi_bootstrap.agree(comm, lambda: self._fill(team))
+        except BaseException:
+            self._window.close()
+            raise
         team.device_teams.append(self)
+
+    def _fill(self, team: Team) -> None:
+        """Write what kernels read to this rank's memory."""
+        self._table.set_head(struct.pack("=Q", self._rows))
+        for row, window in enumerate(self._own):
+            self._set_row(row, window)
+        for number, window in team.windows.by_number.items():
+            self._set_row(len(self._own) + number, window)
+        parts = DeviceTeamStruct(
+            signals=self.signals,
+            blocks=self.blocks,
+            counters=self.counters,
+            windows=self._table.address,
+            state=self._window.bases,
+        )
+        write(team.device, self._window.memory.address, team.struct_for(DEVICE_TEAM) + NO_PLACES + parts.pack())
+
+    def _set_row(self, row: int, window: Window | None) -> None:
+        """Change a window's row; one of zeros holds no address."""
+        padding = [0] * (layout.MAX_RANKS - self.size)
+        words = (*window.bases, *padding, *window.sizes, *padding) if window else ()
+        self._table.set_row(row, struct.pack(f"={len(words)}Q", *words).ljust(_ROW_NBYTES, b"\0"))
+        if row >= self._rows:
+            self._rows = row + 1
+            self._table.set_head(struct.pack("=Q", self._rows))
 
     def __repr__(self) -> str:
         state = "" if self._team else ", freed"
@@ -147,15 +178,13 @@ class DeviceTeam:
         """
         self._alive().errors.check()
 
-    def add_windows(self) -> None:
-        """Make all arrays from `comm.Alloc` so far accessible to kernels with this team."""
-        team = self._alive()
-        padding = [0] * (layout.MAX_RANKS - self.size)
-        windows = (*self._own, *team.windows)
-        words = [word for w in windows for word in (*w.bases, *padding, *w.sizes, *padding)]
-        words += [0] * (2 * layout.MAX_RANKS)
-        self._tables.append(team.device.upload(struct.pack(f"={1 + len(words)}Q", len(windows), *words)))
-        self._write(WINDOWS_OFFSET, struct.pack("=Q", self._tables[-1].address))
+    def update_window(self, number: int) -> None:
+        """Let kernels with this team find a window of the communicator that was added, or no longer one removed."""
+        team, before = self._alive(), self._table.address
+        self._set_row(len(self._own) + number, team.windows.by_number.get(number))
+        if self._table.address != before:
+            place = struct.pack("=Q", self._table.address)
+            write(team.device, self._window.memory.address + WINDOWS_OFFSET, place)
 
     def close(self) -> None:
         """Make the team unusable, also for kernels: a late one finds zeros, as the memory goes with this object."""
@@ -174,10 +203,3 @@ class DeviceTeam:
         if self._team is None:
             raise MPIError(MPI.ERR_COMM, "device_team: its communicator has been freed; make another one's team")
         return self._team
-
-    def _write(self, offset: int, data: bytes) -> None:
-        """Copy to this rank's memory, and wait for the copy."""
-        device, source = self._alive().device, np.frombuffer(data, np.uint8)
-        stream = device.current_stream()
-        device.copy(self._window.memory.address + offset, source.ctypes.data, len(data), stream)
-        device.synchronize(stream)

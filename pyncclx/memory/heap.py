@@ -20,6 +20,7 @@ from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
 from ..system import settings
 from ..system.process import PerProcess
+from .mapped import map_each
 
 ALIGNMENT = 4096
 
@@ -109,8 +110,7 @@ class Heap:
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
         """Map other processes' heaps: by uid, the handle as it was sent, and the bytes behind it."""
-        for uid, (handle, nbytes) in handles.items():
-            peer = self.device.map_peer(handle, nbytes)
+        for uid, peer in map_each(self.device.map_peer, handles).items():
             with self._lock:
                 first = self.peers.setdefault(uid, peer)
             if first is not peer:  # another thread has mapped it, and may use it

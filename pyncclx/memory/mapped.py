@@ -5,8 +5,11 @@ It is allocated for that (`comm.Alloc`), or it is the memory of existing arrays 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from mpi4py import MPI
 
@@ -14,6 +17,9 @@ import mpi_bootstrap
 
 from ..backends import Device, Exported, Peer, Shared
 from ..errors import NotSupported
+
+Key = TypeVar("Key")
+Handle = TypeVar("Handle", int, bytes, int | bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -23,7 +29,7 @@ class Window:
     Attributes
     ----------
     number : int
-        The same on all ranks; counts the communicator's windows from 0, and is not used again.
+        The same on all ranks, from 0 on; the next window gets that of one that was freed.
     memory : Shared or Exported
         This rank's.
     owner : object
@@ -56,20 +62,25 @@ class Window:
         _unmap(self.peers)
 
 
+@mpi_bootstrap.interrupts_deferred()
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
-    """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ."""
+    """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ.
+
+    If a rank cannot, all raise the same error, and none keeps anything.
+    """
     asked = max(nbytes, 1)
-    memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked))
-    offer = memory.address, asked, memory.nbytes, memory.ipc_handle
-    offers: list[tuple[int, int, int, bytes]] = MPI.Comm.allgather(comm, offer)
-    addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)  # mapped are whole pages: more than asked
-    others = [rank for rank in range(comm.size) if rank != comm.rank]
-    handles = exchange_handles(comm, memory, ipc_handles, others)
-    peers = mpi_bootstrap.agree(
-        comm,
-        lambda: {rank: device.map_peer(handle, mapped_sizes[rank]) for rank, handle in handles.items()},
-        undo=_unmap_all,
-    )
+    memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked), undo=lambda allocated: allocated.close())
+    try:
+        offer = memory.address, asked, memory.nbytes, memory.ipc_handle
+        offers: list[tuple[int, int, int, bytes]] = MPI.Comm.allgather(comm, offer)
+        addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)  # mapped: whole pages, more than asked
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        handles = exchange_handles(comm, memory, ipc_handles, others)
+        sized = {rank: (handle, mapped_sizes[rank]) for rank, handle in handles.items()}
+        peers = mpi_bootstrap.agree(comm, lambda: map_each(device.map_peer, sized), undo=_unmap_all)
+    except BaseException:
+        memory.close()
+        raise
     memory.close_fd()
     return Window(
         number=number,
@@ -82,6 +93,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     )
 
 
+@mpi_bootstrap.interrupts_deferred()
 def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
     """Map the allocations that the ranks' arrays are in into all ranks. Collective; an array may be empty.
 
@@ -94,11 +106,8 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
     offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.handle))
     addresses, sizes, exported = zip(*offers, strict=True)
     others = [rank for rank, size in enumerate(sizes) if size and rank != comm.rank]
-    peers = mpi_bootstrap.agree(
-        comm,
-        lambda: {rank: device.open_exported(exported[rank], sizes[rank]) for rank in others},
-        undo=_unmap_all,
-    )
+    sized = {rank: (exported[rank], sizes[rank]) for rank in others}
+    peers = mpi_bootstrap.agree(comm, lambda: map_each(device.open_exported, sized), undo=_unmap_all)
     return Window(
         number=number,
         memory=memory,
@@ -110,12 +119,6 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
     )
 
 
-def empty_window(number: int, size: int) -> Window:
-    """Return what is left of a window that has been unmapped."""
-    nowhere = (0,) * size
-    return Window(number=number, memory=_NOTHING, owner=None, bases=nowhere, addresses=nowhere, sizes=nowhere, peers=())
-
-
 def exchange_handles(
     comm: MPI.Intracomm, memory: Shared, ipc_handles: Sequence[bytes], ranks: Collection[int]
 ) -> Mapping[int, int | bytes]:
@@ -123,6 +126,23 @@ def exchange_handles(
     if memory.ipc_handle:
         return {rank: ipc_handles[rank] for rank in ranks}
     return mpi_bootstrap.allgather_fds(comm, memory.fd, ranks)
+
+
+def map_each(
+    map_one: Callable[[Handle, int], Peer], handles: Mapping[Key, tuple[Handle, int]]
+) -> dict[Key, Peer]:
+    """Map several peers' memory by their handles and lengths: all of it, or none; descriptors are closed."""
+    peers: dict[Key, Peer] = {}
+    try:
+        for key, (handle, nbytes) in handles.items():
+            peers[key] = map_one(handle, nbytes)  # which closes a descriptor, also if it raises
+    except BaseException:
+        _unmap_all(peers)
+        for unused, _ in islice(handles.values(), len(peers) + 1, None):
+            if isinstance(unused, int):
+                os.close(unused)
+        raise
+    return peers
 
 
 _NOTHING = Exported(0, 0, b"")
@@ -144,7 +164,7 @@ def _bases(comm: MPI.Intracomm, own: int, peers: Mapping[int, Peer]) -> tuple[in
     return tuple(addresses.get(rank, 0) for rank in range(comm.size))
 
 
-def _unmap_all(peers: Mapping[int, Peer]) -> None:
+def _unmap_all(peers: Mapping[Key, Peer]) -> None:
     _unmap(peers.values())
 
 

@@ -33,7 +33,7 @@ class TeamStruct(CStruct):
     rings_offset: U64
     timeout_ns: U64
     watch: U64
-    windows: U64  # the table of `pack_windows`; 0 without windows
+    windows: U64  # the table with rows of `pack_window`; 0 without windows
     base: EachRankU64
 
     @classmethod
@@ -124,7 +124,9 @@ class AlltoallvArgs(CStruct):
         return [getattr(self, name) for name in offsets_of(type(self)) if not name.startswith("fixed_")]
 
 
-def pack_windows(windows: Sequence[Sequence[int]]) -> bytes:
-    """Return the table that `Team::windows` points to: of each window every rank's address."""
-    padded = [address for bases in windows for address in (*bases, *[0] * (MAX_RANKS - len(bases)))]
-    return struct.pack(f"={len(padded)}Q", *padded)
+WINDOW_ROW_NBYTES = 8 * MAX_RANKS
+
+
+def pack_window(bases: Sequence[int]) -> bytes:
+    """A row of the table that `Team::windows` points to: every rank's address of a window."""
+    return struct.pack(f"={MAX_RANKS}Q", *bases, *[0] * (MAX_RANKS - len(bases)))

@@ -21,7 +21,8 @@ def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
     """Whether a long message's data can be read, and its memory opened, without waiting; False of a short one."""
     opened = endpoint.postbox.opened
     if envelope.transport == WINDOW:
-        known = endpoint.team is not None and envelope.allocation < len(endpoint.team.windows)  # else it is being made
+        team = endpoint.team
+        known = team is not None and envelope.allocation in team.windows.by_number  # else it is being made
     else:
         known = envelope.transport == OFFERED and opened.opens_at_once(envelope)
     bounce = opened.bounce_address(envelope.sender) if known else None

@@ -56,7 +56,11 @@ class Workspace(DeviceTeam):
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         window = allocate_window(comm, team.device, 0, NBYTES)
-        super().__init__(comm, team, signals=BLOCKS * comm.size, blocks=BLOCKS, counters=0, own=(window,))
+        try:
+            super().__init__(comm, team, signals=BLOCKS * comm.size, blocks=BLOCKS, counters=0, own=(window,))
+        except BaseException:
+            window.close()
+            raise
         self.address = window.memory.address
 
     def pack(self, *words: int) -> bytes:

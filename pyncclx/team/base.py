@@ -42,9 +42,10 @@ class Base(Options):
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
         if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
-        mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+        comm = cast(MPI.Intracomm, self)
+        mpi_bootstrap.check_launch(comm)
         try:
-            return Team(cast(MPI.Intracomm, self), backends.select())
+            return Team(comm, mpi_bootstrap.agree(comm, backends.select))
         except NotSupported as refusal:
             state.refusal = refusal
             raise
@@ -113,6 +114,8 @@ class Base(Options):
         ------
         NotSupported
             On all ranks: their kernels cannot reach each other's memory.
+        TypeError, ValueError, MemoryError
+            On all ranks: some rank's shape or dtype is none, or it has not so much memory. Nothing is kept then.
 
         Examples
         --------
@@ -121,10 +124,10 @@ class Base(Options):
         >>> x.shape
         (2, 3)
         """
-        shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        team = self.team
-        return team.device.array(team.add_window(cast(MPI.Intracomm, self), nbytes).owner, shape, dtype)
+        comm, team = cast(MPI.Intracomm, self), self.team
+        shape, dtype = mpi_bootstrap.agree(comm, lambda: _checked_shape(shape, dtype))
+        window = team.add_window(comm, math.prod(shape) * dtype.itemsize)
+        return team.device.array(window.owner, shape, dtype)
 
     def Register(self, array: Any) -> Registration:
         """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
@@ -155,9 +158,19 @@ class Base(Options):
         >>> with comm.Register(x):  # doctest: +SKIP
         ...     comm.Allreduce(MPI.IN_PLACE, x)
         """
-        team = self.team
-        buffer = resolve(array, "Register: array", writable=False, device=team.device)
-        return Registration(cast(MPI.Intracomm, self), team, team.register(cast(MPI.Intracomm, self), buffer))
+        comm, team = cast(MPI.Intracomm, self), self.team
+        buffer = mpi_bootstrap.agree(
+            comm, lambda: resolve(array, "Register: array", writable=False, device=team.device)
+        )
+        return Registration(comm, team, team.register(comm, buffer))
+
+
+def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape as a tuple, and the datatype; raise what NumPy would for an array of them."""
+    lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"Alloc: shape is {shape}; no length can be negative")
+    return lengths, np.dtype(dtype)
 
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ..backends import Device, Function
 from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import HEAP, Heap
-from ..memory.mapped import Window
+from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from . import members
 from .error_record import ErrorRecord
@@ -40,7 +40,7 @@ class Dependent(Protocol):
 class KernelTeam(Dependent, Protocol):
     """What a program's own kernels are given; `close` takes it out of `Team.device_teams`."""
 
-    def add_windows(self) -> None: ...
+    def update_window(self, number: int) -> None: ...
 
 
 class Team:
@@ -63,6 +63,7 @@ class Team:
         self.dependents: list[Dependent] = []
         self.device_teams: list[KernelTeam] = []
         self._structs: dict[tuple[str, bool], bytes] = {}
+        self._packed_table = 0  # the address of the windows' table in `_structs`
 
     def _meet(self, comm: MPI.Intracomm) -> None:
         """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
@@ -125,31 +126,54 @@ class Team:
         self._structs.clear()
         self.remembered.clear()
 
+    @mpi_bootstrap.interrupts_deferred()
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
         """Allocate memory that all ranks map. Collective."""
-        window = self.windows.allocate(comm, nbytes)
-        self._windows_changed()
-        return window
+        return self._add(comm, allocate_window(comm, self.device, self.windows.next_number, nbytes))
 
+    @mpi_bootstrap.interrupts_deferred()
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
         """Map the memory that an array of each rank is in. Collective."""
-        window = self.windows.register(comm, buffer)
-        self._windows_changed()
-        return window
+        number = self.windows.next_number
+        window = register_window(comm, self.device, number, buffer.address, buffer.nbytes)
+        return self._add(comm, window, buffer.owner)
 
+    @mpi_bootstrap.interrupts_deferred()
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
         """Unmap what was registered, when no rank uses it any more. Collective."""
-        self.windows.deregister(comm, window)
-        self._windows_changed()
+        mpi_bootstrap.agree(comm, self.device.synchronize)
+        mpi_bootstrap.agree(comm, lambda: self._remove(window))
 
-    def _windows_changed(self) -> None:
-        """Give kernels the windows that there are now, from the next launch on."""
+    def _add(self, comm: MPI.Intracomm, window: Window, array: object = None) -> Window:
+        """Give kernels a window from the next launch on; if a rank cannot, none has it."""
+
+        def add() -> None:
+            self.windows.add(window, array)
+            self._window_changed(window.number)
+
+        try:
+            mpi_bootstrap.agree(comm, add)
+        except BaseException:
+            self.windows.remove(window)  # the table has its row until the next one gets the number
+            raise
         if not self.layout.windows:  # as on all ranks: kernels are chosen anew
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
-        self.forget_structs()
+            self.forget_structs()
+        return window
+
+    def _remove(self, window: Window) -> None:
+        self.windows.remove(window)
+        self.windows.clear_row(window.number)
+        self._window_changed(window.number)
+
+    def _window_changed(self, number: int) -> None:
+        self.remembered.clear()
+        if self._packed_table != self.windows.table:
+            self._packed_table = self.windows.table
+            self._structs.clear()
         for device_team in self.device_teams:
-            device_team.add_windows()
+            device_team.update_window(number)
 
     def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, after the communicator's last launch on any stream.

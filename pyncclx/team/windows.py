@@ -4,66 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpi4py import MPI
-
 from ..arrays.buffers import Buffer
-from ..backends import Device, Upload
-from ..memory.mapped import Window, allocate_window, empty_window, register_window
-from ..memory.parameters import NO_PLACES, Places, pack_windows
+from ..backends import Device
+from ..memory.mapped import Window
+from ..memory.parameters import NO_PLACES, WINDOW_ROW_NBYTES, Places, pack_window
+from ..memory.table import Table
 
 
 class TeamWindows:
-    """All windows that a communicator has had, by their numbers; one that was deregistered is empty."""
+    """The windows that a communicator has, by their numbers.
+
+    Attributes
+    ----------
+    by_number : dict of int to Window
+    """
 
     def __init__(self, device: Device) -> None:
-        self._device = device
-        self._windows: list[Window] = []
+        self.by_number: dict[int, Window] = {}
         self._spans: list[tuple[int, int, int]] = []  # begin, end and number of each; for each new call
         self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
-        self._tables: list[Upload] = []  # for kernels; only the last is current, but graphs may use earlier ones
+        self._table = Table(device, WINDOW_ROW_NBYTES)
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self.by_number)
 
     def __getitem__(self, number: int) -> Window:
-        return self._windows[number]
+        return self.by_number[number]
 
     def __iter__(self) -> Iterator[Window]:
-        return iter(self._windows)
+        return iter(self.by_number.values())
 
-    def allocate(self, comm: MPI.Intracomm, nbytes: int) -> Window:
-        """Add a window of new memory. Collective."""
-        return self._add(allocate_window(comm, self._device, len(self), nbytes))
+    @property
+    def next_number(self) -> int:
+        """The lowest number without a window: all ranks add and remove windows in one order, so theirs is the same."""
+        return next(number for number in range(len(self) + 1) if number not in self.by_number)
 
-    def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
-        """Add a window of the memory that an array of each rank is in. Collective."""
-        window = self._add(register_window(comm, self._device, len(self), buffer.address, buffer.nbytes))
-        self._registered[window.number] = buffer.owner
-        return window
+    def add(self, window: Window, array: object = None) -> None:
+        """Add a window; it holds the array whose memory it is, if it was registered."""
+        self.by_number[window.number] = window
+        self._registered[window.number] = array
+        begin, end = window.memory.address, window.memory.address + window.memory.nbytes
+        if begin < end:
+            self._spans.append((begin, end, window.number))
+        self._table.set_row(window.number, pack_window(window.bases))
 
-    def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
-        """Unmap what was registered, when no rank uses it any more. Its number is not used again. Collective."""
-        self._device.synchronize()
-        MPI.Comm.Barrier(comm)
+    def remove(self, window: Window) -> None:
+        """Unmap a window's memory of the peers, and forget it; its number is free."""
+        self.by_number.pop(window.number, None)
+        self._registered.pop(window.number, None)
+        self._spans = [span for span in self._spans if span[2] != window.number]
         window.close()
-        self._windows[window.number] = empty_window(window.number, comm.size)
-        del self._registered[window.number]
-        self._update()
 
-    def _add(self, window: Window) -> Window:
-        self._windows.append(window)
-        self._update()
-        return window
-
-    def _update(self) -> None:
-        memories = [(window.memory.address, window.memory.nbytes, window.number) for window in self]
-        self._spans = [(begin, begin + nbytes, number) for begin, nbytes, number in memories if nbytes]
-        self._tables.append(self._device.upload(pack_windows([window.bases for window in self])))
+    def clear_row(self, number: int) -> None:
+        """Let kernels find zeros in the place of a window that was removed."""
+        self._table.set_row(number, bytes(WINDOW_ROW_NBYTES))
 
     @property
     def table(self) -> int:
-        """Address of the table of all windows' addresses on all ranks; 0 without windows."""
-        return self._tables[-1].address if self._tables else 0
+        """Address of the table of all windows' addresses on all ranks; 0 before there were windows."""
+        return self._table.address
 
     def at(self, address: int) -> Window | None:
         """Return the window that an address of this rank is in; None if peers have not mapped its memory."""
@@ -89,6 +88,6 @@ class TeamWindows:
         """Unmap all windows."""
         for window in self:
             window.close()
-        self._windows.clear()
+        self.by_number.clear()
         self._registered.clear()
         self._spans.clear()

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+import mpi_bootstrap
+
 from ..launch.choice import MOST_EARLY_THREADS
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, ROW_NBYTES
 from ..memory.mapped import Window, allocate_window
@@ -29,14 +31,22 @@ class Memory:
         self.parts = plan(settings, self.blocks, lines=self.team.nvlinked)
         self.window: Window = allocate_window(settings.comm, self.team.device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
-        self._view_rows()
-        self._allocate_own()
         self.output_parts = output_parts(settings)
         self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64
-        self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
+        try:
+            mpi_bootstrap.agree(settings.comm, self._fill)
+        except BaseException:
+            self.window.close()
+            raise
         self.claim = self.window.memory.address + LEASE_OVERFLOW_OFFSET
         self.team.errors.claims.append(self.claim)
         self.team.dependents.append(self)
+
+    def _fill(self) -> None:
+        """Do what a rank does alone, and what may fail on one."""
+        self._view_rows()
+        self._allocate_own()
+        self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
 
     def _choose_grid(self) -> None:
         settings, team = self.settings, self.team

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
+
+import mpi_bootstrap
 
 from ..arrays import datatypes
 from ..errors import CollectiveMismatch, NotSupported
@@ -24,9 +26,13 @@ MAX_BLOCKS = 64
 class Settings:
     """The arguments of a token shuffle, checked, and compared among the ranks; see `pyncclx.TokenShuffle`."""
 
-    def __init__(
+    def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
+        self.comm = comm
+        mpi_bootstrap.agree(cast(MPI.Intracomm, comm), lambda: self._take(*args, **options))
+        self._compare()
+
+    def _take(
         self,
-        comm: IntraBase,
         num_experts: int,
         capacity: int,
         hidden: int,
@@ -40,21 +46,20 @@ class Settings:
         placement: Any = None,
         blocks: int | None = None,
     ) -> None:
-        self.comm = comm
+        size = self.comm.size
         self.num_experts = _whole(num_experts, "num_experts", 1, MAX_EXPERTS)
         self.capacity = _whole(capacity, "capacity", 1, 2**31 - 1)
         self.hidden = _whole(hidden, "hidden", HIDDEN_MULTIPLE)
         self.k = _whole(k, "k", 1, MAX_CHOICES)
-        self.max_tokens = _whole(max_tokens, "max_tokens", 0, MAX_ALL_CHOICES // (self.k * comm.size))
+        self.max_tokens = _whole(max_tokens, "max_tokens", 0, MAX_ALL_CHOICES // (self.k * size))
         self.dtype = _one_of(_type_name(dtype), "dtype", ROW_TYPES)
         self.rows_dtype = _one_of(_type_name(rows_dtype or self.dtype), "rows_dtype", ROW_TYPES[self.dtype])
         self.layout = _one_of(layout, "layout", ("expert", "source"))
         self.overflow = _one_of(overflow, "overflow", ("raise", "drop"))
-        self.placement = place_experts(placement, self.num_experts, comm.size)
+        self.placement = place_experts(placement, self.num_experts, size)
         self.blocks = blocks if blocks is None else _whole(blocks, "blocks", 1, MAX_BLOCKS)
         self.first_buckets = self.placement.first_buckets(by_source=layout == "source")
         self._check_supported()
-        self._agree()
 
     def _check_supported(self) -> None:
         if self.hidden % HIDDEN_MULTIPLE:
@@ -67,7 +72,7 @@ class Settings:
                 "with layout='expert'; use layout='source'"
             )
 
-    def _agree(self) -> None:
+    def _compare(self) -> None:
         mine = {name: value for name, value in vars(self).items() if name != "comm" and not name.startswith("_")}
         others = MPI.Comm.allgather(self.comm, mine)
         wrong = sorted({name for other in others for name in mine if other[name] != others[0][name]})

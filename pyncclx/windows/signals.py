@@ -7,6 +7,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..arrays.buffers import Buffer
 from ..device.team import DeviceTeam
 from ..launch import kernels
@@ -30,7 +32,11 @@ class Signals:
         self.device = team.device
         self._put, self._signal, self._wait = kernels.get_all(comm, team, _FILE)
         self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
-        self._taken = self.device.upload(bytes(_WORD_NBYTES * COUNT))
+        try:
+            self._taken = mpi_bootstrap.agree(comm, lambda: self.device.upload(bytes(_WORD_NBYTES * COUNT)))
+        except BaseException:
+            self.team.close()
+            raise
 
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> None:
         """Enqueue a copy to an address in a rank's memory, then the signal."""

@@ -96,9 +96,9 @@ class Win(StandIn, Operations, Signalling, Views):
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
+        reach = Exposed(comm, comm.team, places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
-        win._array, win._comm = memory, MPI.Intracomm(MPI.Comm.Dup(comm))
-        win._reach = Exposed(comm, comm.team, places)
+        win._array, win._comm, win._reach = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), reach
         return win
 
     @classmethod

@@ -51,15 +51,21 @@ class GpuMemory(GpuStreams):
             memory = SharedMemory(nbytes, self.ordinal)
         else:
             memory = LegacySharedMemory(nbytes)
-        self.fill_zero(memory.address, memory.nbytes)  # freed memory may be allocated again with its contents
+        try:
+            self.fill_zero(memory.address, memory.nbytes)  # freed memory may be allocated again with its contents
+        except BaseException:
+            memory.close()
+            raise
         return memory
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> MappedMemory | LegacyPeerMemory:
         try:
             if isinstance(handle, bytes):
                 return LegacyPeerMemory(handle, nbytes)
-            imported = checked(driver.cuMemImportFromShareableHandle(handle, POSIX_FD))
-            os.close(handle)
+            try:
+                imported = checked(driver.cuMemImportFromShareableHandle(handle, POSIX_FD))
+            finally:
+                os.close(handle)
             return MappedMemory(imported, nbytes, self.ordinal)
         except (RuntimeError, cupy.cuda.runtime.CUDARuntimeError) as error:
             raise NotSupported(

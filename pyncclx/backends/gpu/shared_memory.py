@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import cupy
@@ -14,16 +15,24 @@ POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRI
 
 
 class MappedMemory:
-    """Physical memory of any GPU, mapped into this process for the use of this process' GPU."""
+    """Physical memory of any GPU, mapped into this process for the use of this process' GPU.
+
+    The handle becomes the object's; it is released too if the memory cannot be mapped.
+    """
 
     def __init__(self, handle: Any, nbytes: int, ordinal: int) -> None:
         self._handle, self.nbytes = handle, nbytes
         access = driver.CUmemAccessDesc()
         access.location = _location(ordinal)
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        self.address = int(checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0)))
-        checked(driver.cuMemMap(self.address, nbytes, 0, handle, 0))
-        checked(driver.cuMemSetAccess(self.address, nbytes, [access], 1))
+        with ExitStack() as undo:
+            undo.callback(driver.cuMemRelease, handle)
+            self.address = int(checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0)))
+            undo.callback(driver.cuMemAddressFree, self.address, nbytes)
+            checked(driver.cuMemMap(self.address, nbytes, 0, handle, 0))
+            undo.callback(driver.cuMemUnmap, self.address, nbytes)
+            checked(driver.cuMemSetAccess(self.address, nbytes, [access], 1))
+            undo.pop_all()
 
     def close(self) -> None:
         """Unmap the memory, which exists as long as another process maps it."""
@@ -47,7 +56,12 @@ class SharedMemory(MappedMemory):
         nbytes = -(-nbytes // granularity) * granularity
         handle = checked(driver.cuMemCreate(nbytes, properties, 0))
         super().__init__(handle, nbytes, ordinal)
-        self.fd = int(checked(driver.cuMemExportToShareableHandle(handle, POSIX_FD, 0)))
+        self.fd = -1
+        try:
+            self.fd = int(checked(driver.cuMemExportToShareableHandle(handle, POSIX_FD, 0)))
+        except BaseException:
+            self.close()
+            raise
 
     def close_fd(self) -> None:
         """Close the descriptor; a second call does nothing."""
@@ -68,7 +82,11 @@ class LegacySharedMemory:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.address = cupy.cuda.runtime.malloc(nbytes)
-        self.ipc_handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(self.address)
+        try:
+            self.ipc_handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(self.address)
+        except BaseException:
+            self.close()
+            raise
 
     def close_fd(self) -> None:
         """Do nothing: there is no descriptor."""

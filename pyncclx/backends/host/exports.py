@@ -1,14 +1,23 @@
-"""Messages between two processes of the host device: copies of memory, which a path in /proc opens."""
+"""Messages between two processes of the host device: copies of memory, which a path in /proc opens.
+
+A path in /proc may be another process's in another PID namespace. So memory has a random name, which its handle has,
+too, and which is compared before the memory is used.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import secrets
 
 import numpy as np
 
 from ..handles import Exported
-from .memory import HostMemory, SharedMemory, Upload
+from .memory import HostMemory, SharedMemory, Upload, allocate
+
+_SEPARATOR = " "  # in a handle, between path and name
+_NAME_NBYTES = 16  # random ones, as 32 characters: a handle has 64 bytes at most
 
 
 class HostExports(HostMemory):
@@ -20,7 +29,7 @@ class HostExports(HostMemory):
         self._exported: list[SharedMemory] = []
 
     def allocate_exported(self, nbytes: int) -> Exported:
-        memory = self.allocate_shared(max(nbytes, 1))
+        memory = _allocate(nbytes)
         self._exported.append(memory)
         return _exported(memory, nbytes)
 
@@ -30,12 +39,20 @@ class HostExports(HostMemory):
         return next((_exported(memory, memory.nbytes, address - memory.address) for memory in inside), None)
 
     def export(self, address: int, nbytes: int) -> Exported:
-        exported = _exported(self.allocate_shared(max(nbytes, 1)), nbytes)
+        exported = _exported(_allocate(nbytes), nbytes)
         ctypes.memmove(exported.address, address, nbytes)
         return exported
 
     def open_exported(self, handle: bytes, nbytes: int) -> SharedMemory:
-        return SharedMemory(os.open(handle, os.O_RDWR), nbytes, owns_fd=True)
+        path, name = handle.decode().split(_SEPARATOR)
+        _check(path, name)  # before it is opened: that may have an effect on what is no memory
+        fd = os.open(path, os.O_RDWR)
+        try:
+            _check(f"/proc/self/fd/{fd}", name)
+            return SharedMemory(fd, nbytes, owns_fd=True)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def allocate_temporary(self, nbytes: int, stream: object) -> Upload:
         return Upload(np.empty(nbytes, np.uint8))
@@ -47,6 +64,17 @@ class HostExports(HostMemory):
         return ctypes.string_at(address, nbytes)
 
 
+def _allocate(nbytes: int) -> SharedMemory:
+    return allocate(max(nbytes, 1), secrets.token_hex(_NAME_NBYTES))
+
+
 def _exported(memory: SharedMemory, nbytes: int, offset: int = 0) -> Exported:
-    path = f"/proc/{os.getpid()}/fd/{memory.fd}".encode()
-    return Exported(memory.address, nbytes, path, memory.fd, offset, memory)
+    handle = f"/proc/{os.getpid()}/fd/{memory.fd}{_SEPARATOR}{memory.name}".encode()
+    return Exported(memory.address, nbytes, handle, memory.fd, offset, memory)
+
+
+def _check(path: str, name: str) -> None:
+    """Raise OSError if a path in /proc is not that of memory with this name."""
+    if os.readlink(path) != f"/memfd:{name} (deleted)":
+        text = "not the memory that was exported: it has been closed, or its process is in another PID namespace"
+        raise OSError(errno.ESTALE, text, path)

@@ -6,6 +6,7 @@ import ctypes
 import math
 import mmap
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ class SharedMemory:
 
     ipc_handle = b""
 
-    def __init__(self, fd: int, nbytes: int, *, owns_fd: bool = False) -> None:
+    def __init__(self, fd: int, nbytes: int, *, owns_fd: bool = False, name: str = "") -> None:
         self.fd = fd
         self.nbytes = nbytes
+        self.name = name  # of its descriptor in /proc
         self._owns_fd = owns_fd
         self._map = mmap.mmap(fd, nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -37,9 +39,21 @@ class SharedMemory:
             self._owns_fd = False
 
     def close(self) -> None:
-        """Unmap the memory; a second call does nothing."""
-        self._map.close()
+        """Unmap the memory, as soon as no array is over it; a second call does nothing."""
+        with suppress(BufferError):  # raised while there are arrays; the mapping goes with the last one
+            self._map.close()
         self.close_fd()
+
+
+def allocate(nbytes: int, name: str) -> SharedMemory:
+    """Return new memory, whose descriptor has a name in /proc."""
+    fd = os.memfd_create(name)
+    try:
+        os.ftruncate(fd, nbytes)
+        return SharedMemory(fd, nbytes, owns_fd=True, name=name)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 class Upload:
@@ -66,13 +80,7 @@ class HostMemory:
     """`backends.device.Memory` in the memory of this process; peers map pieces of it by descriptor."""
 
     def allocate_shared(self, nbytes: int) -> SharedMemory:
-        fd = os.memfd_create("pyncclx")
-        try:
-            os.ftruncate(fd, nbytes)
-            return SharedMemory(fd, nbytes, owns_fd=True)
-        except BaseException:
-            os.close(fd)
-            raise
+        return allocate(nbytes, "pyncclx")
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> SharedMemory:
         if isinstance(handle, bytes):

@@ -174,9 +174,10 @@ def test_a_window_that_is_being_made(endpoint, device):
     device.word = 5
     receive = receive_of(endpoint, WINDOW)
     assert not receive.is_due()
-    endpoint.team = SimpleNamespace(windows=[])
+    windows = {}
+    endpoint.team = SimpleNamespace(windows=SimpleNamespace(by_number=windows))
     assert not receive.is_due()
-    endpoint.team.windows.append("the one")
+    windows[receive._envelope.allocation] = "the one"
     assert receive.is_due()
 
 

@@ -1,6 +1,9 @@
 """comm.Register makes windows of existing arrays, which become ordinary arrays again."""
 
+import os
+import resource
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +124,42 @@ def test_the_communicator_is_freed_first(comm):
     registration.Free()
     array[...] = 7
     assert_everywhere(comm, held == 0 and (get(array) == 7).all())
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_cycles_take_no_memory(comm):
+    """Numbers are used again, and tables change in place."""
+    duplicate = comm.Dup()
+    duplicate.device_team()
+    kept, array, x = duplicate.Register(shareable(5000)), shareable(1000), duplicate.Alloc(100)
+    for _ in range(10):
+        duplicate.Register(array).Free()
+    windows, before, descriptors = duplicate.team.windows, resident(), len(os.listdir("/proc/self/fd"))
+    number, table = windows.next_number, windows.table
+    for _ in range(200):
+        with duplicate.Register(array):
+            duplicate.Allreduce(MPI.IN_PLACE, x)
+    assert_everywhere(comm, (windows.next_number, windows.table) == (number, table))
+    assert_everywhere(comm, resident() - before < 8 << 20)
+    assert_everywhere(comm, len(os.listdir("/proc/self/fd")) == descriptors)
+    kept.Free()
+    first = duplicate.Register(array)  # in the place of the one that was freed
+    with comparing() as compare:
+        count = duplicate.team.layout.packet_nbytes + 1000
+        send, recv = shareable(count), duplicate.Alloc(count * comm.size, "u1")
+        send[...] = comm.rank + 1
+        with duplicate.Register(send):
+            duplicate.Allgather(send, recv)
+            compare(recv, np.repeat(np.arange(1, comm.size + 1, dtype="u1"), count), "Allgather")
+    first.Free()
+    duplicate.Free()
+
+
+def test_an_array_that_is_none_on_one_rank(comm):
+    last = comm.rank == comm.size - 1
+    with raises_everywhere(comm, TypeError, match="Register"):
+        comm.Register("no array" if last else shareable(1000))

@@ -1,0 +1,87 @@
+"""Windows that one rank cannot make or free: all ranks raise, or none, and no rank keeps anything."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+import pyncclx
+from pyncclx import backends
+from support.arrays import put
+from support.everywhere import assert_everywhere, raises_everywhere
+from support.reference import comparing
+
+pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+
+
+def works(comm):
+    """An operation in a new window."""
+    recv = comm.Alloc(comm.size * 5000, "u1")
+    with comparing() as compare:
+        comm.Allgather(put(np.full(5000, comm.rank + 1, "u1")), recv)
+        compare(recv, np.repeat(np.arange(1, comm.size + 1, dtype="u1"), 5000), "Allgather")
+
+
+@pytest.mark.parametrize("shape", [(-1, "f4"), ("three", "f4"), (3, "no type")])
+def test_arguments_that_are_none_on_one_rank(comm, shape):
+    arguments = shape if comm.rank == comm.size - 1 else (3, "f4")
+    with raises_everywhere(comm, (TypeError, ValueError), match=f"failed on rank {comm.size - 1} of"):
+        comm.Alloc(*arguments)
+    works(comm)
+
+
+@pytest.mark.parametrize("method", ["allocate_shared", "map_peer", "upload", "copy"])
+@pytest.mark.parametrize("make", ["Alloc", "device_team"])
+def test_alloc_that_fails_on_one_rank(comm, monkeypatch, method, make):
+    """All ranks raise, no rank keeps memory or descriptors, and the next one works."""
+    duplicate, device = comm.Dup(), backends.select()
+    works(duplicate)
+    windows, last = len(duplicate.team.windows), comm.rank == comm.size - 1
+    unused = getattr(device, method)
+
+    def fail(*arguments):
+        if method == "map_peer" and isinstance(arguments[0], int):
+            os.close(arguments[0])
+        raise MemoryError(method)
+
+    before = descriptors()
+    with monkeypatch.context() as context:
+        if last:
+            context.setattr(device, method, fail)
+        if (method == "map_peer" and comm.size == 1) or (method, make) in (("upload", "Alloc"),):
+            assert callable(unused)  # is not called
+        else:
+            with raises_everywhere(comm, MemoryError, match=f"{method} .failed on rank {comm.size - 1} of"):
+                getattr(duplicate, make)(*[1000] * (make == "Alloc"))
+            assert_everywhere(comm, descriptors() == before, f"{descriptors()}, before {before}")
+    assert_everywhere(comm, len(duplicate.team.windows) == windows and not duplicate.team.device_teams)
+    works(duplicate)
+    duplicate.Free()
+
+
+def descriptors():
+    """The number of this process's open descriptors."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("numbers", [("four", 1, 1), (-1, 1, 1)])
+def test_device_team_of_no_numbers_on_one_rank(comm, numbers):
+    with raises_everywhere(comm, (TypeError, ValueError)):
+        comm.device_team(*numbers if comm.rank == comm.size - 1 else (1, 1, 1))
+
+
+def test_token_shuffle_of_no_number_on_one_rank(comm):
+    with raises_everywhere(comm, (TypeError, ValueError), match=f"failed on rank {comm.size - 1} of"):
+        comm.Create_token_shuffle(4, 16, 16, k=0 if comm.rank == comm.size - 1 else 1, max_tokens=4)
+
+
+def test_a_view_of_a_peers_memory_outlives_the_communicator(comm):
+    """On one rank alone: no rank may raise. On a GPU the view must not be used then."""
+    duplicate = comm.Dup()
+    win = pyncclx.Win.Create(duplicate.Alloc(100, "u1"), comm=duplicate)
+    view = win.remote(0) if comm.rank == comm.size - 1 else None
+    win.Free()
+    duplicate.Free()
+    del view
