@@ -115,7 +115,6 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=
     Create = _makes_ours(MPI.Comm.Create)
     Split = _makes_ours(MPI.Comm.Split)
     Split_type = _makes_ours(MPI.Comm.Split_type)
-    Shrink = _makes_ours(MPI.Comm.Shrink)
     Ishrink = _makes_ours(MPI.Comm.Ishrink)
     Get_parent = _class_makes_ours(MPI.Comm.Get_parent)
     Join = _class_makes_ours(MPI.Comm.Join)
@@ -153,10 +152,38 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=
     def _leave(self) -> None:
         """Release the memory on the device, after all ranks' kernels that may write to it."""
         state = state_of(self)
-        if state.team is not None:
-            state.team.device.synchronize()
-            MPI.Comm.Barrier(self)
-        state.close()
+        if state.team is None:
+            state.close()
+        elif state.team.has_failed:
+            state.abandon()
+        else:
+            state.team.leave(cast(MPI.Intracomm, self))
+            state.close()
+
+    def Shrink(self) -> Comm:
+        """Make a communicator of the ranks that have not failed. Collective. As mpi4py's Shrink.
+
+        The device memory of failed communicators can then be used again: `Free` them before the new one is used.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> shrunk = comm.Shrink()  # doctest: +SKIP
+        """
+        made = adopt(super().Shrink(), self)
+        self._give_up(made)
+        return made
+
+    def _give_up(self, shrunk: MPI.Comm) -> None:
+        """Wait no more for the ranks that are not in the shrunk communicator, when memory is given back."""
+        team = state_of(self).team
+        if team is not None:
+            own, survivors = self.Get_group(), shrunk.Get_group()
+            ranks = own.Translate_ranks(None, survivors)
+            own.Free()
+            survivors.Free()
+            gone = [member.uid for member, rank in zip(team.members, ranks, strict=True) if rank == MPI.UNDEFINED]
+            team.heap.failed.update(gone)
 
     def Get_info(self) -> MPI.Info:
         """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""

@@ -100,6 +100,8 @@ class Explained(MessageBase):
             All 0 before the first operation on device arrays.
 
             * "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
+            * "abandoned": leases and windows of communicators that were freed through handles of mpi4py's. They are
+              given back at the next meeting of their ranks: when these make or free a communicator of pyncclx;
             * "this communicator": its lease of the heap;
             * "windows": arrays of `Alloc`;
             * "packed": copies of what derived datatypes describe, and results that are moved once more;

@@ -15,12 +15,15 @@ import uuid
 from bisect import insort
 from dataclasses import dataclass, field
 
+from mpi4py import MPI
+
 from .. import backends
 from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
+from .quarantine import Abandoned, Lease, left_by_all
 
 ALIGNMENT = 4096
 
@@ -31,23 +34,31 @@ SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A region of this process's heap, `nbytes` long, from `offset`."""
-
-    offset: int
-    nbytes: int
-
-
 @dataclass(slots=True)
 class Heap:
-    """This process's heap, its leases, and the peers' heaps it has mapped."""
+    """This process's heap, its leases, and the peers' heaps it has mapped.
+
+    Attributes
+    ----------
+    uid : bytes
+        Its name among the heaps of all processes.
+    leases : list of Lease
+        In order of their offsets.
+    peers : dict of bytes to Peer
+        By the heap's uid.
+    abandoned : dict of bytes to Abandoned
+        Communicators that were freed without a meeting of their ranks; their leases are in `leases`, too.
+    failed : set of bytes
+        Heaps of processes that MPI has found to have failed.
+    """
 
     device: Device
     nbytes: int = field(default_factory=settings.HEAP.get)
-    uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)  # its name among all processes
+    uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
+    abandoned: dict[bytes, Abandoned] = field(default_factory=dict)
+    failed: set[bytes] = field(default_factory=set)
     memory: Shared = field(init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)  # of leases and peers
 
@@ -95,9 +106,14 @@ class Heap:
     def _lease(self, nbytes: int) -> Lease:
         offset = self.find(nbytes)
         if offset is None:
+            waiting = (
+                f"; {len(self.abandoned)} of them were freed through handles of mpi4py's, and end when all their ranks "
+                "make or Free a communicator of pyncclx"
+            )
             raise NotSupported(
                 f"the symmetric heap of {self.nbytes} bytes has no room for another communicator: "
-                f"Free one, or set {settings.HEAP.name} higher (now {len(self.leases)} communicators hold leases)"
+                f"Free one, or set {settings.HEAP.name} higher (now {len(self.leases)} communicators hold leases"
+                f"{waiting if self.abandoned else ''})"
             )
         lease = Lease(offset, nbytes)
         insort(self.leases, lease, key=lambda other: other.offset)
@@ -107,6 +123,20 @@ class Heap:
         """Give a lease back. No kernel of this process or a peer may use it any more."""
         with self._lock:
             self.leases.remove(lease)
+
+    def abandon(self, abandoned: Abandoned) -> None:
+        """Keep the memory of a communicator that has been freed, until its ranks have met."""
+        with self._lock:
+            self.abandoned[abandoned.team_id] = abandoned
+
+    def meet(self, comm: MPI.Intracomm) -> None:
+        """Give back what waited for a meeting of the ranks that meet here. Collective."""
+        with self._lock:
+            waiting = dict(self.abandoned)
+        for each in left_by_all(comm, self.uid, waiting, self.failed):
+            with self._lock:
+                if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
+                    self.leases.remove(each.lease)
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
         """Map other processes' heaps: by uid, the handle as it was sent, and the bytes behind it."""
@@ -125,8 +155,12 @@ HEAP = PerProcess(lambda: Heap(backends.select()))
 
 
 def memory_held() -> dict[str, int]:
-    """Return the bytes of the process's heap and of its leased part; 0 without a heap."""
+    """Return the bytes of the process's heap, of its leased part, and of abandoned memory; 0 without a heap."""
     heap = HEAP.made
     if heap is None:
-        return {"heap": 0, "leased": 0}
-    return {"heap": heap.nbytes, "leased": sum(lease.nbytes for lease in heap.leases)}
+        return {"heap": 0, "leased": 0, "abandoned": 0}
+    return {
+        "heap": heap.nbytes,
+        "leased": sum(lease.nbytes for lease in heap.leases),
+        "abandoned": sum(each.nbytes for each in heap.abandoned.values()),
+    }

@@ -30,9 +30,10 @@ class Base(Options):
         state = state_of(self)
         team = state.team
         if team is None:
-            team = state.team = self._make_team(state)
-            for attachment in state.attachments.values():
-                attachment.join(team)
+            with mpi_bootstrap.interrupts_deferred():
+                team = state.team = self._make_team(state)
+                for attachment in state.attachments.values():
+                    attachment.join(team)
         else:
             team.errors.check()
         return team

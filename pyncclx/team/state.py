@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from mpi4py import MPI
@@ -53,11 +54,17 @@ class State:
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
 
     def close(self) -> None:
-        """Release what the communicator holds on the device."""
+        """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""
+        self._end(Team.close)
+
+    def abandon(self) -> None:
+        """Release what no other rank uses; the rest is kept until the ranks have met."""
+        self._end(Team.abandon)
+
+    def _end(self, end: Callable[[Team], None]) -> None:
         team, self.team = self.team, None
         if team is not None:
-            team.device.synchronize()
-            team.close()
+            end(team)
         for attachment in self.attachments.values():
             attachment.close()
 
@@ -74,7 +81,7 @@ class _Attribute:
 
     def __del__(self) -> None:
         self.state.current = False
-        self.state.close()
+        self.state.abandon()  # of a communicator that `Free` of pyncclx has closed, nothing is left
 
 
 def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:

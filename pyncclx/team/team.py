@@ -5,6 +5,7 @@ A Team is made at the communicator's first operation on device arrays, by all it
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from ..memory import layout
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
+from ..memory.quarantine import Abandoned
 from . import members
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
@@ -27,6 +29,8 @@ from .operations import NUMBERS
 from .plans import Plan, RememberedLaunch
 from .scratch import Scratch
 from .windows import TeamWindows
+
+_LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 64-bit integers
 
 
 class Dependent(Protocol):
@@ -50,9 +54,8 @@ class Team:
         self.device = device
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
+        self.heap.meet(comm)
         self._meet(comm)
-        offsets = comm.allgather(self.lease.offset)
-        self.bases = [self.heap.base(m.uid) + offset for m, offset in zip(self.members, offsets, strict=True)]
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device)
@@ -76,6 +79,9 @@ class Team:
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
             mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
+            leases: list[tuple[int, bytes]] = comm.allgather((self.lease.offset, uuid.uuid4().bytes))
+            self.id = leases[0][1]  # the same on all ranks
+            self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
             self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
         except BaseException:
             self.heap.release(self.lease)
@@ -102,7 +108,7 @@ class Team:
     @property
     def timeout_ns(self) -> int:
         """How long a kernel waits for a peer: the shortest time that a rank asks for."""
-        return int(min(member.timeout_s for member in self.members) * 1e9)
+        return int(min(_LONGEST_TIMEOUT_S, *(member.timeout_s for member in self.members)) * 1e9)
 
     def struct_for(self, operation: str, early: bool = False) -> bytes:
         """Return the bytes of the `Team` that kernels of an operation are given, without the places of buffers."""
@@ -193,12 +199,40 @@ class Team:
         self.order.synchronize()
         self.errors.check()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether MPI has found a rank's process to have failed."""
+        return any(member.uid in self.heap.failed for member in self.members)
+
+    def leave(self, comm: MPI.Intracomm) -> None:
+        """Wait until the kernels of all ranks have ended. Collective."""
+        mpi_bootstrap.agree(comm, self.device.synchronize)
+        self.heap.meet(comm)
+
     def close(self) -> None:
         """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
+        self._close_own()
+        self.heap.release(self.lease)
+
+    def abandon(self) -> None:
+        """Close, but leave the lease and other memory that peers may write to until the ranks have met."""
+        memory = (*self.dependents, *self.device_teams, *self.windows.held())
+        nbytes = self.lease.nbytes + sum(window.memory.nbytes for window in self.windows if window.owner is not None)
+        nbytes += sum(dependent.nbytes for dependent in (*self.dependents, *self.device_teams))
+        uids = frozenset(member.uid for member in self.members)
+        try:
+            self.device.synchronize()
+            self._close_own()
+        finally:
+            self.heap.abandon(
+                Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes)
+            )
+
+    def _close_own(self) -> None:
+        """Release what this rank alone uses, and unmap the peers' memory; kernels of this rank have ended."""
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()
-        self.heap.release(self.lease)
         self.errors.close()
         self.windows.close()
         self.scratch.close()

@@ -59,6 +59,10 @@ class TeamWindows:
         """Let kernels find zeros in the place of a window that was removed."""
         self._table.set_row(number, bytes(WINDOW_ROW_NBYTES))
 
+    def held(self) -> tuple[object, ...]:
+        """What keeps the memory of this rank that peers have mapped."""
+        return *self, *self._registered.values()
+
     @property
     def table(self) -> int:
         """Address of the table of all windows' addresses on all ranks; 0 before there were windows."""

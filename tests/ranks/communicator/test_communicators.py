@@ -193,16 +193,20 @@ def test_world_gives_its_memory_back():
 
 
 def test_free_by_an_mpi4py_object():
-    """Free of the handle releases the lease too, from any object; ours has been freed then."""
-    comm = pyncclx.Communicator().Dup()
+    """The lease waits for a meeting of the ranks, since MPI's Free is none; ours has been freed then."""
+    comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator().Dup()
     comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
-    heap, before = comm.team.heap, len(comm.team.heap.leases)
-    comm.synchronize()
-    WORLD.Barrier()
+    heap, before, lease = comm.team.heap, len(comm.team.heap.leases), comm.team.lease
     MPI.Intracomm(comm).Free()
-    assert len(heap.leases) == before - 1
+    assert len(heap.leases) == before
+    assert other.memory_report()["abandoned"] >= lease.nbytes
     with pytest.raises(MPI.Exception, match="freed"):
         comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+    other.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))  # its ranks meet
+    assert other.memory_report()["abandoned"] == 0
+    assert len(heap.leases) == before
+    other.Free()
+    assert len(heap.leases) == before - 1
 
 
 def test_attributes_of_others():

@@ -1,0 +1,122 @@
+"""Communicators that MPI frees without this library: their memory is kept until all their ranks have met."""
+
+import weakref
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import backends
+from pyncclx.team.state import state_of
+from support.arrays import HOST, get, put, xp
+from support.everywhere import assert_everywhere
+
+WORLD = MPI.COMM_WORLD
+
+
+def works(comm):
+    """An operation, at whose first call on a communicator the ranks meet."""
+    recv = xp.zeros(1000, "i8")
+    comm.Allreduce(put(np.full(1000, comm.rank)), recv)
+    return (get(recv) == sum(range(comm.size))).all()
+
+
+def meet():
+    """Let all ranks meet."""
+    with pyncclx.Communicator().Dup() as comm:
+        assert_everywhere(WORLD, works(comm))
+
+
+def free_by_handle(comm):
+    MPI.Comm.f2py(comm.py2f()).Free()
+
+
+def free_by_attribute(comm):
+    """In a callback of MPI's, while it frees another communicator that has the communicator as an attribute."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda _, key, held: free_by_handle(held))
+    holder = MPI.Comm.Dup(WORLD)
+    holder.Set_attr(keyval, comm)
+    holder.Free()
+    MPI.Comm.Free_keyval(keyval)
+
+
+@pytest.mark.parametrize("free", [free_by_handle, free_by_attribute])
+def test_the_lease_waits_for_a_meeting(free):
+    meet()  # about what earlier tests have left
+    comm = pyncclx.Communicator().Dup()
+    assert_everywhere(WORLD, works(comm))
+    team, heap = comm.team, comm.team.heap
+    shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=1, max_tokens=4)
+    shuffle.explain()  # allocates
+    comm.device_team(), comm.Alloc(5000)
+    free(comm)
+    assert_everywhere(WORLD, team.lease in heap.leases and list(heap.abandoned) == [team.id])
+    assert_everywhere(WORLD, not team.device_teams and not team.dependents)
+    report = pyncclx.Communicator().memory_report()
+    assert_everywhere(WORLD, report["abandoned"] >= team.lease.nbytes + 20_000)
+    with pyncclx.Communicator(MPI.COMM_SELF).Dup() as alone:  # a meeting of some of the ranks
+        assert works(alone)
+    assert_everywhere(WORLD, (team.lease in heap.leases) == (WORLD.size > 1))
+    meet()
+    assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
+
+
+def test_free_is_a_meeting_too():
+    comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator().Dup()
+    assert_everywhere(WORLD, works(comm) and works(other))
+    heap = comm.team.heap
+    free_by_handle(comm)
+    assert_everywhere(WORLD, len(heap.abandoned) == 1)
+    other.Free()
+    assert_everywhere(WORLD, not heap.abandoned)
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_has_not_left():
+    """Ranks may meet elsewhere before the last one frees the communicator: its kernels may still run."""
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
+    assert_everywhere(WORLD, works(comm))
+    team, heap = comm.team, comm.team.heap
+    if not last:
+        state_of(comm).abandon()
+    meet()
+    assert_everywhere(WORLD, team.lease in heap.leases and (team.id in heap.abandoned) != last)
+    free_by_handle(comm)
+    meet()
+    assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
+
+
+def test_registered_arrays_wait_too():
+    comm, device = pyncclx.Communicator().Dup(), backends.select()
+    array = device.array(device.allocate_exported(1000).memory, (1000,), "u1") if HOST else xp.zeros(1000, "u1")
+    held = weakref.ref(array)
+    comm.Register(array)
+    del array
+    free_by_handle(comm)
+    assert_everywhere(WORLD, held() is not None)
+    meet()
+    assert_everywhere(WORLD, held() is None)
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_has_failed():
+    """As after Shrink: the others give the lease back without it, and the next communicator has all of it."""
+    meet()
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
+    shrunk = pyncclx.Communicator().Split(int(last))
+    assert_everywhere(WORLD, works(comm))
+    team, heap = comm.team, comm.team.heap
+    if last:
+        free_by_handle(comm)
+    else:
+        comm._give_up(shrunk)
+        comm.Free()
+        assert works(shrunk)
+    assert_everywhere(WORLD, last or (team.id not in heap.abandoned and shrunk.team.lease == team.lease))
+    shrunk.Free()
+    heap.failed.clear()
+    heap.abandoned.clear()
+    if last:
+        heap.release(team.lease)
+    assert_everywhere(WORLD, team.lease not in heap.leases)
