@@ -36,7 +36,7 @@ class Swap:
         self._waits = False
 
     def begin(self) -> None:
-        """Let the next import of `mpi4py.MPI` import `pyncclx.MPI`."""
+        """Let the next import of `mpi4py.MPI` import `pyncclx.MPI`, here and in processes that the program spawns."""
         self._waits = True
         sys.meta_path.insert(0, self)
 
@@ -61,6 +61,7 @@ class Swap:
         importlib.import_module("mpi4py.MPI")
         importlib.import_module(f"{_PACKAGE}.communicator.public")
         ours: Any = importlib.import_module(f"{_PACKAGE}.MPI")
+        importlib.import_module(f"{_PACKAGE}.communicator.spawned").RUNNER.set(("-m", _PACKAGE, "run"))
         if self._report:
             self._recorder = importlib.import_module(f"{_PACKAGE}.observe.recorder").Recorder()
         sys.modules["mpi4py.MPI"] = mpi4py.MPI = ours

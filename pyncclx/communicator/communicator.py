@@ -26,6 +26,7 @@ from .neighborhood import Neighbors
 from .point_to_point import PointToPoint
 from .probes import Probes
 from .reductions import Reductions
+from .spawned import arguments_under_runner, each_under_runner
 from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
 __all__ = [
@@ -223,10 +224,18 @@ class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intr
     Create_graph = _makes_ours(MPI.Intracomm.Create_graph)
     Create_dist_graph = _makes_ours(MPI.Intracomm.Create_dist_graph)
     Create_dist_graph_adjacent = _makes_ours(MPI.Intracomm.Create_dist_graph_adjacent)
-    Spawn = _makes_ours(MPI.Intracomm.Spawn)
-    Spawn_multiple = _makes_ours(MPI.Intracomm.Spawn_multiple)
     Accept = _makes_ours(MPI.Intracomm.Accept)
     Connect = _makes_ours(MPI.Intracomm.Connect)
+
+    def Spawn(self, command: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Intercomm:
+        """As mpi4py's; under ``python -m pyncclx run`` programs of Python's start under it, too."""
+        made = super().Spawn(command, arguments_under_runner(command, args), *rest, **kwargs)
+        return cast(Intercomm, adopt(made, self))
+
+    def Spawn_multiple(self, command: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Intercomm:
+        """As mpi4py's; see `Spawn`."""
+        made = super().Spawn_multiple(command, each_under_runner(command, args), *rest, **kwargs)
+        return cast(Intercomm, adopt(made, self))
 
 
 class Topocomm(Neighbors, StagedNeighbors, MPI.Topocomm, Intracomm):

@@ -19,11 +19,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 import launch  # noqa: E402
 from conformance import suite  # noqa: E402
 
-# Not among them: what spawns processes, needs a compiler, a display or a CUDA-aware MPI, and programs about how mpi4py
-# begins: under the runner MPI has been initialised before the program starts, and each rank has its GPU. Nor
-# nxtval-mpi3.py, which sets its counter to 0 while others may already count.
+# Not among them: what needs a compiler, a display or a CUDA-aware MPI, and nxtval-mpi3.py, which sets its counter to 0
+# while others may already count.
 PROGRAMS = ("helloworld.py", "osu_*.py", "compute-pi/cpi-cco.py", "compute-pi/cpi-rma.py", "mpi-ref-v1/ex-*.py")
-PROGRAMS += ("nxtval/nxtval-onesided.py", "nxtval/nxtval-scalable.py")
+PROGRAMS += ("nxtval/nxtval-onesided.py", "nxtval/nxtval-scalable.py", "nxtval/nxtval-dynproc.py", "init-fini/*.py")
 PROGRAMS += ("nxtval/nxtval-threads.py", "reductions/test_reductions.py", "sequential/test_seq.py")
 PROGRAMS += ("threads/sendrecv.py", "profiling/ring.py")
 MODULES = (

@@ -155,3 +155,28 @@ def test_importing_pyncclx_initialises_nothing() -> None:
     environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+SPAWNS = """
+import sys
+import numpy as np
+from mpi4py import MPI
+child = "--child" in sys.argv
+other = MPI.Comm.Get_parent() if child else MPI.COMM_WORLD.Spawn(sys.executable, [__file__, "--child"], 1)
+assert MPI.__name__ == "pyncclx.MPI" and sys.argv[0] == __file__
+with other.Merge(child) as both:
+    x = np.full(1000, 1.0)
+    both.Allreduce(MPI.IN_PLACE, x)
+    assert (x == 2).all()
+other.Disconnect()
+if not child:
+    print("ended")
+"""
+
+
+def test_what_a_program_spawns(tmp_path: Path) -> None:
+    """It runs under the runner, too: else the ranks of one communicator disagree on who moves arrays, and hang."""
+    program = tmp_path / "spawns.py"
+    program.write_text(SPAWNS)
+    done = ranks(1, "run", str(program))
+    assert (done.returncode, done.stdout.split()) == (0, ["ended"]), done.stderr
