@@ -1,6 +1,9 @@
-"""Compile every kernel for the host device, on all processors; the tests find them in the cache.
+"""Compile kernels for the host device that the tests need, on all processors; they find them in the cache.
 
-python tests/kernels.py
+    python tests/kernels.py
+
+For the sample of the tests: what moves bytes, and the chosen pairs of a datatype and an operator; else every kernel.
+What is missing a test compiles when it calls it.
 """
 
 import os
@@ -9,10 +12,14 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from pyncclx.arrays.datatypes import TABLE
 from pyncclx.backends.host import Device
 from pyncclx.launch import kernels
-from pyncclx.launch.sources import FILES, REDUCTIONS
+from pyncclx.launch.sources import FILES, REDUCTIONS, Template
+from pyncclx.operators import ops
 from pyncclx.operators.bound_op import bound_op
+from support import sample
+from support.reduction_pairs import FEW, PAIRS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
@@ -26,8 +33,23 @@ TRANSFORMS = [  # of tests/ranks/operators/test_row_transform.py
 ]
 
 
+def templates_of(file: str) -> list[Template]:
+    """Return the template arguments of a file's kernels that the sample needs."""
+    if file not in REDUCTIONS:
+        return FILES[file].templates() if file != "windows/rma.cu" else []
+    pairs = {"collectives/allreduce.cu": PAIRS, "collectives/scan.cu": FEW}.get(file, [("float32", "SUM")])
+    return [(TABLE[datatype].cxx, ops.TABLE[operator].cxx) for datatype, operator in pairs]
+
+
+def compile_template(chosen: tuple[str, Template]) -> str:
+    """Compile the kernels of a file with some template arguments; return the file's name and these."""
+    file, template = chosen
+    kernels.compile_image(Device(), file, FILES[file].kernels, template)
+    return f"{file} of {', '.join(template) or 'bytes'}"
+
+
 def compile_file(file: str) -> str:
-    """Compile one file of cuda/ with all its kernels; its name."""
+    """Compile one file of cuda/ with all its kernels; return its name."""
     kernels.compile_whole(Device(), file)
     return file
 
@@ -58,8 +80,11 @@ if __name__ == "__main__":
     files = sorted(FILES, key=lambda file: file not in REDUCTIONS)  # the long ones first
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         tests = sorted((Path(__file__).parent / "ranks").rglob("*.cu"))
+        chosen = [(file, template) for file in files for template in templates_of(file)]
+        whole = sample.ALL
         done = (
-            processes.map(compile_file, files),
+            processes.map(compile_file, files if whole else ()),
+            processes.map(compile_template, () if whole else chosen),
             processes.map(compile_operator, operators_gallery.CASES),
             processes.map(compile_transform, TRANSFORMS),
             processes.map(compile_test, tests),

@@ -24,7 +24,7 @@ from unittest import mock
 
 import launch
 import run
-from pyncclx.system import paths
+from pyncclx.system.cache_folders import cache_directory
 from support.mutants import MUTANTS
 from support.mutants.mutant import Mutant
 
@@ -64,7 +64,7 @@ class Copy:
             else:
                 shutil.copy(source, target)
         self.cache.mkdir()
-        for compiled in paths.cache_directory().iterdir():
+        for compiled in cache_directory().iterdir():
             if compiled.is_file() and compiled.suffix != ".lock":
                 (self.cache / compiled.name).symlink_to(compiled)
 

@@ -16,5 +16,8 @@ def _sampled() -> list[tuple[str, str]]:
     return sorted(COMMON | chosen, key=EVERY.index)
 
 
+# Of Scan, which folds as Allreduce does.
+FEW = [*sorted(COMMON), ("complex128", "AVG"), ("float_int", "MINLOC")]
+
 # All of them on the host device only: for GPUs each pair is compiled by itself, for seconds.
 PAIRS = EVERY if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host" else _sampled()

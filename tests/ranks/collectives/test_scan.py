@@ -6,8 +6,9 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.operators import ops
+from support import sample
 from support.arrays import Output, put
-from support.reduction_pairs import PAIRS
+from support.reduction_pairs import FEW, PAIRS
 from support.reference import comparing, contributions, counts, fold
 
 OPERATIONS = ("Scan", "Exscan")
@@ -47,7 +48,7 @@ def test_in_place_and_unaligned(comm, operation, nothing):
 
 
 @pytest.mark.parametrize("comm", ["world"], indirect=True)
-@pytest.mark.parametrize(("name", "op"), PAIRS)
+@pytest.mark.parametrize(("name", "op"), PAIRS if sample.ALL else FEW)
 def test_operators_and_datatypes(comm, name, op):
     op = ops.TABLE[op]
     packets = comm.team.layout.packet_nbytes

@@ -158,13 +158,13 @@ KERNELS = {
         "struct MinLoc : Operator {  // of equal values the smaller index, as MPI defines it\n    template <class V>\n"
         "    __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {\n"
         "        if (a.value == b.value) return {a.value, a.index > b.index ?",
-        "ranks/collectives/test_scan.py",
+        "ranks/collectives/test_allreduce.py",
     ),
     "LXOR: compares numbers, not truth": Mutant(
         "cuda/elements/reduce_ops.cuh",
         "return A(!a != !b);",
         "return A(a != b);",
-        "ranks/collectives/test_scan.py",
+        "ranks/collectives/test_allreduce.py",
     ),
     "Reduce: averages of a chain are sums": Mutant(
         "cuda/collectives/reduce_chain.cu",
