@@ -44,7 +44,7 @@ def operations(comm: Any, xp: Any, sync: Any) -> list[tuple[str, Any]]:
         ("Scan float32 SUM", lambda: comm.Scan(one, result, MPI.SUM)),
         ("Alltoall", lambda: comm.Alltoall(all_of_them, others)),
         ("Allgather", lambda: comm.Allgather(one, others)),
-        ("Barrier", comm.Barrier),
+        ("Scatter", lambda: comm.Scatter(all_of_them, result, 0)),
     ]
 
     def done(call: Any) -> Any:

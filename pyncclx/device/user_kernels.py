@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mpi4py import MPI
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..backends.compilers import cache
 from ..requests.open_receives import let_receives_leave
 from ..system.cache_folders import cache_directory
+from ..system.notes import reported_if_long
 from ..team.streams import stream_for
 from .team import DeviceTeam
 
@@ -182,7 +184,10 @@ def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
     """
     device = backends.select()
     path = _saved(source) if isinstance(source, str) and "\n" in source else Path(source).resolve()
-    loaded = device.load(device.compile(str(path), list(names)))
+    what, reports = f"{', '.join(names)} for {device.architecture}", MPI.COMM_WORLD.rank == 0
+    with reported_if_long(what, cache_directory, reports=reports):
+        image = device.compile(str(path), names)
+    loaded = device.load(image)
     return {name: Kernel(device, loaded[name], name) for name in names}
 
 

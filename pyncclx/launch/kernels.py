@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -115,7 +115,7 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
         raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
     missing = [part for part, *of_ranks in zip(parts, *(each for _, each in wanted), strict=True) if not all(of_ranks)]
     if missing:
-        with _reported(device, missing, prints=comm.rank == 0):
+        with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing)
         mpi_bootstrap.agree(comm, lambda: _load(missing, images))
     return {name: _loaded[name] for name in names}
@@ -155,16 +155,15 @@ def load_template(device: Device, file: str, kernel: str, *template: str) -> Fun
 def _alone(device: Device, parts: Sequence[Part]) -> dict[str, Function]:
     missing = [part for part in parts if not all(name in _loaded for name in part.names)]
     if missing:
-        with _reported(device, missing, prints=MPI.COMM_WORLD.rank == 0):
+        with _reported(device, missing, reports=MPI.COMM_WORLD.rank == 0):
             images = [part.compile() for part in missing]
         _load(missing, images)
     return {name: _loaded[name] for part in parts for name in part.names}
 
 
-def _reported(device: Device, parts: Sequence[Part], *, prints: bool) -> AbstractContextManager[None]:
+def _reported(device: Device, parts: Sequence[Part], *, reports: bool) -> AbstractContextManager[None]:
     names = ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
-    text = f"compiling {names} for {device.architecture}"
-    return reported_if_long(text, cache_directory) if prints else nullcontext()
+    return reported_if_long(f"{names} for {device.architecture}", cache_directory, reports=reports)
 
 
 def compile_image(device: Device, file: str, kernels: Sequence[str], template: Template) -> bytes:

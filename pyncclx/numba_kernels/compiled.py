@@ -81,7 +81,7 @@ def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture:
     sources += [Path(str(numba_cuda.__file__)).read_bytes()]
     sources.append(sources_digest(FILE).encode())
     key = (version, sys.version_info[:2], sources, kernel, template, size, architecture)
-    name = cache.file_name(kernel, key, ".ltoir")
+    name = cache.file_name(kernel, key, ".lto")
     return cache.read_or_make(name, lambda: code_of(kernel, template, size, architecture))
 
 

@@ -34,12 +34,15 @@ def warn_once(text: str) -> None:
 
 
 @contextmanager
-def reported_if_long(text: str, where: Callable[[], object]) -> Iterator[None]:
-    """Report what a block does, and where its result is kept, once it takes long, and its time at the end."""
+def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -> Iterator[None]:
+    """Report what a block compiles, and where it is kept, once it takes long, and its time at the end."""
+    if not reports:
+        yield
+        return
     began = time.monotonic()
 
     def report() -> None:
-        note(logging.INFO, f"{text}, {time.monotonic() - began:.1f} s so far; kept in {where()}")
+        note(logging.INFO, f"compiling {what}, {time.monotonic() - began:.1f} s so far; kept in {where()}")
 
     timer = threading.Timer(LONG_S, report)
     timer.daemon = True
@@ -49,4 +52,4 @@ def reported_if_long(text: str, where: Callable[[], object]) -> Iterator[None]:
     finally:
         timer.cancel()
         took = time.monotonic() - began
-        note(logging.INFO if took > LONG_S else logging.DEBUG, f"{text}: {took:.1f} s")
+        note(logging.INFO if took > LONG_S else logging.DEBUG, f"{what}: ready after {took:.1f} s")

@@ -101,4 +101,4 @@ def test_rank_0_reports_a_long_compilation(comm, caplog):
     name = slow.names[0]
     assert begun.startswith(f"compiling {name} … for {backends.select().architecture}, 1.")
     assert "s so far; kept in /" in begun
-    assert done.startswith(f"compiling {name} … for {backends.select().architecture}: ")
+    assert done.startswith(f"{name} … for {backends.select().architecture}: ready after 1.")
