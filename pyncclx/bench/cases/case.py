@@ -56,6 +56,9 @@ class Case:
     blocks: ClassVar[bool] = True
     reduces: ClassVar[bool] = False
     rooted: ClassVar[bool] = False
+    to_root: ClassVar[bool] = False  # root alone has a result
+    sends_all: ClassVar[bool] = True  # send has all blocks, not this rank's alone
+    receives_all: ClassVar[bool] = True  # and recv
     same_everywhere: ClassVar[bool] = False  # every rank has the same result
     capturable: ClassVar[bool] = True
     windows_only: ClassVar[bool] = False  # ours needs memory from comm.Alloc
@@ -70,9 +73,9 @@ class Case:
         self.count = self.block * parts
         self.nbytes = self.count * self.elements.storage.itemsize
         self.memory: Any = memory
-        send, recv = self.lengths()
-        self.send = memory.empty(SEND, send, self.elements.storage)
-        self.recv = memory.empty(RECV, recv, self.elements.storage)
+        self.has_result = self.is_root or not self.to_root
+        self.send = memory.empty(SEND, self.count if self.sends_all else self.block, self.elements.storage)
+        self.recv = memory.empty(RECV, self.count if self.receives_all else self.block, self.elements.storage)
 
     def twin(self: _Case, memory: Memory) -> _Case:
         """Make the same case in other memory."""
@@ -85,25 +88,30 @@ class Case:
         """Bytes over the busiest link for each byte of size, so that busbw can be compared with the wire."""
         return 1 - 1 / self.size if self.blocks else 1.0
 
-    def lengths(self) -> tuple[int, int]:
-        """Number of elements of send and of recv."""
-        return self.count, self.count
-
     def source(self, in_place: bool) -> Any:
         """The part of a buffer that holds this rank's contribution; None if it has none."""
-        return self.recv if in_place else self.send
+        return self.recv if in_place and self.has_result else self.send
 
     def target(self, in_place: bool) -> Any:
         """The part of a buffer that holds this rank's result; None if it gets none."""
-        return self.recv
+        return self.recv if self.has_result else None
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
         """Arguments of our method and of mpi4py's."""
-        return MPI.IN_PLACE if in_place else self.send, self.recv
+        send = MPI.IN_PLACE if in_place and self.has_result else self.spec(self.send)
+        return send, self.whole(self.recv) if self.has_result else None, *self.further()
+
+    def spec(self, array: Any) -> Any:
+        """Make the argument for an array."""
+        return array
 
     def whole(self, array: Any) -> Any:
         """Make the argument for an array of all ranks' blocks."""
-        return array
+        return self.spec(array)
+
+    def further(self) -> tuple[Any, ...]:
+        """Arguments behind the buffers."""
+        return (self.root,) if self.rooted else ()
 
     def expected(self) -> Any:
         """The elements that the target must hold."""

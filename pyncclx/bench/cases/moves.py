@@ -39,15 +39,10 @@ class Counted(Case):
 
 class Allgather(Case):
     method, kind = "Allgather", "allgather"
-
-    def lengths(self) -> tuple[int, int]:
-        return self.block, self.count
+    sends_all = False
 
     def source(self, in_place: bool) -> Any:
-        return self.part(self.recv, self.rank) if in_place else self.send
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.send, self.whole(self.recv)
+        return self.part(self.recv, self.rank) if in_place and self.has_result else self.send
 
     def expected(self) -> Any:
         return self.xp.concatenate([self.own(rank, count=self.block) for rank in range(self.size)])
@@ -59,18 +54,7 @@ class Allgatherv(Counted, Allgather):
 
 class Gather(Allgather):
     method, kind = "Gather", "gather"
-    rooted = True
-
-    def source(self, in_place: bool) -> Any:
-        return super().source(in_place and self.is_root)
-
-    def target(self, in_place: bool) -> Any:
-        return self.recv if self.is_root else None
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        if not self.is_root:
-            return self.send, None, self.root
-        return (*super().arguments(in_place), self.root)
+    rooted = to_root = True
 
 
 class Gatherv(Counted, Gather):
@@ -80,9 +64,7 @@ class Gatherv(Counted, Gather):
 class Scatter(Case):
     method, kind = "Scatter", "scatter"
     rooted = True
-
-    def lengths(self) -> tuple[int, int]:
-        return self.count, self.block
+    receives_all = False
 
     def source(self, in_place: bool) -> Any:
         return self.send if self.is_root else None

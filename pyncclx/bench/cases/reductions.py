@@ -22,8 +22,11 @@ class Reduction(Case):
     def spec(self, array: Any) -> Any:
         return self.elements.spec(array)
 
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else self.spec(self.send), self.spec(self.recv), self.op
+    def further(self) -> tuple[Any, ...]:
+        return self.op, *super().further()
+
+    def expected(self) -> Any:
+        return self.folded(self.size)
 
     def folded(self, ranks: int, first: int = 0, count: int | None = None) -> Any:
         """Fold the contributions of the first ranks."""
@@ -39,37 +42,18 @@ class Allreduce(Reduction):
     def bus_factor(self) -> float:
         return 2 - 2 / self.size
 
-    def expected(self) -> Any:
-        return self.folded(self.size)
-
 
 class Reduce(Reduction):
     method, kind = "Reduce", "reduce"
     blocks = False
-    rooted = True
-
-    def source(self, in_place: bool) -> Any:
-        return self.recv if in_place and self.is_root else self.send
-
-    def target(self, in_place: bool) -> Any:
-        return self.recv if self.is_root else None
-
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        if not self.is_root:
-            return self.spec(self.send), None, self.op, self.root
-        return (*super().arguments(in_place), self.root)
-
-    def expected(self) -> Any:
-        return self.folded(self.size)
+    rooted = to_root = True
 
 
 class ReduceScatterBlock(Reduction):
     """In place, MPI's result is at the beginning of the buffer."""
 
     method, kind = "Reduce_scatter_block", "reduce_scatter"
-
-    def lengths(self) -> tuple[int, int]:
-        return self.count, self.block
+    receives_all = False
 
     def source(self, in_place: bool) -> Any:
         return self.send
@@ -78,9 +62,7 @@ class ReduceScatterBlock(Reduction):
         return self.part(self.send, 0) if in_place else self.recv
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        if in_place:
-            return MPI.IN_PLACE, self.spec(self.send), self.op
-        return self.spec(self.send), self.spec(self.recv), self.op
+        return (MPI.IN_PLACE, self.spec(self.send), *self.further()) if in_place else super().arguments(in_place)
 
     def expected(self) -> Any:
         return self.folded(self.size, self.rank * self.block, self.block)
@@ -91,9 +73,8 @@ class ReduceScatter(ReduceScatterBlock):
 
     method = "Reduce_scatter"
 
-    def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        send, recv, op = super().arguments(in_place)
-        return send, recv, [self.block] * self.size, op
+    def further(self) -> tuple[Any, ...]:
+        return [self.block] * self.size, *super().further()
 
 
 class Scan(Reduction):
