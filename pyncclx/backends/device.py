@@ -105,7 +105,7 @@ class Streams(Protocol):
     """The order in which work runs."""
 
     def current_stream(self) -> Any:
-        """Return the stream that work goes to if the caller names none."""
+        """Return the stream that work goes to if the caller names none; None stands for that of the host device."""
 
     def external_stream(self, pointer: int) -> Any:
         """Return a stream of another library, by the driver's handle."""
@@ -113,11 +113,14 @@ class Streams(Protocol):
     def new_stream(self) -> Any:
         """Return a stream that waits for no other."""
 
-    def synchronize(self, stream: Any = None) -> None:
-        """Wait until all that was launched on a stream, or on any, has finished."""
+    def synchronize(self, stream: Any = ...) -> None:
+        """Wait until all that was launched on a stream, or on any if none is named, has finished."""
 
     def order(self, first: Any, then: Any) -> None:
         """Make what is enqueued on `then` from now on wait for what is on `first` now."""
+
+    def fork(self, stream: Any, side: Any) -> bool:
+        """Do so, and make `side` part of the capture that `stream` is part of; False if it is part of another one."""
 
     def event(self) -> Event:
         """Return a new event."""

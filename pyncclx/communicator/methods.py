@@ -25,14 +25,16 @@ _MakeCall = Callable[..., Call | None]
 
 _NONBLOCKING_DOC = """Begin what `{operation}` does, with its arguments, and return a request.
 
-On device arrays the kernel is enqueued on the current stream. `Wait` makes the stream that is current then
-wait for it, and the host only if `blocking` is "host"; `Test` returns whether it has ended. The first call
-with a new kernel compiles it, and is collective.
+On device arrays the kernel is enqueued on a stream of the communicator's own, after what the current stream
+has: what that is given next does not wait for the kernel. `Wait` makes the stream that is current then wait for
+it, and the host only if `blocking` is "host"; `Test` returns whether it has ended. The first call with a new
+kernel compiles it, and is collective. What begins in a capture must be waited for in the capture.
 """
 _PERSISTENT_DOC = """Prepare what `{operation}` does, with its arguments, and return a request to start again and again.
 
 Collective on device arrays: the kernel is chosen and compiled, and its parameters are packed, so that
-a start is only a launch. `Start` works on the stream that is current then, where the arrays are to be ready.
+a start is only a launch. `Start` launches on a stream of the communicator's own, after what the stream has that
+is current then, where the arrays are to be ready. What is started in a capture must be waited for in the capture.
 """
 
 

@@ -1,4 +1,4 @@
-"""What the requests of collectives wait for: the end of a kernel."""
+"""What the requests of collectives wait for: the end of a kernel beside the program's streams."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ class KernelWork:
 
     def __init__(self, comm: IntraBase) -> None:
         self._state = state_of(comm)
+        self._began_on: Any = None  # the stream that was current
 
     def _wait(self, team: Team, event: Event, stream: Any) -> None:
-        """Make a stream wait for a kernel, and the host if the communicator blocks; raise what kernels recorded."""
+        """Make a stream wait for a kernel, and the host if the communicator blocks; raise what kernels recorded.
+
+        The stream on which the operation began waits too: from now on its memory pool may use the arrays' memory again.
+        """
         let_receives_leave()
         event.order(stream)
+        if self._began_on is not None and self._began_on != stream:
+            event.order(self._began_on)
         if self._state.blocking == "host":
             event.synchronize()
         if self._state.team is team:  # a communicator that has been freed has drained, and has no record

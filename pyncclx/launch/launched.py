@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..backends import Event
 from ..team.base import IntraBase
 from ..team.streams import current_stream
+from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
 from .run import enqueue
@@ -14,9 +16,12 @@ class Launched(KernelWork):
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         super().__init__(comm)
-        launched = enqueue(comm, self._state, call)
-        self._team = None if launched is None else launched.team
-        self._event = None if launched is None else launched.team.order.mark(launched.stream)
+        self._team: Team | None = None
+        self._event: Event | None = None
+        launched = enqueue(comm, self._state, call, aside=True)
+        if launched is not None:
+            self._team, self._began_on = launched.team, launched.current
+            self._event = launched.team.order.mark(launched.stream)
         self._buffers = call.buffers
 
     def finish(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from mpi4py import MPI
 from ..arrays.readers import address_reader_of
 from ..backends import Repeated
 from ..errors import MPIError
+from ..system.process import held
 from ..team.base import IntraBase
 from ..team.streams import current_stream, stream_for
 from ..team.team import Team
@@ -22,6 +22,7 @@ from .kernel_work import KernelWork
 from .plan import plan_of
 
 _serials = itertools.count()
+_ACTIVE: set[Prepared] = held(set())  # keeps arrays that kernels use, also if the program drops the request
 
 
 class Prepared(KernelWork):
@@ -82,11 +83,12 @@ class Prepared(KernelWork):
                 raise MPIError(MPI.ERR_BUFFER, f"{self.operation}_init: {text}")
 
     def start(self) -> None:
-        """Launch on the current stream."""
+        """Launch on the communicator's own stream, after what the current one has now."""
         self.check()
         team = self._team
         if team is not None:
-            stream = self.stream()
+            self._began_on = self.stream()
+            stream = team.order.aside(self._began_on)
             if self._before is not None:
                 self._before(team, stream)
             team.order.repeat(self._launch, stream)
@@ -94,28 +96,40 @@ class Prepared(KernelWork):
                 self._after(team, self._plan, stream)
                 team.order.extend(stream)
                 self._event.record(stream)
-        self.active = True
+        self._activate()
 
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
-        """Launch this one and others after it as one launch."""
+        """Launch this one and others after it: those of each communicator by one launch."""
         works = self, *others
-        key = tuple(work._serial for work in works)
-        if len(set(key)) < len(key):
+        if len({work._serial for work in works}) < len(works):
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
+        by_team: dict[int, list[Prepared]] = {}
         for work in works:
             work.check()
+            by_team.setdefault(id(work._team), []).append(work)
+        for first, *rest in by_team.values():
+            first._launch_with(rest, stream)
+        for work in works:
+            work._began_on = stream
+            work._activate()
+
+    def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
+        """Launch this one and others of its communicator as one."""
+        assert self._team is not None
+        works = self, *others
+        key = tuple(work._serial for work in works)
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])
-        with contextlib.ExitStack() as ordered:
-            for team in filter(None, (work._team for work in works)):
-                ordered.enter_context(team.order.following(stream))
-            self._together[key].launch(stream)
-        for work in works:
-            work.active = True
+        self._team.order.repeat(self._together[key], self._team.order.aside(stream))
+
+    def _activate(self) -> None:
+        self.active = True
+        _ACTIVE.add(self)
 
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
         active, self.active = self.active, False
+        _ACTIVE.discard(self)
         if active and self._team is not None:
             self._wait(self._team, self._event, self.stream())
 

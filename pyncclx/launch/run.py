@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
+from ..errors import NotSupported
 from ..team.plans import Producer, RememberedLaunch
 from ..team.state import State, state_of
 from ..team.streams import stream_for
@@ -81,13 +82,15 @@ class Enqueued(NamedTuple):
     """Where a kernel was launched."""
 
     team: Team
-    stream: Any
+    current: Any
+    stream: Any  # that it was launched on
 
 
-def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> Enqueued | None:
+def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None, *, aside: bool = False) -> Enqueued | None:
     """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
 
-    With a `key` the launch is remembered, if the kernel is all of the call.
+    With `aside` it is launched on the communicator's own stream, after what the current one has now. With a `key` the
+    launch is remembered, if the kernel is all of the call.
     """
     if state.checking:
         compare(comm, call.operation, call.signature)
@@ -99,9 +102,14 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
     else:
         team.errors.check()
     plan = plan_of(comm, team, call)
-    stream = stream_for(team.device, call.buffers)
+    current = stream_for(team.device, call.buffers)
+    stream = team.order.aside(current) if aside else current
     if call.before is not None:
-        call.before(team, stream)
+        try:
+            call.before(team, stream)
+        except NotSupported:
+            team.device.order(stream, current)  # a capture that it has joined
+            raise
     parameters = team.parameters(plan, call.buffers, call.arguments)
     team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
     if call.after is not None:
@@ -112,7 +120,7 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None) -> 
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
         team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers))  # without the arrays
-    return Enqueued(team, stream)
+    return Enqueued(team, current, stream)
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:

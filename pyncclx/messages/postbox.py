@@ -42,7 +42,7 @@ class Postbox:
     side_stream : stream
         Of receives that have left their own streams, which may wait for peers.
     host_array_stream : stream
-        Moves data to host arrays, one message after the other.
+        Moves data to host arrays, one message after the other. On the host device these are the current stream.
     """
 
     def __init__(self, device: Device) -> None:
@@ -62,7 +62,10 @@ class Postbox:
         )
         self.clock = LamportClock()
         self.scratch = Scratch()
-        self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
+        self.side_stream: Any = None
+        self.host_array_stream: Any = None
+        if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over
+            self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
         self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
 
     def keep(self, request: MPI.Request, message: Any) -> None:

@@ -27,10 +27,10 @@ class Startable(Work, Protocol):
         """Whether a start has nothing else to do."""
 
     def start(self) -> None:
-        """Launch on the current stream."""
+        """Launch after what the current stream has."""
 
     def start_with(self, others: Sequence[Any], stream: Any) -> None:
-        """Launch this one and others of its kind after it, by one launch."""
+        """Launch this one and others of its kind after it, by one launch for each communicator."""
 
 
 class EmitsStarts:
@@ -54,9 +54,10 @@ def emit_starts(requests: Sequence[MPI.Prequest], began: float) -> None:
 class Prequest(EmitsStarts, MPI.Prequest, Request):
     """An `mpi4py.MPI.Prequest` of a collective on device arrays, which it keeps.
 
-    `Start` launches the kernel on the current stream. `Wait` makes the stream that is current then wait, and `Test`
-    returns whether the kernel has ended; so do the calls for many requests of `pyncclx.Request` and
-    `pyncclx.MPI.Request`. mpi4py's own calls for many find a request that has nothing to do.
+    `Start` launches the kernel on a stream of the communicator's own, after what the current stream has then. `Wait`
+    makes the stream that is current wait for it, and `Test` returns whether the kernel has ended; so do the calls for
+    many requests of `pyncclx.Request` and `pyncclx.MPI.Request`. mpi4py's own calls for many find a request that has
+    nothing to do.
 
     Examples
     --------
@@ -98,9 +99,9 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
-        """Start all, in the order of the list. As mpi4py's `Startall`.
+        """Start all; those of one communicator in the order of the list. As mpi4py's `Startall`.
 
-        Those of collectives on device arrays that follow each other take one launch.
+        Those of one communicator's collectives on device arrays that follow each other take one launch.
         """
         began = events.now() if events.listeners else None
         start_all(requests)
@@ -132,7 +133,7 @@ def start_all(requests: Sequence[MPI.Prequest]) -> None:
 
 
 def _start_ours(requests: Iterable[Prequest]) -> None:
-    """Start several in their order, by one launch if nothing else has to be done between them."""
+    """Start several, by one launch for each communicator if nothing else has to be done between them."""
     works = []
     for request in requests:
         if not request:

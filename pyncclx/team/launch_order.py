@@ -18,14 +18,21 @@ class LaunchOrder:
     What a graph captures does not run now, so it is no launch that others wait for; the owner of the graph orders its
     replays. Inside one capture, captured launches follow each other. A call beside the capture of the very stream that
     had the last launch does not wait for that: CUDA records no event there until the capture ends.
+
+    Nonblocking and persistent calls are launched aside: on a stream of the communicator's own, so that what the caller
+    enqueues next does not wait for them. Several such streams run at once as far as the hardware does: CUDA maps all
+    streams of a process to a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS up to 32). In one queue a kernel waits for
+    the one before it. So where more streams than queues have collectives under way that the ranks began in different
+    orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU together.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._ready: Any = None  # a stream that the next launch needs nothing before
-        self._stream: Any = None  # of the last launch, unless `_end` is its end
+        self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
+        self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
-        self._captured: Any = None  # the stream of the last captured launch
+        self._captured: Any = _NO_STREAM  # of the last captured launch
+        self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
@@ -55,10 +62,10 @@ class LaunchOrder:
             return
         if self._end is not None:
             self._end.order(stream)
-        elif self._stream is not None and self._stream != stream:
+        elif self._stream is not _NO_STREAM and self._stream != stream:
             self._device.order(self._stream, stream)
         per_thread = self._device.is_per_thread(stream)
-        self._ready, self._stream = (_NO_STREAM, None) if per_thread else (stream, stream)
+        self._ready, self._stream = (_NO_STREAM, _NO_STREAM) if per_thread else (stream, stream)
         self._end = self._device.event() if per_thread else None
         yield
         if self._end is not None:
@@ -67,9 +74,25 @@ class LaunchOrder:
     def _follow_captured(self, stream: Any) -> None:
         """Do so inside a capture; the last launch on a stream that has since joined the capture may be part of it."""
         for before in (self._stream, self._captured):
-            if before is not None and before != stream:
+            if before is not _NO_STREAM and before != stream:
                 self._device.order(before, stream)
         self._ready, self._captured = _NO_STREAM, stream
+
+    def aside(self, stream: Any) -> Any:
+        """Return the stream for a launch aside, which comes after what `stream` has now.
+
+        While `stream` is being captured, it is one that joins the capture; `stream` itself if that is impossible, since
+        two captures go on at once.
+        """
+        capturing = self._device.is_capturing(stream)
+        if capturing not in self._asides:
+            self._asides[capturing] = self._device.new_stream()
+        aside = self._asides[capturing]
+        if not self._device.fork(stream, aside):
+            return stream
+        if stream is self._stream and not capturing:  # so it also comes after the last launch
+            self._ready = self._stream = aside
+        return aside
 
     def extend(self, stream: Any) -> None:
         """Count what has been enqueued on `stream` since the last launch, copies for example, as part of it."""
@@ -86,7 +109,8 @@ class LaunchOrder:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
         if self._end is not None:
             self._end.synchronize()
-            return
-        last = self._captured if self._stream is None else self._stream
-        if last is None or not self._device.is_capturing(last):
-            self._device.synchronize(self._stream)
+        elif self._stream is not _NO_STREAM:
+            if self._stream is not None and not self._device.is_capturing(self._stream):
+                self._device.synchronize(self._stream)
+        elif self._captured is _NO_STREAM or not self._device.is_capturing(self._captured):
+            self._device.synchronize()

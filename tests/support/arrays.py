@@ -17,7 +17,7 @@ else:
 
     pyncclx.Communicator().select_device()  # before the first array; every rank imports this
 
-gpu_only = pytest.mark.skipif(HOST, reason="needs GPUs: the host device has no streams and no graphs")
+gpu_only = pytest.mark.skipif(HOST, reason="needs GPUs: streams of CuPy, or graphs")
 host_only = pytest.mark.skipif(not HOST, reason="shows how the host device treats NumPy arrays")
 
 POISON = 0xA5  # every byte of memory that an operation has not written

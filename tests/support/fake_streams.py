@@ -51,6 +51,13 @@ class Device(HostDevice):
         if first.capture == then.capture:
             then.end |= first.end
 
+    def fork(self, stream, side):
+        if side.capture not in (0, stream.capture):
+            return False
+        side.capture = stream.capture
+        side.end |= stream.end
+        return True
+
     def new_stream(self):
         return Stream()
 

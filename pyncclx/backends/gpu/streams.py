@@ -31,7 +31,8 @@ class GpuStreams(GpuProperties):
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
 
     def new_stream(self) -> Any:
-        return cupy.cuda.Stream(non_blocking=True)  # does not wait for the default stream either
+        with beside_captures():
+            return cupy.cuda.Stream(non_blocking=True)  # does not wait for the default stream either
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
@@ -46,8 +47,16 @@ class GpuStreams(GpuProperties):
         """
         if first.ptr == then.ptr:
             return
-        if capture_of(first) != capture_of(then):
-            return
+        if capture_of(first) == capture_of(then):
+            self._order(first, then)
+
+    def fork(self, stream: Any, side: Any) -> bool:
+        if capture_of(side) not in (0, capture_of(stream)):
+            return False
+        self._order(stream, side)  # an event of a capture takes the stream that waits for it into the capture
+        return True
+
+    def _order(self, first: Any, then: Any) -> None:
         with self._ordering:
             checked(driver.cuEventRecord(self._event, handle_of(first)))
             checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))

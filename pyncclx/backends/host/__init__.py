@@ -31,5 +31,6 @@ class Device(HostExports, HostKernels, HostStreams):
 
     def __init__(self, *, seed: int | None = None, hostile: bool | None = None, watchdog_s: float = 3600.0) -> None:
         HostExports.__init__(self)
+        HostStreams.__init__(self)
         HostKernels.__init__(self, seed, hostile, watchdog_s)
         self.identity = f"host-{socket.gethostname()}-{os.getpid()}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import secrets
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..handles import Exported
 from .memory import HostMemory, SharedMemory, Upload, allocate
+from .streams import Stream
 
 _SEPARATOR = " "  # in a handle, between path and name
 _NAME_NBYTES = 16  # random ones, as 32 characters: a handle has 64 bytes at most
@@ -57,8 +59,11 @@ class HostExports(HostMemory):
     def allocate_temporary(self, nbytes: int, stream: object) -> Upload:
         return Upload(np.empty(nbytes, np.uint8))
 
-    def copy(self, to: int, source: int, nbytes: int, stream: object) -> None:
-        ctypes.memmove(to, source, nbytes)
+    def copy(self, to: int, source: int, nbytes: int, stream: Stream | None) -> None:
+        if stream is None:
+            ctypes.memmove(to, source, nbytes)
+        else:
+            stream.enqueue(functools.partial(ctypes.memmove, to, source, nbytes))
 
     def peek(self, address: int, nbytes: int) -> bytes:
         return ctypes.string_at(address, nbytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 from ...system import paths, settings
 from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
-from .streams import Event
+from .streams import Event, Stream
 
 
 class Launch(ctypes.Structure):
@@ -54,7 +55,7 @@ class Kernel:
 class Repeated:
     """A launch to be made again and again."""
 
-    def __init__(self, launch: Callable[[object], None]) -> None:
+    def __init__(self, launch: Callable[[Stream | None], None]) -> None:
         self.launch = launch
 
 
@@ -80,7 +81,7 @@ class HostKernels:
         self.seed = settings.SEED.get() if seed is None else seed
         self.hostile = settings.HOSTILE.get() if hostile is None else hostile
         self.watchdog_s = watchdog_s
-        self._launches = 0
+        self._launches = itertools.count(1)
 
     def compile(
         self,
@@ -127,40 +128,47 @@ class HostKernels:
         return kernels
 
     def launch(
-        self, function: Kernel, grid: int, block: int, parameters: bytes, stream: object, early: bool = False
+        self, function: Kernel, grid: int, block: int, parameters: bytes, stream: Stream | None, early: bool = False
     ) -> None:
         self.launch_arguments(function, grid, block, [parameters], stream)
 
     def launch_arguments(
-        self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: object
+        self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: Stream | None
     ) -> None:
-        """Run a kernel; returns when it is done.
+        """Run a kernel; on None it is over when this returns.
 
         Raises
         ------
         ValueError
             If the arguments do not have the sizes of the kernel's parameters.
         RuntimeError
-            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what.
+            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what. On another stream
+            than None, the next call that uses it or waits for it raises this.
         """
         sizes = [len(argument) for argument in arguments]
         if sizes != function.parameters_nbytes:
             wanted = f"takes parameters of {function.parameters_nbytes} bytes, got {sizes}"
             raise ValueError(f"{function.name} {wanted}; numbers of other sizes are NumPy's, as np.int32(n)")
-        self._launches += 1
-        seed = self.seed + self._launches if self.seed else 0
+        seed = self.seed + next(self._launches) if self.seed else 0
         how = Launch(grid=grid, block=block, hostile=self.hostile, seed=seed, watchdog_s=self.watchdog_s)
         pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
-        if function.run(ctypes.byref(how), pointers) != 0:
-            raise RuntimeError(function.error().decode())
+        if stream is None:
+            _run(function, how, pointers)
+        else:
+            stream.enqueue(functools.partial(_run, function, how, pointers))
 
     def repeated(
         self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
     ) -> Repeated:
-        return Repeated(functools.partial(self.launch, function, grid, block, parameters))
+        def launch(stream: Stream | None) -> None:
+            self.launch(function, grid, block, parameters, stream)
+            if event is not None:
+                event.record(stream)
+
+        return Repeated(launch)
 
     def together(self, several: Sequence[Repeated]) -> Repeated:
-        def launch(stream: object) -> None:
+        def launch(stream: Stream | None) -> None:
             for repeated in several:
                 repeated.launch(stream)
 
@@ -171,6 +179,11 @@ class HostKernels:
 
     def blocks_per_multiprocessor(self, function: Kernel, block: int) -> int:
         return 1  # there are no multiprocessors to share
+
+
+def _run(function: Kernel, how: Launch, pointers: Any) -> None:
+    if function.run(ctypes.byref(how), pointers) != 0:
+        raise RuntimeError(function.error().decode())  # of this thread's last launch
 
 
 def _kernels_of(library: ctypes.CDLL) -> dict[str, Kernel]:

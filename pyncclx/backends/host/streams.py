@@ -1,29 +1,121 @@
-"""Streams of the host device: there are none, since a launch returns when its kernel is done."""
+"""Streams of the host device: each is a queue that a thread of its own serves.
+
+The current stream is None, and synchronous: what is launched on it is over when the call returns. What is launched on
+another stream runs beside the program, after what that stream has been given before. The waits of kernels end by
+PYNCCLX_TIMEOUT, and so do those for a stream.
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+_Work = Callable[[], object]
+_ANY = object()
+
+
+class Stream:
+    """Does what it is given, one thing after the other.
+
+    Attributes
+    ----------
+    ptr : int
+        Differs from that of all other streams.
+    given : int
+        How many things it has been given so far.
+    """
+
+    def __init__(self) -> None:
+        self.ptr, self.given = id(self), 0
+        self._done = 0
+        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=[self._queue], name="pyncclx stream", daemon=True).start()
+        weakref.finalize(self, self._queue.put, None)
+
+    def enqueue(self, work: _Work) -> None:
+        """Let the thread do something; raise what earlier things have raised there."""
+        self.check()
+        with self._changed:
+            self.given += 1
+            self._queue.put(partial(self._do, work))
+
+    def _do(self, work: _Work) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._error = self._error or error
+        with self._changed:
+            self._done += 1
+            self._changed.notify_all()
+
+    def has_done(self, number: int) -> bool:
+        """Return whether the first `number` things are done."""
+        return self._done >= number
+
+    def wait(self, number: int) -> None:
+        """Wait until they are."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._done >= number)
+
+    def check(self) -> None:
+        """Raise what was raised in the thread, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _serve(work: queue.SimpleQueue[_Work | None]) -> None:
+    """Work until the stream is no more, which what is done here refers to."""
+    while (do := work.get()) is not None:
+        do()
+        del do
 
 
 class Event:
-    """A place in the order of launches: always over."""
+    """A place in the order of a stream: over on None, and before it is recorded."""
 
-    def record(self, stream: object) -> None:
-        """Do nothing."""
+    def __init__(self) -> None:
+        self._stream: Stream | None = None
+        self._number = 0
+
+    def record(self, stream: Stream | None) -> None:
+        """Move the event to the end of the work that the stream has now."""
+        self._stream, self._number = stream, stream.given if stream else 0
 
     def is_over(self) -> bool:
-        """Return True."""
-        return True
+        """Return whether the work before the event is over; let the stream's thread run if it is not."""
+        if self._stream is None or self._stream.has_done(self._number):
+            return True
+        time.sleep(0)
+        return False
 
-    def order(self, then: object) -> None:
-        """Do nothing."""
+    def order(self, then: Stream | None) -> None:
+        """Make `then` wait; the caller, if that is None."""
+        if then is None:
+            self.synchronize()
+        elif self._stream is not None and self._stream is not then:
+            then.enqueue(partial(self._stream.wait, self._number))
 
     def synchronize(self) -> None:
-        """Do nothing."""
+        """Wait for the work before the event, and raise what it has raised."""
+        if self._stream is not None:
+            self._stream.wait(self._number)
+            self._stream.check()
 
 
 class HostStreams:
-    """`backends.device.Streams` without streams: None stands for each, and nothing has to wait."""
+    """`backends.device.Streams` by threads."""
+
+    def __init__(self) -> None:
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
     def current_stream(self) -> None:
         return None
@@ -31,17 +123,29 @@ class HostStreams:
     def external_stream(self, pointer: int) -> None:
         return None
 
-    def new_stream(self) -> None:
-        return None
+    def new_stream(self) -> Stream:
+        stream = Stream()
+        self._streams.add(stream)
+        return stream
 
-    def synchronize(self, stream: object = None) -> None:
-        pass
+    def synchronize(self, stream: Any = _ANY) -> None:
+        for each in list(self._streams) if stream is _ANY else [stream]:
+            self._end_of(each).synchronize()
 
-    def order(self, first: object, then: object) -> None:
-        pass
+    def order(self, first: Stream | None, then: Stream | None) -> None:
+        self._end_of(first).order(then)
+
+    def fork(self, stream: Stream | None, side: Stream | None) -> bool:
+        self.order(stream, side)
+        return True
 
     def event(self) -> Event:
         return Event()
+
+    def _end_of(self, stream: Stream | None) -> Event:
+        event = Event()
+        event.record(stream)
+        return event
 
     def can_leave(self, stream: object) -> bool:
         return True

@@ -109,3 +109,51 @@ def test_what_follows_a_kernel_on_its_stream_belongs_to_it(device, launch):
     launch.order.extend(own)
     in_another_thread(launch, "next", own)
     assert device.before["next"] == {"kernel", "copy"}
+
+
+def aside(launch, name, stream):
+    """Launch something aside; return the stream that it is on."""
+    where = launch.order.aside(stream)
+    launch(name, where)
+    return where
+
+
+def test_what_is_launched_aside(device, launch):
+    """It comes after the launches before and what the caller's stream has, and before the launches after it."""
+    first, second = Stream(), Stream()
+    launch(0, first)
+    device.launch("own work", 1, 1, b"", second)
+    where = aside(launch, 1, second)
+    device.launch("next work", 1, 1, b"", second)
+    assert aside(launch, 2, first) is where
+    launch(3, first)
+    assert device.before[1] == {0, "own work"}
+    assert device.before["next work"] == {"own work"}
+    assert device.before[2] == {0, 1, "own work"}
+    assert device.before[3] == {0, 1, 2, "own work"}
+
+
+def test_aside_in_a_capture(device, launch):
+    """On a stream that joins the capture, and is joined again; eager launches aside go on beside it."""
+    captured, eager = Stream(), Stream()
+    launch("eager", eager)
+    captured.capture = 1
+    device.launch("own work", 1, 1, b"", captured)
+    joined = aside(launch, "captured", captured)
+    end = launch.order.mark(joined)
+    device.launch("beside it", 1, 1, b"", captured)
+    assert aside(launch, "eager aside", eager) is not joined
+    end.order(captured)
+    device.launch("after it", 1, 1, b"", captured)
+    assert device.before["captured"] == {"own work"}
+    assert device.before["beside it"] == {"own work"}
+    assert device.before["after it"] == {"own work", "captured", "beside it"}
+    assert device.before["eager aside"] == {"eager"}
+
+
+def test_aside_in_two_captures_at_once(device, launch):
+    first, second = Stream(), Stream()
+    first.capture, second.capture = 1, 2
+    assert aside(launch, "first", first) is not first
+    assert aside(launch, "second", second) is second
+    assert device.before["second"] == set()

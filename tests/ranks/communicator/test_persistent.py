@@ -109,22 +109,27 @@ def test_lists(comm, prequest, requests):
 
 @pytest.mark.parametrize("captured", [False, pytest.param(True, marks=gpu_only)])
 def test_several_by_one_launch(comm, captured):
-    """Each works on what the one before it gives, on two communicators, with some that have nothing to do."""
+    """Each works on what the one before it gives; with some of another communicator, and some that have nothing to do.
+
+    The ranks start the other communicator's at other places among them.
+    """
     other = comm.Dup()
-    send, between, recv, last = put(np.zeros(COUNT, "f4")), *(Output(COUNT, "f4") for _ in range(3))
+    send, between, recv, last, told = put(np.zeros(COUNT, "f4")), *(Output(COUNT, "f4") for _ in range(4))
     nothing = comm.Allreduce_init(put(np.zeros(0, "f4")), Output(0, "f4").array)
     chain = [
         comm.Allreduce_init(send, between.array),
-        other.Bcast_init(between.array, root=comm.size - 1),
         comm.Scan_init(between.array, recv.array),
-        other.Allreduce_init(recv.array, last.array, MPI.MAX),
+        comm.Allreduce_init(recv.array, last.array, MPI.MAX),
     ]
+    beside = other.Bcast_init(told.array, root=comm.size - 1)
+    chain.insert(1 + comm.rank % 2, beside)
     orders = [chain, [*chain[:2], nothing, *chain[2:]], chain]
     stream = None if HOST else xp.cuda.Stream(non_blocking=True)
     with comparing() as compare, contextlib.nullcontext() if HOST else stream:
         for call, requests in enumerate(orders):
             vectors = [labels(rank, COUNT, call).astype("f4") for rank in range(comm.size)]
             send[...] = xp.array(vectors[comm.rank])
+            told.fill(vectors[comm.rank])
             if captured:
                 stream.begin_capture()
             pyncclx.Prequest.Startall(requests)
@@ -135,6 +140,7 @@ def test_several_by_one_launch(comm, captured):
                 last.poison()
                 graph.launch()
             compare(last, fold(ops.SUM, [fold(ops.SUM, vectors)] * comm.size), f"start {call}")
+            compare(told, vectors[-1], f"start {call} beside them")
     last.poison()
     with raises_everywhere(comm, MPI.Exception, match="is there twice"):
         pyncclx.Prequest.Startall([chain[0], chain[3], chain[0]])
