@@ -108,7 +108,11 @@ class Endpoint:
         self.check()
 
     def check(self) -> None:
-        """Raise what a kernel of this communicator has recorded, if any; from then on at every call."""
+        """Raise what a kernel of this communicator has recorded, if any; from then on at every call.
+
+        What has ended the thread that looks for open receives is raised, too, by one call.
+        """
+        self.postbox.receives.check()
         if not self.watch.array[error_words.FAILURE]:
             return
         record = error_words.read(self.watch)

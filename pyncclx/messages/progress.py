@@ -53,6 +53,12 @@ class ReceiveProgress:
             OPEN_RECEIVES.clear()
             return True
 
+    def check(self) -> None:
+        """Raise what has ended the watcher's thread, once; every call that sends, receives or waits begins with it."""
+        if self._watcher.failure is not None:
+            with LOCK:
+                self._watcher.raise_failure()
+
     @property
     def idle(self) -> bool:
         """Whether no receive is open."""
@@ -65,6 +71,7 @@ class ReceiveProgress:
         kernel leaves the program's stream, so that it does not come before what the stream is given next: the sender
         may wait for that.
         """
+        self.check()
         with LOCK:
             self.turn += 1
             for receive in self._arrived():

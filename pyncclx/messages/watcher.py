@@ -45,7 +45,11 @@ class Watcher:
     ----------
     asleep : bool
         Whether `wake` must be called when a receive is posted.
+    failure : BaseException or None
+        What has ended the thread.
     """
+
+    failure: BaseException | None = None
 
     def __init__(self, receives: Receives) -> None:
         self.asleep = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -64,28 +68,44 @@ class Watcher:
                 self._thread.start()
                 atexit.register(self._end)
 
+    def raise_failure(self) -> None:
+        """Raise what has ended the thread; another one looks for open receives from now on. Called by one thread."""
+        failure, self.failure = self.failure, None
+        if failure is None:
+            return
+        self._thread, self.asleep = None, True
+        if not self._receives.idle:
+            self.wake()
+        raise failure
+
     def _end(self) -> None:
         """End the thread before MPI is finalized."""
-        assert self._thread is not None
         self._ended = True
         self._posted.set()
-        self._thread.join(_END_S)
+        if self._thread is not None:
+            self._thread.join(_END_S)
 
     def _run(self) -> None:
-        # An error belongs to the call that waits for the receive, and is raised there again: the receive is still open.
-        with suppress(Exception), self._receives.device.attached():
-            pause, turn, quiet = PAUSE_S, -1, 0
-            while not self._ended:
-                time.sleep(pause)
-                idle, turn_before, turn = self._receives.idle, turn, self._receives.turn
-                stuck = not idle and turn == turn_before
-                if stuck and not MPI.Is_finalized():
-                    self._receives.launch_due()
-                pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
-                quiet = quiet + 1 if idle else 0
-                if quiet == QUIET:
-                    self._sleep()
-                    pause, quiet = PAUSE_S, 0
+        try:
+            with self._receives.device.attached():
+                self._watch()
+        except BaseException as error:
+            if not self._ended:  # else there is no call any more to raise it
+                self.failure = error
+
+    def _watch(self) -> None:
+        pause, turn, quiet = PAUSE_S, -1, 0
+        while not self._ended:
+            time.sleep(pause)
+            idle, turn_before, turn = self._receives.idle, turn, self._receives.turn
+            stuck = not idle and turn == turn_before
+            if stuck and not MPI.Is_finalized():
+                self._receives.launch_due()
+            pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
+            quiet = quiet + 1 if idle else 0
+            if quiet == QUIET:
+                self._sleep()
+                pause, quiet = PAUSE_S, 0
 
     def _sleep(self) -> None:
         """Wait until a receive is posted."""

@@ -264,9 +264,27 @@ def test_the_watcher_stays_out_of_what_the_program_does(watching):
     assert receives.launches == before
 
 
-def test_the_watcher_leaves_errors_to_the_program(watching, capfd):
+@pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), SystemExit("no more")])
+def test_an_error_of_the_watcher_is_raised_by_the_next_call(watching, capfd, error):
     receives, thread = watching
-    receives.error = MPI.Exception(MPI.ERR_OTHER)
-    until(lambda: not thread._thread.is_alive())
+    receives.error = error
+    until(lambda: thread.failure is not None)
     assert not thread.asleep  # nothing tries to wake it
+    receives.error = None
+    with pytest.raises(type(error)) as raised:
+        thread.raise_failure()
+    assert raised.value is error
+    before = receives.launches
+    until(lambda: receives.launches > before + 2)  # another thread goes on
+    assert thread.failure is None
     assert capfd.readouterr() == ("", "")
+
+
+def test_calls_check_the_watcher(monkeypatch):
+    monkeypatch.setattr(open_receives, "OPEN_RECEIVES", [])
+    receives = progress.ReceiveProgress(host.Device())
+    for call in (receives.check, receives.launch_arrived, lambda: receives.wait_until(lambda: False)):
+        receives._watcher.failure = OSError("no device")
+        with pytest.raises(OSError, match="no device"):
+            call()
+    receives.check()
