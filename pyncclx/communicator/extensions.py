@@ -7,8 +7,6 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
-import mpi_bootstrap
-
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..tokens.shuffle import TokenShuffle
@@ -101,7 +99,7 @@ class Extensions(IntraBase):
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
         >>> team = comm.device_team(signals=8, blocks=4)
         """
-        numbers = mpi_bootstrap.agree(self, lambda: tuple(map(operator.index, (signals, blocks, counters))))
+        team, numbers = self.meet(lambda _: tuple(map(operator.index, (signals, blocks, counters))))
         everywhere = MPI.Comm.allgather(self, numbers)
         if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
             of_ranks = "; ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everywhere))
@@ -111,5 +109,5 @@ class Extensions(IntraBase):
             )
         signals, blocks, counters = numbers
         return DeviceTeam(
-            cast(MPI.Intracomm, self), self.team, signals=signals, blocks=blocks, counters=counters
+            cast(MPI.Intracomm, self), team, signals=signals, blocks=blocks, counters=counters
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -19,6 +19,8 @@ from .options import Options
 from .registration import Registration
 from .state import State, state_of
 from .team import Team
+
+T = TypeVar("T")
 
 
 class Base(Options):
@@ -37,6 +39,19 @@ class Base(Options):
         else:
             team.errors.check()
         return team
+
+    def meet(self, check: Callable[[Team], T]) -> tuple[Team, T]:
+        """Return the team, and what `check` returns on this rank. Collective.
+
+        All ranks raise what `check` raises on one, or what a kernel has recorded there: none goes on alone.
+        """
+        team = state_of(self).team or self.team
+
+        def checked() -> T:
+            team.errors.check()
+            return check(team)
+
+        return team, mpi_bootstrap.agree(cast(MPI.Intracomm, self), checked)
 
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
@@ -125,10 +140,9 @@ class Base(Options):
         >>> x.shape
         (2, 3)
         """
-        comm, team = cast(MPI.Intracomm, self), self.team
-        shape, dtype = mpi_bootstrap.agree(comm, lambda: _checked_shape(shape, dtype))
-        window = team.add_window(comm, math.prod(shape) * dtype.itemsize)
-        return team.device.array(window.owner, shape, dtype)
+        team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
+        window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
+        return team.device.array(window.owner, lengths, datatype)
 
     def Register(self, array: Any) -> Registration:
         """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
@@ -159,9 +173,9 @@ class Base(Options):
         >>> with comm.Register(x):  # doctest: +SKIP
         ...     comm.Allreduce(MPI.IN_PLACE, x)
         """
-        comm, team = cast(MPI.Intracomm, self), self.team
-        buffer = mpi_bootstrap.agree(
-            comm, lambda: resolve(array, "Register: array", writable=False, device=team.device)
+        comm = cast(MPI.Intracomm, self)
+        team, buffer = self.meet(
+            lambda team: resolve(array, "Register: array", writable=False, device=team.device)
         )
         return Registration(comm, team, team.register(comm, buffer))
 

@@ -153,6 +153,8 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     ------
     TypeError, MPI.Exception
         As `checked_unit`, for device memory.
+    PeerTimeout, Aborted
+        As `ErrorRecord.check`, for device memory.
     """
     if where(memory) != "device":
         return None
@@ -162,6 +164,7 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
         window = team.windows.at(buffer.address)
         if window is not None and window.owner is not None:  # not one that may be freed
             unit = checked_unit("Win.Create", disp_unit)
+            team.errors.check()  # here, where all ranks learn of it
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, unit)
     return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory
 

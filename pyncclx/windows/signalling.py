@@ -84,6 +84,12 @@ class Signalling(Accesses):
         NotSupported
             The window was not made of device memory.
 
+        Notes
+        -----
+        CUDA may load a kernel at its first launch only, and wait for the device then, and so for the signal. Kernels of
+        the program's that the signal depends on must have run once before. Those of windows and communicators are
+        loaded when they are made or prepared.
+
         Examples
         --------
         See `Put_signal`.

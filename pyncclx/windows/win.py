@@ -6,7 +6,7 @@ ends an epoch the host waits for the device, so that all is done when the peers 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,8 @@ from ..errors import NotSupported
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
+from ..team.state import state_of
+from ..team.team import Team
 from .epochs import WORD_NBYTES
 from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, place_of
 from .operations import Operations
@@ -96,7 +98,7 @@ class Win(StandIn, Operations, Signalling, Views):
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
-        reach = Exposed(comm, comm.team, places)
+        reach = Exposed(comm, cast(Team, state_of(comm).team), places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
         win._array, win._comm, win._reach = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), reach
         return win
@@ -197,8 +199,7 @@ class Win(StandIn, Operations, Signalling, Views):
     def Free(self) -> None:
         """Free the window; arrays stay. Collective. As mpi4py's Free."""
         if self._reach is not None:
-            self._wait_for_device()
-            MPI.Comm.Barrier(self._comm)
+            mpi_bootstrap.agree(self._comm, self._wait_for_device)
             self._comm.Free()
             self._reach.close()
             self._reach = None

@@ -8,7 +8,7 @@ import pytest
 
 import pyncclx
 from pyncclx import backends
-from support.arrays import put
+from support.arrays import put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
 
@@ -70,6 +70,30 @@ def descriptors():
 def test_device_team_of_no_numbers_on_one_rank(comm, numbers):
     with raises_everywhere(comm, (TypeError, ValueError)):
         comm.device_team(*numbers if comm.rank == comm.size - 1 else (1, 1, 1))
+
+
+MAKERS = {
+    "Alloc": lambda comm, memory: comm.Alloc(10),
+    "Register": lambda comm, memory: comm.Register(xp.zeros(10)),
+    "device_team": lambda comm, memory: comm.device_team(),
+    "Win.Create": lambda comm, memory: pyncclx.Win.Create(memory, comm=comm),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_a_kernel_of_one_rank_has_recorded(comm, monkeypatch, make):
+    """All ranks raise it, where they meet."""
+    duplicate = comm.Dup()
+    memory = duplicate.Alloc(10)
+
+    def check():
+        raise pyncclx.PeerTimeout("Allreduce", 1, comm.rank, 0, 1, 0)
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(duplicate.team.errors, "check", check)
+    with raises_everywhere(comm, pyncclx.PeerTimeout):
+        MAKERS[make](duplicate, memory)
+    duplicate.Free()
 
 
 def test_token_shuffle_of_no_number_on_one_rank(comm):

@@ -1,10 +1,14 @@
 """Signals of windows: after a wait the data that was put with the signal is there, and no host takes part."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import pyncclx
 from pyncclx import NotSupported, PeerTimeout
+from pyncclx.launch import kernels
 from support.arrays import get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
 from support.reference import comparing, labels
@@ -71,6 +75,32 @@ def test_signals_are_counted_apart(comm, memory):
         win.Wait_signal(signal)
         synchronize()
     comm.synchronize()
+
+
+@gpu_only
+@pytest.mark.ranks(2)
+def test_a_kernel_is_loaded_while_a_stream_waits(comm, monkeypatch):
+    """Each rank's signal comes after a kernel that it has not loaded before, while its other stream waits for one."""
+    duplicate, right = comm.Dup(), (comm.rank + 1) % comm.size
+    duplicate.team.members = [replace(member, timeout_s=20.0) for member in duplicate.team.members]
+    duplicate.team.forget_structs()
+    inbox = duplicate.Alloc(8, "u2")
+    win = pyncclx.Win.Create(inbox, 2, comm=duplicate)
+    waiting, working = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
+    values, none = put(np.full(8, 5, "u2")), put(np.empty(0, "u2"))
+    synchronize()
+    MPI.Comm.Barrier(comm)
+    monkeypatch.setattr(kernels, "_loaded", {})
+    with waiting:
+        win.Wait_signal()
+    with working:
+        win.Accumulate(values, right, op=MPI.BXOR)
+        win.Put_signal(none, right)
+    synchronize()
+    duplicate.synchronize()  # raises PeerTimeout if loading waited for the other stream
+    assert (get(inbox) == 5).all()
+    win.Free()
+    duplicate.Free()
 
 
 @gpu_only
