@@ -39,7 +39,3 @@ def map_peers_if(comm, mapped, monkeypatch):
         map_peers(comm)
     else:
         monkeypatch.setattr(comm.endpoint, "is_read_by", lambda rank: False)
-
-
-def neighbours(comm):
-    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

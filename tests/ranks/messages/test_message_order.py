@@ -8,14 +8,15 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.messages import bounce
 from support.arrays import Output, get, put, xp
-from support.labelled_messages import EAGER, LARGE, WORLD, data_of, label_of, map_peers, map_peers_if, neighbours
+from support.labelled_messages import EAGER, LARGE, WORLD, data_of, label_of, map_peers, map_peers_if
 from support.reference import comparing
+from support.reversed_ranks import ring
 
 
 @pytest.mark.parametrize("count", [1, 700, LARGE])
 def test_halo_with_crossed_tags(comm, count):
     """To both neighbours at once, with tags; receives are posted and waited for in other orders than sends."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for index in range(3):
             recvs = {tag: Output(count, "i8") for tag in range(4)}
@@ -85,7 +86,7 @@ def test_many_before_any_receive(comm, count):
     """More messages than there are slots wait for a receiver who takes the last one first."""
     map_peers(comm)
     number = bounce.SLOTS + 20 if count < EAGER else 40
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     sends = [put(data_of(comm.rank, index, index, count)) for index in range(number)]
     requests = [comm.Isend(send, right, index) for index, send in enumerate(sends)]
     MPI.Comm.Barrier(comm)
@@ -101,7 +102,7 @@ def test_many_before_any_receive(comm, count):
 def test_no_place_left(comm, monkeypatch):
     """Without slots, and without places for offers, data goes through MPI."""
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     bounce_memory = comm.endpoint.postbox.bounce
     for places in ("slots", "tickets"):
         monkeypatch.setattr(getattr(bounce_memory, places), "take", lambda: None)
@@ -131,7 +132,7 @@ def test_only_two_of_all(comm):
 def test_long_messages_wait_for_nobody_in_a_circle(comm, order):
     """The receive is posted, so the send may be waited for first, in any order of ranks."""
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for index in range(3):
             recv, send = Output(LARGE, "i8"), put(data_of(comm.rank, 1, index, LARGE))
@@ -194,7 +195,7 @@ def test_short_sends_head_to_head(known, monkeypatch):
 def test_exchanges_of_any_lengths(comm, counts):
     """A short message leaves by the kernel that takes one which is there already; a long one is ready before that."""
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for index in range(4):
             count = counts[left % 2]

@@ -7,8 +7,9 @@ from mpi4py import MPI
 
 from pyncclx import NotSupported, Request
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
-from support.labelled_messages import EAGER, LARGE, data_of, map_peers, neighbours
+from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reference import comparing
+from support.reversed_ranks import ring
 
 
 @pytest.mark.ranks(2)
@@ -16,7 +17,7 @@ from support.reference import comparing
 @pytest.mark.parametrize("count", [9, LARGE])
 def test_mixed_requests(comm, way, count):
     """Requests of device arrays, of host arrays and null ones in one list, and all ways to wait for them."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     host_sent, host_received = bytearray(b"%3d" % comm.rank), bytearray(3)
     recv, status = Output(count, "i8"), [MPI.Status() for _ in range(5)]
     requests = [
@@ -111,7 +112,7 @@ def test_what_requests_refuse(comm):
 def test_free_before_waiting(comm, count, blocking):
     """Messages outlive their communicator, and others made since are none of their business."""
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for index in range(3):
             own, recv = comm.Dup(), Output(count, "i8")
@@ -128,7 +129,7 @@ def test_free_before_waiting(comm, count, blocking):
 @gpu_only
 def test_streams(comm):
     """Sends come after what made the data on their stream, receives before what reads it on theirs."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     streams = [xp.cuda.Stream(non_blocking=True) for _ in range(2)]
     with comparing() as compare:
         for count in (1000, 40 * EAGER):

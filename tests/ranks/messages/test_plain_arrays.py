@@ -7,7 +7,8 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.arrays import places
 from support.arrays import HOST, put
-from support.labelled_messages import EAGER, LARGE, data_of, neighbours
+from support.labelled_messages import EAGER, LARGE, data_of
+from support.reversed_ranks import ring
 
 FORMS = ("Recv", "Irecv and Wait", "Waitall", "Irecv and Waitall with a device array's", "Sendrecv", "Recv of a spec")
 
@@ -41,7 +42,7 @@ def receive(comm, form, array, source, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("count", [0, 1, 36, EAGER, EAGER + 1, LARGE])
 def test_a_plain_array_receives_a_device_array(comm, monkeypatch, form, count):
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     room = count + 96  # a message with a device array is longer than its data
     array = np.full(room, -1, "i8")
     sending = comm.Isend(put(data_of(comm.rank, 3, 0, count)), right, 3)
@@ -53,7 +54,7 @@ def test_a_plain_array_receives_a_device_array(comm, monkeypatch, form, count):
 
 @pytest.mark.skipif(HOST, reason="the test above")
 def test_small_plain_arrays(comm):
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     for count in (1, 36, 1000):
         x, y = np.full(count, comm.rank + 1.0), np.zeros(count)
         pyncclx.Request.Waitall([comm.Irecv(y, left), comm.Isend(x, right)])

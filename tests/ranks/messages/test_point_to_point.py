@@ -15,8 +15,9 @@ from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
 from pyncclx.messages.receive import Incoming
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
-from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if, neighbours
+from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if
 from support.reference import comparing
+from support.reversed_ranks import ring
 
 SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
 
@@ -24,7 +25,7 @@ SIZES = [0, 1, 3, 4, 5, 1000, EAGER, EAGER + 1, 5 * EAGER + 3]
 @pytest.mark.parametrize("count", SIZES)
 def test_ring(comm, count):
     """Every rank sends to the right, from and to addresses of any alignment; the status has source, tag and count."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for index, (here, there) in enumerate([(0, 0), (0, 0), (1, 0), (0, 3), (1, 1)]):
             recv, status = Output(count, "i8", there), MPI.Status()
@@ -37,7 +38,7 @@ def test_ring(comm, count):
 @pytest.mark.parametrize("offset", [1, 2, 3, 4, 8, 15])
 def test_bytes_of_any_alignment(comm, offset):
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     with comparing() as compare:
         for count in (1, 15, 16, 17, 999, bounce.SLOT_NBYTES + offset):
             recv = Output(count, "u1", (offset * 3) % 16)
@@ -96,7 +97,7 @@ def test_nobody(comm):
 @pytest.mark.parametrize("count", SIZES)
 def test_ring_without_waiting(comm, count):
     """The same by requests, several at once; one buffer is overwritten by what arrives."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     recvs, status = [Output(count, "i8", offset) for offset in (0, 1, 0)], [MPI.Status() for _ in range(3)]
     recvs[2].fill(data_of(comm.rank, 2, 0, count))
     requests = [
@@ -115,7 +116,7 @@ def test_ring_without_waiting(comm, count):
 @pytest.mark.parametrize("here", ["device", "host"])
 def test_one_on_the_host(comm, name, here):
     """All send of the device and receive on the host, or the other way round."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     send, back, status = data_of(comm.rank, 6, 0, 90), Output(90, "i8"), MPI.Status()
     there = bytearray(8 * 90 + 400)
     sends, recvs = (put(send), there) if here == "device" else (send.tobytes(), back.array)
@@ -131,7 +132,7 @@ def test_one_on_the_host(comm, name, here):
 @pytest.mark.parametrize("count", SIZES)
 def test_replace(comm, count):
     """What is sent is what was there, though every rank's buffer is overwritten at the same time."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     buffer = Output(count, "i8").fill(data_of(comm.rank, 3, 0, count))
     with comparing() as compare:
         for index in range(1, 4):
@@ -144,7 +145,7 @@ def test_replace(comm, count):
 @pytest.mark.ranks(2)
 def test_parts_of_arrays(comm):
     """Counts, displacements and datatypes of buffer specs; Fortran order."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     values, recv = data_of(comm.rank, 4, 0, 100), Output(100, "i8")
     comm.Sendrecv([put(values), (20, 30), MPI.INT64_T], right, 0, [recv.array, 20, 50, MPI.INT64_T], left, 0)
     matrix = np.asfortranarray(data_of(comm.rank, 4, 1, 12).reshape(3, 4))
@@ -168,7 +169,7 @@ def test_a_short_message_in_a_long_buffer(comm):
 @gpu_only
 def test_a_message_of_more_than_2_gib(comm):
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     send = xp.arange((1 << 28) + 3, dtype="i8") + (comm.rank << 40)
     recv, status = xp.empty_like(send), MPI.Status()
     comm.Sendrecv(send, right, 1, recv, left, 1, status)
@@ -181,7 +182,7 @@ def test_a_message_of_more_than_2_gib(comm):
 def test_a_window_is_sent_from_where_it_is(comm):
     """Arrays from comm.Alloc, which peers have mapped already."""
     map_peers(comm)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     send, recv = comm.Alloc(LARGE, "i8"), Output(LARGE, "i8")
     with comparing() as compare:
         for index in range(3):
@@ -199,7 +200,7 @@ def test_truncation(comm, count, known, monkeypatch):
     """A message that is too long raises at the receiver, is used up, and its sender goes on."""
     own = comm.Dup()
     map_peers_if(own, known, monkeypatch)
-    right, left = neighbours(own)
+    right, left = ring(own)
     recv = Output(count - 1, "i8")
     request = own.Isend(put(data_of(own.rank, 1, 0, count)), right, 1)
     with raises_everywhere(own, MPI.Exception, match=f"rank {left} sent .* tag 1") as raised:
@@ -221,7 +222,7 @@ def test_an_error_of_what_brings_the_data(comm, monkeypatch):
         raise RuntimeError("no kernel")
 
     own = comm.Dup()
-    right, left = neighbours(own)
+    right, left = ring(own)
     request = own.Isend(put(data_of(own.rank, 1, 0, 2)), right, 1)
     recv = Output(2, "i8")
     with monkeypatch.context() as patch, raises_everywhere(own, RuntimeError, match="no kernel"):
@@ -252,7 +253,7 @@ def started(request):
 def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
     """A device array's message is longer, so MPI refuses it; what lies behind the host array stays as it is."""
     map_peers_if(comm, False, monkeypatch)
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     spoilt = []
     for dest, source in ((right, left), (comm.rank, comm.rank)):
         for nbytes in (8, 2000, 8000, 8 * LARGE):
@@ -312,7 +313,7 @@ def test_nobody_receives(monkeypatch):
             with pytest.raises(PeerTimeout, match=f"Send with tag 11: rank 0 waited in vain for rank {dest}"):
                 call()
     MPI.Comm.Barrier(comm)
-    right, left = neighbours(other)
+    right, left = ring(other)
     recv = Output(LARGE, "i8")
     other.Sendrecv(put(data_of(other.rank, 1, 0, LARGE)), right, 1, recv.array, left, 1)
     with comparing() as compare:
@@ -330,7 +331,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
     """A host array's receive takes a device array's message, and the other way round."""
     own = comm.Dup()
     map_peers_if(own, known, monkeypatch)
-    right, left = neighbours(own)
+    right, left = ring(own)
     nbytes = count * 8
     recv, received, status = Output(count, "i8"), bytearray(inline_nbytes(nbytes)), MPI.Status()
     requests = [own.Isend(put(data_of(own.rank, 1, 0, count)), right, 1)]
@@ -364,7 +365,7 @@ def test_host_arrays_meet_device_arrays(comm, count, known, monkeypatch):
 @pytest.mark.parametrize("count", [100, LARGE])
 def test_all_receive_on_the_host(comm, first, count):
     """All ranks send long device arrays to host arrays, and wait for everything at once; messages to devices beside."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     nbytes = count * 8
     for call in range(3):
         received = memoryview(bytearray(inline_nbytes(nbytes)))
@@ -388,7 +389,7 @@ def test_all_receive_on_the_host(comm, first, count):
 @pytest.mark.ranks(2)
 def test_one_of_all_is_too_short(comm):
     """What goes wrong with a host array is raised when all is over, and nothing else is lost."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     alone = comm.size == 1  # Open MPI cuts what a process sends to itself without an error
     recv = Output(LARGE, "i8")
     requests = [comm.Irecv(bytearray(7), left, 1), comm.Irecv(recv.array, left, 2)]
@@ -403,7 +404,7 @@ def test_one_of_all_is_too_short(comm):
 
 def test_blocking_on_the_host(comm):
     """With blocking = "host" a call returns when the data is there."""
-    right, left = neighbours(comm)
+    right, left = ring(comm)
     comm.blocking = "host"
     try:
         for count in (10, LARGE):
