@@ -27,6 +27,11 @@ TABULATED = {
     "h200-x2-ordinary": "Ordinary arrays",
     "h200-x8-ordinary": "Ordinary arrays",
 }
+SHUFFLES = ("h200-x4-token-shuffle", "h200-x2-token-shuffle", "h200-x8-token-shuffle")
+WAYS = {"padded": "padded", "gathers": "gathers", "known": "counts known", "read": "counts read"}  # with NCCL
+SETTING = ("hidden", "k", "experts", "dtype", "rows_dtype", "layout", "routing", "blocks", "mode")
+HALVES = ("dispatch", "combine")
+HOST_TIME = "h200-x2-host-time"
 SIZES = (8, 2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20)
 
 Row = dict[str, Any]
@@ -99,11 +104,60 @@ def table(name: str, kind: str) -> str:
     return "\n".join(lines)
 
 
+def shuffle_table(name: str) -> str:
+    """One file of token shuffles as a table: dispatch and combine, and the best way to do each with NCCL."""
+    results = read(name)
+    where, first = results["environment"], results["results"][0]
+    hidden, k, experts, dtype, rows_dtype = (first[key] for key in SETTING[:5])
+    lines = [
+        f"## Token shuffles: {where['ranks']} × {where['device'].removeprefix('NVIDIA ')}, {where['date']}",
+        "",
+        f"From `examples/benchmarks/results/{name}.json`: hidden {hidden}, top {k} of {experts} experts chosen "
+        f"uniformly; tokens sent as {rows_dtype}, results returned as {dtype} (NCCL: {dtype} both ways). Microseconds; "
+        "in brackets which way is NCCL's best: padded to the largest count, gathers (two all-gathers there, an "
+        "all-to-all of partial sums back), or an all-to-all with counts that the host has, or reads.",
+        "",
+        "| Tokens a rank | dispatch | combine | NCCL there | NCCL back |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["results"]:
+        if all(row[key] == first[key] for key in SETTING):
+            best = [min(WAYS, key=lambda way, half=half: row[f"{way}_{half}_us"]) for half in HALVES]
+            peers = [f"{number(row[f'{way}_{half}_us'])} ({WAYS[way]})" for way, half in zip(best, HALVES, strict=True)]
+            own = [number(row[f"{half}_us"]) for half in HALVES]
+            lines.append(f"| {row['tokens']} | " + " | ".join([*own, *peers]) + " |")
+    return "\n".join(lines)
+
+
+def host_table() -> str:
+    """What calls cost the host."""
+    results = read(HOST_TIME)
+    where = results["environment"]
+    lines = [
+        f"## Time of the host: {where['ranks']} × {where['device'].removeprefix('NVIDIA ')}, {where['date']}",
+        "",
+        f"From `examples/benchmarks/results/{HOST_TIME}.json`: calls from Python {where['python']}, {where['mode']}.",
+        "",
+        "| Call | Median, µs | 99 % of calls, µs |",
+        "|---|---|---|",
+    ]
+    rows = results["host_time"]
+    return "\n".join([*lines, *(f"| {row['call']} | {row['median_us']:.1f} | {row['p99_us']:.1f} |" for row in rows)])
+
+
 def tables() -> str:
     """All tables as one page of Markdown."""
     head = "<!-- Written by docs/speed.py from examples/benchmarks/results; do not edit. -->"
     title_of_page = "# Tables of benchmarks\n\n[Benchmarks](benchmarks.md) describes what was measured, and how."
-    return "\n\n".join([head, title_of_page, *(table(name, kind) for name, kind in TABULATED.items())]) + "\n"
+    return "\n\n".join([head, title_of_page, *_all_tables()]) + "\n"
+
+
+def _all_tables() -> list[str]:
+    return [
+        *(table(name, kind) for name, kind in TABULATED.items()),
+        *(shuffle_table(name) for name in SHUFFLES),
+        host_table(),
+    ]
 
 
 def log_position(value: float, low: float, high: float) -> float:

@@ -18,6 +18,7 @@ PAGES += sorted((ROOT / "examples").rglob("README.md"))
 TOPS = ("docs", "tests", "examples", "pyncclx", "cuda", "mpi_bootstrap")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(rf"(?<![\w./<-])((?:{'|'.join(TOPS)})/[\w./-]+)")
+VERSIONS = (("setup.cfg", " ="), ("CITATION.cff", ":"))
 MADE = ("docs/_build", "docs/house.svg")  # by commands
 
 
@@ -54,6 +55,12 @@ def missing_files(page: Path) -> list[str]:
 def test_links_and_paths(page):
     assert broken_links(page) == []
     assert missing_files(page) == []
+
+
+def test_versions_agree():
+    """Those of the package, of its metadata and of the citation."""
+    for name, sign in VERSIONS:
+        assert f"\nversion{sign} {pyncclx.__version__}\n" in (ROOT / name).read_text(), name
 
 
 def test_readme_is_short():
