@@ -9,7 +9,7 @@ comm.Allreduce(x, y)
 z = y * 2
 assert (z == 2 * comm.size).all()  # reading the array waits
 
-# Nonblocking: other work of the stream runs between the two lines.
+# Nonblocking: it runs beside the stream, whose other work goes between the two lines.
 request = comm.Iallreduce(x, y)
 request.Wait()  # the stream waits, not the host
 
