@@ -3,15 +3,18 @@
     mpiexec -n 8 python tests/soak.py --operations 1000000 [--seed N] [--most BYTES]
 
 Some are nonblocking, some in place, some between windows; sizes begin anywhere. Messages and token shuffles are among
-them. A batch is enqueued without waiting; then mpi4py does the same on host arrays, and every element is compared,
-those too that no operation may write. Elements are small integers in every datatype: their sums and products are exact
-in any order.
+them, memory that is registered for one operation, and communicators that MPI frees without this library. A batch is
+enqueued without waiting; then mpi4py does the same on host arrays, and every element is compared, those too that no
+operation may write. Elements are small integers in every datatype: their sums and products are exact in any order.
 """
 
 import argparse
+import os
+import resource
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -43,12 +46,12 @@ class Soak:
         pyncclx.Request.Waitall(requests)
         for comm, job in jobs:
             job.repeat(MPI.Intracomm(comm))
-            self.done[job.name] += 1
+            self.done[job.kind] += 1
         for maker in self.makers:
             maker.comm.synchronize()
             maker.used = 0
         return [
-            f"operation {index} of the batch, {job.name} among {comm.size} ranks: rank {comm.rank}, {text}"
+            f"operation {index} of the batch, {job.kind} among {comm.size} ranks: rank {comm.rank}, {text}"
             for index, (comm, job) in enumerate(jobs)
             for text in job.wrong()
         ]
@@ -59,6 +62,12 @@ class Soak:
             comm.Free()
 
 
+def held() -> np.ndarray:
+    """Bytes of this process that are in memory, and its open descriptors."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return np.array([pages * resource.getpagesize(), len(os.listdir("/proc/self/fd"))])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", type=int, default=10_000, metavar="N", help="how many (default 10000)")
@@ -67,7 +76,7 @@ def main() -> int:
     options = parser.parse_args()
     world, begin = MPI.COMM_WORLD, time.perf_counter()
     soak = Soak(options.seed, options.most)
-    last = begin
+    last, before = begin, np.zeros(2, int)
     while (done := soak.done.total()) < options.operations:
         wrong = soak.batch(min(BATCH, options.operations - done))
         every = [text for texts in world.allgather(wrong) for text in texts]
@@ -75,12 +84,18 @@ def main() -> int:
             if world.rank == 0:
                 print(f"after {done} operations with seed {options.seed}:", *every[:20], sep="\n", flush=True)
             return 1
+        if not before.any() and 5 * soak.done.total() >= options.operations:
+            before = held()
         if world.rank == 0 and time.perf_counter() - last > 5:
             last = time.perf_counter()
             print(f"{soak.done.total()} of {options.operations} operations, none wrong", flush=True)
+    grown = held() - before
+    most = np.empty_like(grown)
+    world.Allreduce(grown, most, MPI.MAX)
     if world.rank == 0:
         kinds = ", ".join(f"{method} {count}" for method, count in sorted(soak.done.items()))
         print(f"{soak.done.total()} operations on {world.size} ranks in {time.perf_counter() - begin:.0f} s: {kinds}")
+        print(f"since the first fifth: {most[0] / 1e6:.1f} MB and {most[1]} descriptors more, on the rank with most")
         print("no element was wrong: PASSED", flush=True)
     soak.free()
     return 0

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from support.arrays import get, xp
+from pyncclx import backends
+from support.arrays import HOST, get, xp
 
 BATCH = 50  # operations that are enqueued without waiting
 POISON = 77
@@ -35,6 +36,11 @@ class Job:
 
     def __init__(self, name: str, outputs: Sequence[Pair]) -> None:
         self.name, self.outputs = name, outputs
+
+    @property
+    def kind(self) -> str:
+        """How it is counted and named."""
+        return self.name
 
     def start(self, comm: Any, *, nonblocking: bool) -> list[MPI.Request]:
         """Do it on device arrays; what is left to wait for."""
@@ -94,6 +100,37 @@ class Messages(Job):
         MPI.Request.Waitall(self._begin(comm, 1))
 
 
+class Registered(Call):
+    """A method on an array whose memory is registered for it."""
+
+    def __init__(self, registered: Any, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.registered = registered
+
+    @property
+    def kind(self) -> str:
+        return f"{self.name} in registered memory"
+
+    def start(self, comm: Any, *, nonblocking: bool) -> list[MPI.Request]:
+        with comm.Register(self.registered):
+            return super().start(comm, nonblocking=False)
+
+
+class Freed(Call):
+    """A method on a communicator of its own, which a handle of mpi4py's frees at once."""
+
+    @property
+    def kind(self) -> str:
+        return f"{self.name} before MPI frees the communicator"
+
+    def start(self, comm: Any, *, nonblocking: bool) -> list[MPI.Request]:
+        own = comm.Dup()
+        own.Alloc(100)
+        super().start(own, nonblocking=False)
+        MPI.Comm.f2py(own.py2f()).Free()
+        return []
+
+
 class Shuffled(Job):
     """Tokens to their experts, which leave them as they are, and back: a token times the sum of its weights."""
 
@@ -122,6 +159,14 @@ class Shuffled(Job):
         """Nothing: all ranks compute the expected results themselves."""
 
 
+def shareable(nbytes: int) -> Any:
+    """Bytes on the device that other processes can open."""
+    if not HOST:
+        return xp.zeros(nbytes, "u1")
+    device = backends.select()
+    return device.array(device.allocate_exported(nbytes).memory, (nbytes,), "u1")
+
+
 class Maker:
     """Makes the jobs of one communicator. `shared` draws the same on all ranks, `own` does not."""
 
@@ -134,6 +179,7 @@ class Maker:
         self.pools = {dtype: Pair(xp.asarray(data.astype(dtype)), data.astype(dtype)) for dtype in DTYPES}
         self.window = comm.Alloc(4 * BATCH * most, "u1")
         self.used = 0  # bytes of the window
+        self.shareable = shareable(most)
         self.messages = 0  # so far, which have a tag each
         experts, room = 2 * comm.size + 1, TOKENS * EXPERTS_EACH * comm.size
         self.shuffle = comm.Create_token_shuffle(experts, room, HIDDEN, "f4", k=EXPERTS_EACH, max_tokens=TOKENS)

@@ -7,7 +7,20 @@ import numpy as np
 from mpi4py import MPI
 
 from support.arrays import xp
-from support.soak_jobs import EXPERTS_EACH, HIDDEN, TOKENS, Call, Job, Maker, Messages, Pair, Shuffled, side
+from support.soak_jobs import (
+    EXPERTS_EACH,
+    HIDDEN,
+    TOKENS,
+    Call,
+    Freed,
+    Job,
+    Maker,
+    Messages,
+    Pair,
+    Registered,
+    Shuffled,
+    side,
+)
 
 HIGHEST_TAG = 1 << 14
 FEW_TOKENS = 3
@@ -166,7 +179,26 @@ def shuffled(m: Maker) -> Job:
     return Shuffled(m.shuffle, sent, chosen[m.rank], weights, counts)
 
 
+def registered(m: Maker) -> Job:
+    """A sum of an array that is registered for it; it is over when `Free` returns, and the next may write there."""
+    count = m.count()
+    sent, recv = m.sent(count), m.room(count)
+    memory = m.shareable[: count * m.itemsize].view(m.dtype)
+    memory[...] = sent.device  # in the order of the stream; the call before has ended
+    arguments, host = (memory, recv.device, m.op), (sent.host, recv.host, m.op)
+    return Registered(m.shareable, "Allreduce", arguments, host, [recv])
+
+
+def freed(m: Maker) -> Job:
+    """A sum on a communicator that MPI frees without this library."""
+    count = m.count()
+    sent, recv = m.sent(count), m.room(count)
+    arguments, host = (sent.device, recv.device, m.op), (sent.host, recv.host, m.op)
+    return Freed("Allreduce", arguments, host, [recv])
+
+
 KINDS: tuple[Callable[[Maker], Job], ...] = (
     *(bcast, allreduce, reduce, prefix, reduce_scatter_block, reduce_scatter, allgather, allgatherv, gather, gatherv),
     *(scatter, scatterv, alltoall, alltoallv, dynamic, sendrecv, messages, shuffled, barrier),
+    *(registered, freed),
 )

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Aborted, CollectiveMismatch, PeerTimeout
+from pyncclx.launch import kernels
 from pyncclx.operators import ops
 from support.arrays import Output, put, synchronize, xp
 from support.everywhere import raises_everywhere
@@ -176,3 +177,27 @@ def test_settings_that_are_none(variable, value, monkeypatch):
     with raises_everywhere(WORLD, ValueError, match=f"{variable} is '{value}'"):
         comm.Barrier(device=True)
     MPI.Comm.Free(comm)
+
+
+def test_a_timeout_of_centuries(monkeypatch):
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1e300")
+    with pyncclx.Communicator().Dup() as comm:
+        works(comm)
+
+
+@pytest.mark.ranks(2)
+def test_an_interrupted_compilation(monkeypatch):
+    """The rank that compiles raises KeyboardInterrupt, the others an error that names it; then all go on."""
+    comm = pyncclx.Communicator().Dup()
+    comm.Barrier(device=True)
+
+    def compile_image(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(kernels, "_loaded", {})
+        context.setattr(kernels, "compile_image", compile_image)
+        with pytest.raises(KeyboardInterrupt if comm.rank == 0 else RuntimeError):
+            comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+    works(comm)
+    comm.Free()
