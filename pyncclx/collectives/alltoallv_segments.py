@@ -126,4 +126,5 @@ def segments_call(
         buffers=buffers,
         signature=(*signature, "segments", count),
         before=list_segments,
+        beside=("list_segments",),
     )

@@ -55,27 +55,22 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
     RuntimeError
         On all ranks, with the compiler's log, if it does not compile.
     """
-    key = (kernel, *template)
-    if key not in team.functions:
-        _prepare(comm, team, file, (kernel,), template)
-    return team.functions[key]
+    (function,) = get_several(comm, team, file, (kernel,), template)
+    return function
 
 
-def get_all(comm: MPI.Intracomm, team: Team, file: str) -> list[Function]:
-    """Return all kernels of a file that moves bytes, as `get` does; ranks compile different ones at once."""
-    kernels = FILES[file].kernels
-    if not all((kernel,) in team.functions for kernel in kernels):
-        _prepare(comm, team, file, kernels, ())
-    return [team.functions[(kernel,)] for kernel in kernels]
-
-
-def _prepare(comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template) -> None:
-    parts = _parts(team.device, file, kernels, template)
-    loaded = share(comm, team.device, parts)
-    for kernel in FILES[file].kernels:
-        name = instantiation(kernel, *template)
-        if name in loaded:
-            team.functions[(kernel, *template)] = loaded[name]
+def get_several(
+    comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template = ()
+) -> list[Function]:
+    """Return several kernels of a file as `get` does; ranks compile different ones at once."""
+    keys = [(kernel, *template) for kernel in kernels]
+    if not all(key in team.functions for key in keys):
+        loaded = share(comm, team.device, _parts(team.device, file, kernels, template))
+        for kernel in FILES[file].kernels:
+            name = instantiation(kernel, *template)
+            if name in loaded:
+                team.functions[(kernel, *template)] = loaded[name]
+    return [team.functions[key] for key in keys]
 
 
 def compiled_together(file: str, kernels: Sequence[str], together: bool) -> list[Sequence[str]]:

@@ -34,7 +34,8 @@ def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
     choice = call.choose(bound_op.fitting(team.layout, call.template), *call.sized)
     if call.load is None:
         check_records(call.operation, choice.kernel, call.template)
-        function = kernels.get(comm, team, file_of(choice.kernel), choice.kernel, *call.template)
+        names = choice.kernel, *call.beside
+        function, *_ = kernels.get_several(comm, team, file_of(choice.kernel), names, call.template)
     else:
         function = call.load(comm, team, choice.kernel, call.template)
     threads = min(choice.threads or team.threads, team.threads)

@@ -12,6 +12,7 @@ import mpi_bootstrap
 from ..arrays.buffers import Buffer
 from ..device.team import DeviceTeam
 from ..launch import kernels
+from ..launch.sources import FILES
 from ..requests.open_receives import let_receives_leave
 from ..team.streams import stream_for
 from ..team.team import Team
@@ -30,7 +31,7 @@ class Signals:
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         self.device = team.device
-        self._put, self._signal, self._wait = kernels.get_all(comm, team, _FILE)
+        self._put, self._signal, self._wait = kernels.get_several(comm, team, _FILE, FILES[_FILE].kernels)
         self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
         try:
             self._taken = mpi_bootstrap.agree(comm, lambda: self.device.upload(bytes(_WORD_NBYTES * COUNT)))
