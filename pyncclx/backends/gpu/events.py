@@ -9,11 +9,11 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .driver import LEGACY_DEFAULT, LIBRARY, PER_THREAD_DEFAULT, capture_of, checked, fail, handle_of
+from .driver import LEGACY_DEFAULT, LIBRARY, PER_THREAD_DEFAULT, capture_of, fail, record_event, wait_for_event
 from .launch import Graph, Step
 
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
-_record_event, _query_event = LIBRARY.cuEventRecord, LIBRARY.cuEventQuery
+_query_event = LIBRARY.cuEventQuery
 
 
 class Event:
@@ -32,8 +32,7 @@ class Event:
     def record(self, stream: Any) -> None:
         """Move the event to the end of the work that the stream has now."""
         self._on, self._capture = stream.ptr, capture_of(stream)
-        if status := _record_event(self._pointer, ctypes.c_void_p(stream.ptr)):
-            fail(status)
+        record_event(self._pointer, stream)
 
     def recorded(self, pointer: int) -> None:
         """Take note that a graph, launched on the stream of this handle, records the event."""
@@ -52,7 +51,7 @@ class Event:
         """Make `then` wait for the event; do nothing across the border of a capture, as `GpuStreams.order`."""
         may_differ = then.ptr != self._on or then.ptr == PER_THREAD_DEFAULT  # that of another thread, perhaps
         if may_differ and capture_of(then) == self._capture:
-            checked(driver.cuStreamWaitEvent(handle_of(then), self.event, 0))
+            wait_for_event(then, self._pointer)
 
     def synchronize(self) -> None:
         """Wait on the host for the event, unless it is in a capture."""

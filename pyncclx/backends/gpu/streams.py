@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import cupy
-from cuda.bindings import driver
 
-from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, checked, handle_of, is_capturing
+from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturing, record_event, wait_for_event
 from .events import Event
 from .properties import GpuProperties
 
@@ -21,7 +21,8 @@ class GpuStreams(GpuProperties):
     def __init__(self) -> None:
         super().__init__()
         self._stream: Any = None  # made by `_aside`
-        self._event = checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self._event = cupy.cuda.Event(disable_timing=True)
+        self._event_pointer = ctypes.c_void_p(self._event.ptr)
         self._ordering = threading.Lock()  # for the use of that event
 
     def current_stream(self) -> Any:
@@ -51,15 +52,16 @@ class GpuStreams(GpuProperties):
             self._order(first, then)
 
     def fork(self, stream: Any, side: Any) -> bool:
-        if capture_of(side) not in (0, capture_of(stream)):
+        capture = capture_of(side)
+        if capture and capture != capture_of(stream):
             return False
         self._order(stream, side)  # an event of a capture takes the stream that waits for it into the capture
         return True
 
     def _order(self, first: Any, then: Any) -> None:
         with self._ordering:
-            checked(driver.cuEventRecord(self._event, handle_of(first)))
-            checked(driver.cuStreamWaitEvent(handle_of(then), self._event, 0))
+            record_event(self._event_pointer, first)
+            wait_for_event(then, self._event_pointer)
 
     def event(self) -> Event:
         return Event()
