@@ -1,0 +1,48 @@
+"""A rank's process ends: the others shrink the communicator, and the new one gets the memory of the failed one."""
+
+import subprocess
+
+import pytest
+from mpi4py import MPI
+
+import launch
+
+PROGRAM = """
+import os, signal
+from mpi4py import MPI
+import pyncclx
+
+comm = pyncclx.Communicator(MPI.COMM_WORLD).Dup()
+comm.Allreduce(MPI.IN_PLACE, comm.Alloc(4))
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    MPI.Comm.Barrier(comm)
+except MPI.Exception:  # the process has failed, or the other rank has revoked the communicator
+    comm.Revoke()
+shrunk, lease = comm.Shrink(), comm.team.lease
+comm.Free()
+x = shrunk.Alloc(4)
+x[:] = 1
+shrunk.Allreduce(MPI.IN_PLACE, x)
+print(f"{x.tolist()} with {shrunk.team.lease.nbytes} of {lease.nbytes} bytes", flush=True)
+os._exit(0)  # MPI cannot be finalized without the failed rank
+"""
+
+
+@pytest.mark.skipif(MPI.get_vendor()[0] != "Open MPI", reason="needs Open MPI, started so that jobs outlive processes")
+def test_shrink_after_a_process_has_failed() -> None:
+    program, *arguments = launch.mpiexec(3, "-c", PROGRAM)
+    done = subprocess.run(
+        [program, "--with-ft", "ulfm", *arguments],
+        env=launch.environment("host"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    if "unknown" in done.stderr.lower() and "ulfm" in done.stderr:
+        pytest.skip("this Open MPI cannot go on without a process")
+    lines = [line for line in done.stdout.splitlines() if " with " in line]
+    assert lines == ["[2.0, 2.0, 2.0, 2.0] with 69206016 of 69206016 bytes"] * 2, done.stdout + done.stderr
