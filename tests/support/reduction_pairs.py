@@ -1,4 +1,7 @@
-"""The pairs of a datatype and an operator with which reductions are tested: all, or some in which each occurs."""
+"""The pairs of a datatype and an operator with which reductions are tested: all, or some.
+
+Among those of the sample is each datatype, and each operator with each kind of datatypes that it takes.
+"""
 
 import os
 
@@ -11,7 +14,7 @@ EVERY = [(row.name, op.name) for row in TABLE.values() for op in ops.TABLE.value
 
 
 def _sampled() -> list[tuple[str, str]]:
-    cases = [{"datatype": datatype, "operator": operator} for datatype, operator in EVERY]
+    cases = [{"datatype": name, "operator": (TABLE[name].kind, operator)} for name, operator in EVERY]
     chosen = {EVERY[place] for place in sample.each_value(cases, seed="pairs")}
     return sorted(COMMON | chosen, key=EVERY.index)
 

@@ -37,6 +37,17 @@ def test_sizes_to_every_root(comm, algorithm):
             compare(send, vectors[comm.rank], f"count {count}: sendbuf")
 
 
+def test_averages_through_a_chain(comm):
+    """Only the last rank divides."""
+    vectors = contributions(comm.size, 1000)
+    with comparing() as compare:
+        for root in chained(comm.size):
+            recv = Output(1000, "f4") if comm.rank == root else None
+            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, ops.AVG, root, algorithm="chain")
+            if recv:
+                compare(recv, fold(ops.AVG, vectors), f"to root {root}")
+
+
 def test_in_place_and_unaligned(comm):
     with comparing() as compare:
         for count in counts(comm.team.layout, 4):
