@@ -8,11 +8,13 @@ from .agreement import agree, allgather_bytes
 from .descriptors import allgather_fds
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
+from .meeting import Meeting
 from .sleeping import sleeping_barrier
 from .topology import Topology, topology
 
 __all__ = [
     "LaunchError",
+    "Meeting",
     "Topology",
     "agree",
     "allgather_bytes",

@@ -12,6 +12,7 @@ __all__ = [
     "MPIError",
     "NotSupported",
     "PeerTimeout",
+    "RanksMissing",
 ]
 
 
@@ -91,6 +92,31 @@ class PeerTimeout(RuntimeError):
             f"{self.operation}: rank {self.rank} waited in vain for {peer} ({epoch}"
             f"expected signal {self.expected}, saw {self.seen}); see whether {peer} died, is slow, "
             "or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
+        )
+
+
+class RanksMissing(PeerTimeout):
+    """Ranks did not come where all ranks of a communicator make something together, before any kernel.
+
+    Parameters
+    ----------
+    rank : int
+        A rank that waited.
+    missing : tuple of int
+        The ranks that it waited for.
+    """
+
+    def __init__(self, rank: int, missing: tuple[int, ...]) -> None:
+        super().__init__("the first call of a kind on device arrays", 0, rank, missing[0] if missing else -1, 0, 0)
+        self.missing = missing
+        self.args = rank, missing
+
+    def __str__(self) -> str:
+        ranks = f"rank{'s' * (len(self.missing) > 1)} {', '.join(map(str, self.missing)) or 'unknown'}"
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for {ranks}. All ranks make such a call together, with "
+            "device arrays; a rank does not come that passes a host array, makes another call, is slow, or is plain "
+            "mpi4py, as processes are that a program spawns without `-m pyncclx run`. PYNCCLX_CHECK=1 compares calls"
         )
 
 

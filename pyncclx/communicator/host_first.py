@@ -21,6 +21,8 @@ from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
+from ..system import settings
+from ..system.process import cached
 
 _Method = Callable[..., Any]
 _IN_PLACE = MPI.IN_PLACE
@@ -41,6 +43,12 @@ def is_plain(buffer: Any) -> bool:
         base = buffer.base
         return base is None or (type(base) is ndarray and base.base is None)
     return buffer is None or buffer is _IN_PLACE
+
+
+@cached
+def looks_closely() -> bool:
+    """Whether no array is plain: on the host device, and where the calls of all ranks are compared."""
+    return places.host_arrays() or settings.CHECK.get()
 
 
 @functools.cache
@@ -87,7 +95,7 @@ def _of_one(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
 
     @functools.wraps(ways.general)
     def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = type(buf) in _CLASSES and not places.host_arrays() and is_plain(buf)
+        plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
         if plain and not events.listeners and kwargs.keys() <= names:
             return original(self, buf, *args, **kwargs)
         if type(self) not in kinds:
@@ -107,7 +115,7 @@ def _of_two(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
 
     @functools.wraps(ways.general)
     def method(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = type(recvbuf) in _CLASSES and not places.host_arrays() and is_plain(recvbuf) and is_plain(sendbuf)
+        plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
         if plain and not events.listeners and kwargs.keys() <= names:
             return original(self, sendbuf, recvbuf, *args, **kwargs)
         if type(self) not in kinds:
@@ -137,7 +145,7 @@ def _recv(general: _Method) -> _Method:
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        plain = type(buf) in _CLASSES and not places.host_arrays() and is_plain(buf)
+        plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
         if plain and not HOLDING and not events.listeners:
             return host_receive.receive(self, original, (self, buf, source, tag), buf, status)
         general(self, buf, source, tag, status)
@@ -151,7 +159,7 @@ def _irecv(general: _Method) -> _Method:
 
     @functools.wraps(general)
     def Irecv(self: Any, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
-        if type(buf) is ndarray and not places.host_arrays() and is_plain(buf) and not HOLDING and not events.listeners:
+        if type(buf) is ndarray and not looks_closely() and is_plain(buf) and not HOLDING and not events.listeners:
             request = original(self, buf, source, tag)
             return request if buf.nbytes < ENVELOPE_NBYTES else host_receive.ireceive_plain(self, request, buf)
         return general(self, buf, source, tag)
@@ -173,7 +181,7 @@ def _sendrecv(general: _Method) -> _Method:
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        plain = type(recvbuf) in _CLASSES and not places.host_arrays() and is_plain(recvbuf) and is_plain(sendbuf)
+        plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
         if plain and not HOLDING and not events.listeners:
             arguments = self, sendbuf, dest, sendtag, recvbuf, source, recvtag
             return host_receive.receive(self, original, arguments, recvbuf, status)

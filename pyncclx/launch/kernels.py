@@ -23,6 +23,7 @@ from ..operators.bound_op import BoundOp
 from ..system.cache_folders import cache_directory
 from ..system.notes import reported_if_long
 from ..system.process import held
+from ..team.options import Options
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
 
@@ -101,6 +102,8 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     """
     names = [name for part in parts for name in part.names]
     ready = [all(name in _loaded for name in part.names) for part in parts]
+    if isinstance(comm, Options):
+        comm.state.meet(comm)
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
     # interpreter, and a peer may do so for the communicator of another thread.
     gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))

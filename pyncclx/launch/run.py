@@ -69,6 +69,8 @@ def _by_new_kernel(
 ) -> bool:
     call = make(comm, *args, **options)
     if call is None:
+        if state.checking:
+            compare(comm, make.__name__.capitalize(), ("host arrays",))
         return False
     launched = enqueue(comm, state, call, key)
     if launched is not None and state.blocking == "host":

@@ -60,6 +60,7 @@ class Base(Options):
             raise NotSupported(str(state.refusal))
         comm = cast(MPI.Intracomm, self)
         mpi_bootstrap.check_launch(comm)
+        state.meet(comm)
         try:
             return Team(comm, mpi_bootstrap.agree(comm, backends.select))
         except NotSupported as refusal:

@@ -7,7 +7,9 @@ from typing import Any, Protocol, cast
 
 from mpi4py import MPI
 
-from ..errors import MPIError, NotSupported
+import mpi_bootstrap
+
+from ..errors import MPIError, NotSupported, RanksMissing
 from ..system import settings
 from ..system.process import PerProcess
 from .team import Team
@@ -50,8 +52,21 @@ class State:
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
+        self.meeting = mpi_bootstrap.Meeting()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+
+    def meet(self, comm: MPI.Intracomm) -> None:
+        """Wait for all ranks to come here, before they make something together. Collective.
+
+        Raises
+        ------
+        RanksMissing
+            Some have not come within PYNCCLX_TIMEOUT.
+        """
+        missing = self.meeting.missing(comm, settings.TIMEOUT.get())
+        if missing:
+            raise RanksMissing(comm.rank, tuple(missing))
 
     def close(self) -> None:
         """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""

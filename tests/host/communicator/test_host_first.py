@@ -10,6 +10,7 @@ from mpi4py import MPI as MPI4PY
 
 from pyncclx import backends
 from pyncclx.arrays import places
+from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
 from pyncclx.staging import operations
 from pyncclx.team.state import STAGES_BY_DEFAULT
@@ -58,6 +59,7 @@ def nothing_asked(monkeypatch):
         raise AssertionError("looked at closely")
 
     monkeypatch.setattr(places, "host_arrays", lambda: False)
+    monkeypatch.setattr(host_first, "looks_closely", lambda: False)
     monkeypatch.setattr(places, "where", refuse)
     monkeypatch.setattr(operations, "where", refuse)
     monkeypatch.setattr(backends, "select", refuse)

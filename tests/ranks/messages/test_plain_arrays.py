@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.arrays import places
+from pyncclx.communicator import host_first
 from support.arrays import HOST, put
 from support.labelled_messages import EAGER, LARGE, data_of
 from support.reversed_ranks import ring
@@ -18,7 +18,7 @@ def receive(comm, form, array, source, monkeypatch):
     status = MPI.Status()
     requests, statuses = [], []
     with monkeypatch.context() as patch:
-        patch.setattr(places, "host_arrays", lambda: False)  # as with a GPU, where no NumPy array is on the device
+        patch.setattr(host_first, "looks_closely", lambda: False)  # as with a GPU
         if form == "Recv":
             comm.Recv(array, source, 3, status)
         elif form == "Recv of a spec":

@@ -1,0 +1,49 @@
+"""Ranks that disagree on who moves the arrays: each wait ends, and the error has the ranks that did not come."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpi_bootstrap
+import pyncclx
+from pyncclx import CollectiveMismatch, PeerTimeout
+from support.arrays import Output, put
+
+pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(40)]
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """A communicator whose ranks do not wait long for each other."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
+    with pyncclx.Communicator().Dup() as comm:
+        yield comm
+
+
+def test_one_rank_is_in_a_call_of_mpis(brief):
+    """The others name it. It finds them again when it comes, in the place that they wait in."""
+    last, x = brief.size - 1, Output(1000, "f4")
+    if brief.rank == last:
+        assert MPI.COMM_WORLD.allgather(None)  # before it comes, all others have given up
+    else:
+        with pytest.raises(PeerTimeout, match=f"waited in vain for rank {last}.*PYNCCLX_CHECK") as raised:
+            brief.Allreduce(put(np.ones(1000, "f4")), x.array)
+        assert (raised.value.rank, raised.value.peer, raised.value.missing) == (brief.rank, last, (last,))
+        assert MPI.COMM_WORLD.allgather(None)
+    brief.Allreduce(put(np.ones(1000, "f4")), x.array)
+    pyncclx.Communicator(brief).synchronize()
+
+
+def test_a_meeting(comm):
+    meeting = mpi_bootstrap.Meeting()
+    for _ in range(3):
+        assert meeting.missing(comm, 100.0) == []
+
+
+def test_a_host_array_and_a_device_array_where_calls_are_compared(monkeypatch):
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    with pyncclx.Communicator().Dup() as comm:
+        x = put(np.ones(4, "f4"))
+        buffers = (bytearray(16), bytearray(16)) if comm.rank else (x, put(np.zeros(4, "f4")))
+        with pytest.raises(CollectiveMismatch, match=r"rank 0: Allreduce\(4, .*; rank 1: Allreduce\('host arrays',\)"):
+            comm.Allreduce(*buffers)
