@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
+from ..team.compare import compare
 from ..tokens.shuffle import TokenShuffle
 
 
@@ -53,6 +54,8 @@ class Extensions(IntraBase):
         ...     print(shuffle.local_experts)
         [0, 1, 2, 3]
         """
+        if self.checking:
+            compare(self, "Create_token_shuffle")
         return TokenShuffle(
             self,
             num_experts,
@@ -99,6 +102,8 @@ class Extensions(IntraBase):
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
         >>> team = comm.device_team(signals=8, blocks=4)
         """
+        if self.checking:
+            compare(self, "device_team")
         team, numbers = self.meet(lambda _: tuple(map(operator.index, (signals, blocks, counters))))
         everywhere = MPI.Comm.allgather(self, numbers)
         if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:

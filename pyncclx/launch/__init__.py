@@ -18,5 +18,5 @@ The way of ``comm.Allreduce(x, y)``:
    `launch` of the device (`backends/`): cuda/collectives/allreduce.cu.
 
 `launched.py` and `prepared.py` are what nonblocking and persistent requests stand for; they join at step 5, and at
-step 4. `compare.py` compares calls between the ranks under PYNCCLX_CHECK=1.
+step 4. `team/compare.py` compares calls between the ranks under PYNCCLX_CHECK=1.
 """

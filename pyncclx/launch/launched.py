@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ..backends import Event
 from ..team.base import IntraBase
+from ..team.compare import Comparison
 from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
+from .plan import is_planned
 from .run import enqueue
 
 
@@ -18,14 +20,26 @@ class Launched(KernelWork):
         super().__init__(comm)
         self._team: Team | None = None
         self._event: Event | None = None
+        self._comparison = self._begin_comparison(comm, call) if self._state.checking else None
         launched = enqueue(comm, self._state, call, aside=True)
         if launched is not None:
             self._team, self._began_on = launched.team, launched.current
             self._event = launched.team.order.mark(launched.stream)
         self._buffers = call.buffers
 
+    def _begin_comparison(self, comm: IntraBase, call: Call) -> Comparison | None:
+        """Let the other ranks have the call for comparison; wait for theirs only if there is a kernel to prepare."""
+        comparison, team = Comparison(comm, call.operation, call.signature), self._state.team
+        if call.empty or (team is not None and is_planned(team, call)):
+            return comparison
+        comparison.finish()
+        return None
+
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
+        comparison, self._comparison = self._comparison, None
+        if comparison is not None:
+            comparison.finish()
         team, event, buffers = self._team, self._event, self._buffers
         self._team, self._event, self._buffers = None, None, ()
         if team is not None and event is not None:

@@ -30,6 +30,11 @@ def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
     return plan
 
 
+def is_planned(team: Team, call: Call) -> bool:
+    """Return whether `plan_of` has the plan of a call already."""
+    return (call.operation, call.template, call.sized) in team.plans
+
+
 def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
     choice = call.choose(bound_op.fitting(team.layout, call.template), *call.sized)
     if call.load is None:

@@ -14,10 +14,10 @@ from ..backends import Repeated
 from ..errors import MPIError
 from ..system.process import held
 from ..team.base import IntraBase
+from ..team.compare import compare
 from ..team.streams import current_stream, stream_for
 from ..team.team import Team
 from .call import Call
-from .compare import compare
 from .kernel_work import KernelWork
 from .plan import plan_of
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
 from ..errors import NotSupported
+from ..team.compare import compare
 from ..team.plans import Producer, RememberedLaunch
 from ..team.state import State, state_of
 from ..team.streams import stream_for
 from ..team.team import Team
 from .call import Call
-from .compare import compare
 from .keys import NoKey, key_of
 from .plan import MOST_KEPT, plan_of
 
@@ -91,10 +91,10 @@ class Enqueued(NamedTuple):
 def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None, *, aside: bool = False) -> Enqueued | None:
     """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
 
-    With `aside` it is launched on the communicator's own stream, after what the current one has now. With a `key` the
-    launch is remembered, if the kernel is all of the call.
+    With `aside` it is launched on the communicator's own stream, after what the current one has now, and the caller
+    compares it with those of other ranks. With a `key` the launch is remembered, if the kernel is all of the call.
     """
-    if state.checking:
+    if state.checking and not aside:
         compare(comm, call.operation, call.signature)
     if call.empty:
         return None

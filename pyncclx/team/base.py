@@ -15,6 +15,7 @@ import mpi_bootstrap
 from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
+from .compare import compare
 from .options import Options
 from .registration import Registration
 from .state import State, state_of
@@ -141,6 +142,8 @@ class Base(Options):
         >>> x.shape
         (2, 3)
         """
+        if self.checking:
+            compare(self, "Alloc")
         team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
         window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
         return team.device.array(window.owner, lengths, datatype)
@@ -174,6 +177,8 @@ class Base(Options):
         >>> with comm.Register(x):  # doctest: +SKIP
         ...     comm.Allreduce(MPI.IN_PLACE, x)
         """
+        if self.checking:
+            compare(self, "Register")
         comm = cast(MPI.Intracomm, self)
         team, buffer = self.meet(
             lambda team: resolve(array, "Register: array", writable=False, device=team.device)

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.buffers import Buffer
 from ..launch import kernels
-from ..launch.compare import compare
 from ..operators.row_transform import NONE, Applied
+from ..team.compare import compare
 from ..team.state import state_of
 from ..team.streams import stream_for
 from .memory import Memory

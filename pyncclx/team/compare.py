@@ -1,0 +1,149 @@
+"""The comparison of calls among the ranks of a communicator, which PYNCCLX_CHECK=1 asks for.
+
+Each rank sends its call to all others, on a duplicate of the communicator, and no rank waits longer than
+PYNCCLX_TIMEOUT for the others' calls.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from mpi4py import MPI
+
+from ..errors import CollectiveMismatch
+from ..system import settings
+from .state import Attachment, Carrier, state_of
+
+_NAME = "comparisons"  # of the attachment
+_Call = tuple[Any, ...]  # operation, and what must be equal on all ranks
+
+
+class _Comparisons(Attachment):
+    """What a communicator has for the comparison of its calls; the ranks count them alike."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self.rank, self.size, self.name = comm.rank, comm.size, comm.Get_name()
+        self._apart, self._duplicating = MPI.Comm.Idup(comm)
+        self.number = 0  # of the last call
+        self._calls: dict[tuple[int, int], _Call] = {}  # rank, number: what others have called
+        self._given_up: dict[tuple[int, int], _Call] = {}
+        self._sent: list[MPI.Request] = []
+        _ALL.add(self)
+
+    def announce(self, call: _Call) -> int:
+        """Send a call to all other ranks; return its number."""
+        _wait(self._duplicating.Test, lambda: self._missing(call, "not all others have"))
+        self.number += 1
+        self._calls[self.rank, self.number] = call
+        self._send(call)
+        return self.number
+
+    def _send(self, call: _Call | None) -> None:
+        """Send the last call, or None in its place."""
+        self._sent = [request for request in self._sent if not request.Test()]
+        for rank in self._others():
+            self._sent.append(MPI.Comm.isend(self._apart, (self.number, call), rank))
+
+    def finish(self, number: int) -> None:
+        """Compare the calls with a number."""
+
+        def late() -> str:
+            if number == self.number:  # on the ranks that have come, the next call takes its place
+                self._send(None)
+                self.number -= 1
+            ranks = [rank for rank in self._others() if (rank, number) not in self._calls]
+            text = self._missing(self._calls[self.rank, number], "rank " + ", ".join(map(str, ranks)) + " has not")
+            return "; ".join([text, *(text for rank in ranks for text in self._elsewhere(rank))])
+
+        _wait(lambda: self._all_have_called(number), late)
+        calls = [self._calls.pop((rank, number)) for rank in range(self.size)]
+        if any(call != calls[0] for call in calls):
+            text = "; ".join(f"rank {rank}: {_text(call)}" for rank, call in enumerate(calls))
+            raise CollectiveMismatch(f"ranks disagree about the call: {text}")
+
+    def _others(self) -> Iterator[int]:
+        return (rank for rank in range(self.size) if rank != self.rank)
+
+    def _all_have_called(self, number: int) -> bool:
+        self._collect()
+        return all((rank, number) in self._calls for rank in range(self.size))
+
+    def _collect(self) -> None:
+        """Take the calls that have come, and put those aside that were given up."""
+        for rank in self._others():
+            while (message := MPI.Comm.improbe(self._apart, rank)) is not None:
+                number, call = message.recv()
+                if call is not None:
+                    self._calls[rank, number] = call
+                elif (rank, number) in self._calls:  # else its comparison has just ended here
+                    self._given_up[rank, number] = self._calls.pop((rank, number))
+
+    def _missing(self, call: _Call, who: str) -> str:
+        waited = f"rank {self.rank} called {_text(call)} and waited {settings.TIMEOUT.get():g} s (PYNCCLX_TIMEOUT)"
+        return f"ranks disagree about the call: {waited}; {who} called anything on this communicator ({self.name})"
+
+    def _elsewhere(self, rank: int) -> Iterator[str]:
+        """What a rank has called on other communicators, and this rank has not."""
+        world = self._world_rank(rank)
+        for other in _ALL:
+            if other is not self and other._duplicating == MPI.REQUEST_NULL:
+                other._collect()
+                for (caller, number), call in {**other._given_up, **other._calls}.items():
+                    if other._world_rank(caller) == world and number > other.number:
+                        yield f"rank {rank}: {_text(call)} on another communicator ({other.name})"
+
+    def _world_rank(self, rank: int) -> int:
+        group, world = MPI.Comm.Get_group(self._apart), MPI.COMM_WORLD.Get_group()
+        return int(group.Translate_ranks([rank], world)[0])
+
+    def close(self) -> None:
+        """Free the duplicate, unless a call was given up."""
+        _ALL.discard(self)
+        if not MPI.Is_finalized() and self._duplicating.Test() and all(request.Test() for request in self._sent):
+            MPI.Comm.Free(MPI.Comm(self._apart))
+
+
+_ALL: weakref.WeakSet[_Comparisons] = weakref.WeakSet()
+
+
+class Comparison:
+    """The comparison of one call, which other ranks get at once."""
+
+    def __init__(self, comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:
+        attachments = state_of(cast(Carrier, comm)).attachments
+        own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Comparisons(comm))
+        self._all = cast(_Comparisons, own)
+        self._number = self._all.announce((operation, *signature))
+
+    def finish(self) -> None:
+        """Wait for the other ranks' calls.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On all ranks, if they called different operations, or with different arguments; on those that called
+            anything, if some rank did not within PYNCCLX_TIMEOUT.
+        """
+        self._all.finish(self._number)
+
+
+def compare(comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:
+    """Compare a call before it does anything, as `Comparison`."""
+    Comparison(comm, operation, signature).finish()
+
+
+def _wait(over: Callable[[], bool], text: Callable[[], str]) -> None:
+    """Wait until something is over; raise CollectiveMismatch after PYNCCLX_TIMEOUT."""
+    deadline = time.monotonic() + settings.TIMEOUT.get()
+    while not over():
+        if time.monotonic() > deadline:
+            raise CollectiveMismatch(text())
+        os.sched_yield()
+
+
+def _text(call: _Call) -> str:
+    return f"{call[0]}{call[1:]}"
