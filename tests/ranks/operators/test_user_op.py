@@ -149,6 +149,20 @@ def test_other_reductions(comm, check):
             check.compare(recv, block, f"Reduce_scatter_block {count}, {algorithm}, in place")
 
 
+@pytest.mark.ranks(3)
+@one_communicator
+def test_order_through_a_chain(comm):
+    """A rank may get what the ranks above it have folded, and folds it behind its own."""
+    minus = pyncclx.Op(lambda a, b: a - b)
+    vectors = contributions(comm.size, 1000, "int64")
+    with comparing() as compare:
+        for root in sorted({0, 1, comm.size - 1}):
+            recv = Output(1000, "i8") if comm.rank == root else None
+            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, minus, root, algorithm="chain")
+            if recv:
+                compare(recv, vectors[0] - sum(vectors[1:]), f"to root {root}")
+
+
 @one_communicator
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "complex128", "uint8"])
 def test_a_sum_without_a_dtype_is_the_sum(comm, name):
