@@ -1,5 +1,7 @@
 """One-sided communication on device arrays: windows, copies into them, and MPI's ways to synchronise."""
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -98,6 +100,25 @@ def test_exclusive_lock(comm, memory):
         memory.win.Unlock(0)
     MPI.Comm.Barrier(comm)
     assert_everywhere(comm, comm.rank or memory.read()[2] == 5 * comm.size)
+
+
+def test_a_lock_is_held_when_lock_returns(comm, memory):
+    """MPI may put it off until the first access, but device memory is not accessed through MPI."""
+    win, found = memory.win, put(np.zeros(1, "i8"))
+    if comm.rank == 0:
+        win.Lock(0)
+        MPI.Comm.Barrier(comm)
+        time.sleep(0.1)
+        memory.array[0] = 9
+        synchronize()
+        win.Unlock(0)
+    else:
+        MPI.Comm.Barrier(comm)
+        win.Lock(0)
+        win.Get(found, 0)
+        win.Unlock(0)
+    MPI.Comm.Barrier(comm)
+    assert comm.rank == 0 or get(found)[0] == 9
 
 
 def test_post_start_complete_wait(comm, memory):
