@@ -2,10 +2,11 @@
 
     mpiexec -n 8 python tests/soak.py --operations 1000000 [--seed N] [--most BYTES]
 
-Some are nonblocking, some in place, some between windows; sizes begin anywhere. Messages and token shuffles are among
-them, memory that is registered for one operation, and communicators that MPI frees without this library. A batch is
-enqueued without waiting; then mpi4py does the same on host arrays, and every element is compared, those too that no
-operation may write. Elements are small integers in every datatype: their sums and products are exact in any order.
+Some are nonblocking, some begin in other orders on other ranks, some are in place or between windows; sizes begin
+anywhere. Messages and token shuffles are among them, memory that is registered for one operation, and communicators
+that MPI frees without this library. A batch is enqueued without waiting; then mpi4py does the same on host arrays, and
+every element is compared, those too that no operation may write. Elements are small integers in every datatype: their
+sums and products are exact in any order.
 """
 
 import argparse
@@ -15,13 +16,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from support.soak_jobs import BATCH, Maker
-from support.soak_kinds import draw
+from support.arrays import xp
+from support.soak_jobs import BATCH, Job, Maker
+from support.soak_kinds import allgather, draw
 
 
 class Soak:
@@ -33,12 +36,19 @@ class Soak:
         self.comms = [world.Dup(), world.Split(0, -world.rank), halves]
         self.makers = [Maker(comm, seed + i, most) for i, comm in enumerate(self.comms)]
         self.shared = np.random.default_rng([seed, 99])
+        self.own = np.random.default_rng([seed, 98, world.rank])
+        for maker in self.makers:  # loads the kernel, which the ranks do together
+            maker.comm.Allgather(xp.zeros(1, "u1"), xp.zeros(maker.size, "u1"))
         self.done: Counter[str] = Counter()
 
     def batch(self, length: int) -> list[str]:
         """Do some operations; returns what is wrong on this rank. Collective."""
-        jobs, requests = [], []
-        for _ in range(length):
+        jobs: list[tuple[Any, Job]] = []
+        requests: list[MPI.Request] = []
+        while len(jobs) < length:
+            if self.shared.integers(20) == 0:
+                requests += self._begin_in_any_order(jobs)
+                continue
             maker = self.makers[self.shared.integers(len(self.makers))]
             job = draw(maker)
             jobs.append((maker.comm, job))
@@ -55,6 +65,19 @@ class Soak:
             for index, (comm, job) in enumerate(jobs)
             for text in job.wrong()
         ]
+
+    def _begin_in_any_order(self, jobs: list[tuple[Any, Job]]) -> list[MPI.Request]:
+        """Begin collectives on all communicators, in an order among these that each rank draws for itself."""
+        turns = []
+        for maker in self.makers:
+            for _ in range(self.shared.integers(1, 4)):
+                maker.draw()
+                turns.append((maker, allgather(maker)))
+        jobs += [(maker.comm, job) for maker, job in turns]
+        order = self.own.permutation([self.makers.index(maker) for maker, _ in turns])
+        left = [iter([job for other, job in turns if other is maker]) for maker in self.makers]
+        begun = [next(left[index]).start(self.makers[index].comm, nonblocking=True) for index in order]
+        return [request for requests in begun for request in requests]
 
     def free(self) -> None:
         """Release the communicators. Collective."""
