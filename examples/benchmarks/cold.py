@@ -66,11 +66,11 @@ def measure(*, ready: bool) -> tuple[dict[str, float], str]:
     began = time.perf_counter()
     import pyncclx  # noqa: PLC0415  its environment is set by now
     from pyncclx import backends  # noqa: PLC0415
-    from pyncclx.system import paths  # noqa: PLC0415
+    from pyncclx.system import cache_folders  # noqa: PLC0415
 
     seconds = {"import pyncclx": MPI.COMM_WORLD.allreduce(time.perf_counter() - began, MPI.MAX)}
     if not ready:
-        paths.READY_DIR = Path(os.devnull)
+        cache_folders.READY_DIR = Path(os.devnull)
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     comm.select_device()
     if os.environ.get("PYNCCLX_DEVICE") == "host":
