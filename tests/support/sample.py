@@ -62,4 +62,4 @@ def sampled(tests: Sequence[tuple[str, Values, Item]], seed: object) -> list[Ite
 def some(cases: Iterable[Item], count: int) -> list[Item]:
     """Return `count` of the cases for the sample, from the first on; all of them if all tests run."""
     every = list(cases)
-    return every if ALL else every[:: -(-len(every) // count)]
+    return every if ALL else every[:: max(1, -(-len(every) // count))]

@@ -126,6 +126,8 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
     for parameter in cases[0]:
         assert {cases[place][parameter] for place in chosen} == {case[parameter] for case in cases}
     assert chosen == sample.each_value(cases, "seed")
+    assert sample.some([], 3) == []
+    assert sample.some("abcdefg", 3) == ["a", "d", "g"] or sample.ALL
     assert chosen != sample.each_value(cases, "another")
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pyncclx.memory.cstruct import offsets_of, sizeof
 from pyncclx.windows import parameters
 from support import cxx_layout
 
@@ -22,7 +23,7 @@ def test_as_the_kernels_read_them(tmp_path, file):
 def test_data_of_a_put_with_a_signal(tmp_path):
     constants = {
         f"offsetof(PutSignalArgs, {'word' if name == 'word' else f'data.{name}'})": offset
-        for name, offset in parameters.PutSignalArgs.offsets().items()
+        for name, offset in offsets_of(parameters.PutSignalArgs).items()
     }
-    constants["sizeof(PutSignalArgs)"] = parameters.PutSignalArgs.sizeof()
+    constants["sizeof(PutSignalArgs)"] = sizeof(parameters.PutSignalArgs)
     cxx_layout.check(tmp_path, ["windows/signals.cu"], {}, constants)
