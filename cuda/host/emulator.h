@@ -98,3 +98,9 @@ struct Launch {
 
 // Why the calling thread's last launch failed.
 EMULATOR_EXPORT __attribute__((weak)) const char* emulator_error() { return emulator::last_error; }
+
+// Gives back the threads and stacks that this library keeps for the calling thread; its next launch makes them again.
+EMULATOR_EXPORT __attribute__((weak)) void emulator_release() {
+    emulator::workers().release();
+    emulator::storage().release();
+}

@@ -38,10 +38,20 @@ EMULATOR_UNSEEN inline void run_thread() {
     block.leave();
 }
 
-EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
+// What the calling thread keeps from launch to launch: to run a block, and to have others run blocks.
+inline Storage& storage() {
     static thread_local Storage storage;
+    return storage;
+}
+
+inline Workers& workers() {
+    static thread_local Workers workers;
+    return workers;
+}
+
+EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
     const Launch& how = grid.how;
-    Thread* threads = storage.threads(how.block);
+    Thread* threads = storage().threads(how.block);
     for (u32 i = 0; i < how.block; ++i) {
         threads[i].index = dim3(i, 0, 0);
         threads[i].rank = i;
@@ -50,7 +60,7 @@ EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
         threads[i].polled = nullptr;
         prepare(threads[i].fiber, run_thread);
     }
-    Block block(grid, how, index, threads, storage.shared(how.shared_nbytes));
+    Block block(grid, how, index, threads, storage().shared(how.shared_nbytes));
     current = &block;
     tsan_release(&grid.begun);
     block.run();
@@ -59,10 +69,10 @@ EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
 }
 
 inline void run_blocks(Grid& grid) {
-    static thread_local Workers workers;
-    for (u32 block = 1; block < grid.how.grid; ++block) workers[block - 1].start(grid, block);
+    Workers& others = workers();
+    for (u32 block = 1; block < grid.how.grid; ++block) others[block - 1].start(grid, block);
     run_block(grid, 0);
-    for (u32 block = 1; block < grid.how.grid; ++block) workers[block - 1].wait();
+    for (u32 block = 1; block < grid.how.grid; ++block) others[block - 1].wait();
 }
 
 inline int run_grid(Grid& grid) {

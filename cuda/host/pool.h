@@ -8,7 +8,7 @@ void run_block(Grid& grid, u32 index);  // grid.h
 // What an OS thread needs to run a block.
 class Storage {
   public:
-    ~Storage() { clear(); }
+    ~Storage() { release(); }
 
     Thread* threads(u32 count) {
         if (count > count_) grow(count);
@@ -20,19 +20,19 @@ class Storage {
         return shared_.data();
     }
 
-  private:
-    // Memory without access below each stack turns an overflow into a fault, instead of into another
-    // thread's wrong result. 64 KiB is the largest page of any Linux.
-    static constexpr size_t kGuard = 65536, kSpacing = kStackNbytes + kGuard;
-
-    void clear() {
+    void release() {
         for (u32 i = 0; i < count_; ++i) tsan_destroy(threads_[i].fiber.tsan);
         if (count_ > 0) munmap(stacks_, count_ * kSpacing);
         count_ = 0;
     }
 
+  private:
+    // Memory without access below each stack turns an overflow into a fault, instead of into another
+    // thread's wrong result. 64 KiB is the largest page of any Linux.
+    static constexpr size_t kGuard = 65536, kSpacing = kStackNbytes + kGuard;
+
     void grow(u32 count) {
-        clear();
+        release();
         const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         void* memory = mmap(nullptr, count * kSpacing, PROT_NONE, flags, -1, 0);
         if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -113,6 +113,11 @@ class Workers {
         forget_parents();
         while (workers_.size() <= i) workers_.emplace_back(new Worker);
         return *workers_[i];
+    }
+
+    void release() {
+        forget_parents();
+        workers_.clear();
     }
 
   private:

@@ -8,6 +8,8 @@ import itertools
 import os
 import sys
 import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from ...system import paths, settings
 from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
+
+MOST_LIBRARIES = 32  # that keep threads and stacks for one launching thread
 
 
 class Launch(ctypes.Structure):
@@ -43,12 +47,12 @@ class Kernel:
         self.run.argtypes = [ctypes.POINTER(Launch), ctypes.POINTER(ctypes.c_char_p)]
         self.error = library.emulator_error
         self.error.restype = ctypes.c_char_p
-        self._library = library
+        self.library = library
         self._called: Any = None
 
     def set_called(self, symbol: str, called: Any) -> None:
         """Let the kernels of this library call a function of Numba's by that name, and keep it alive."""
-        ctypes.c_void_p.in_dll(self._library, symbol).value = called.address
+        ctypes.c_void_p.in_dll(self.library, symbol).value = called.address
         self._called = called
 
 
@@ -181,7 +185,29 @@ class HostKernels:
         return 1  # there are no multiprocessors to share
 
 
+class _Libraries(threading.local):
+    """The libraries whose kernels a thread has launched, the last one at the end.
+
+    Each keeps threads and stacks from launch to launch, some hundred mappings of memory, of which Linux gives a process
+    65,530. Those not used for long give theirs back.
+    """
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[int, ctypes.CDLL] = OrderedDict()
+
+    def use(self, library: ctypes.CDLL) -> None:
+        self._used[library._handle] = library
+        self._used.move_to_end(library._handle)
+        if len(self._used) > MOST_LIBRARIES:
+            _, unused = self._used.popitem(last=False)
+            unused.emulator_release()
+
+
+_libraries = _Libraries()
+
+
 def _run(function: Kernel, how: Launch, pointers: Any) -> None:
+    _libraries.use(function.library)
     if function.run(ctypes.byref(how), pointers) != 0:
         raise RuntimeError(function.error().decode())  # of this thread's last launch
 

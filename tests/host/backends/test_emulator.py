@@ -180,3 +180,28 @@ def test_hostile_memory_respects_releases(kernels: dict[str, Kernel], way: str) 
 @pytest.mark.parametrize("way", ["kRelaxed", "kNoBarrier"])
 def test_hostile_memory_shows_missing_order(kernels: dict[str, Kernel], way: str) -> None:
     assert count_stale(kernels, way, hostile=True) > 0
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_libraries_that_are_not_used_give_their_stacks_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may load hundreds of libraries; each keeps stacks for the threads that have launched its kernels."""
+    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
+    monkeypatch.setattr(host.kernels, "MOST_LIBRARIES", 2)
+    device, source = host.Device(), str(Path(__file__).with_name("emulator.cu"))
+    libraries = [device.compile(source, ["indices", other]) for other in ("clocks", "packs", "dynamic", "votes")]
+    kernels = [device.load(library)["indices"] for library in libraries]
+    out = zeros(4 * 64 * 4)
+    counts = []
+    for _ in range(3):
+        for kernel in kernels:
+            device.launch(kernel, 4, 64, struct.pack("QQQ", out.ctypes.data, 0, 0), None)
+            counts.append(mappings())
+    stacks = 4 * 64 * 2  # of one library: four blocks of 64 threads, a stack and its guard each
+    assert max(counts) - min(counts) < 2 * stacks
+    device.launch(kernels[0], 4, 64, struct.pack("QQQ", out.ctypes.data, 0, 0), None)
+    assert out.reshape(4, 64, 4)[3, 63].tolist() == [3, 63, 4, 64]
