@@ -179,6 +179,12 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def line(result: Result) -> str:
+    """A line of the table."""
+    counts = f"{result.passed:8}{result.failed:8}{result.skipped:8}"
+    return f"{result.name:34}{counts}{result.seconds:9.1f}{result.cpu_seconds:9.1f}  {result.note}".rstrip()
+
+
 def main() -> int:
     steps = ["checks", "kernels", "host", "ranks", "mpich", "protocol", "conformance"]
     parser = argparse.ArgumentParser(description="run the tests")
@@ -189,11 +195,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
-    finished = list(timed(results(options)))
+    finished = []
+    for each in timed(results(options)):
+        finished.append(each)
+        print(line(each), flush=True)
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
-        numbers = f"{each.passed:8}{each.failed:8}{each.skipped:8}{each.seconds:9.1f}{each.cpu_seconds:9.1f}"
-        print(f"{each.name:34}{numbers}  {each.note}".rstrip())
+        print(line(each))
     passed, failed, skipped = (sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped"))
     print(f"\n{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return int(failed > 0 or passed == 0)
