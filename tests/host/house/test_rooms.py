@@ -1,4 +1,4 @@
-"""Rooms import downwards only, in pyncclx/ and in cuda/.
+"""Rooms import downwards only, in pyncclx/ and in cuda/, and the picture of them is current.
 
 `docs/house.py` has the table of floors. To add a room, give it a floor there. An import that fails here wants another
 place for what it imports, or a Protocol in the lower room.
@@ -37,6 +37,10 @@ def test_sources_include_from_below():
 def test_folders_of_sources_have_no_circle():
     assert set(house.uses_of_folders()) == set(house.BELOW)
     assert house.circles(house.BELOW) == set()
+
+
+def test_the_picture_is_current():
+    assert house.PICTURE.read_text() == house.drawn(), "python docs/house.py draws it again"
 
 
 @pytest.fixture
