@@ -53,10 +53,13 @@ class Kernels(Protocol):
     compiles_together
         Whether the kernels of a file that have equal template arguments are compiled together, since the headers take
         longer than a kernel, or each when it is needed.
+    loads_beside_kernels
+        Whether kernels are loaded, and memory is allocated, without a wait for kernels that run.
     """
 
     architecture: str
     compiles_together: bool
+    loads_beside_kernels: bool
 
     def compile(
         self,

@@ -65,6 +65,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
             call = make(self, *args, **kwargs)
             if call is None:
                 return cast(MPI.Request, _by_mpi(self, family, name, args, kwargs))
+            self.prepare_messages()
             request = request_of(Launched(self, call))
             if began is not None:
                 nbytes = events.longest_nbytes([*args, *kwargs.values()])
@@ -87,6 +88,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
             call = make(self, *args[:before_info], **ours)
             if call is None:
                 return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
+            self.prepare_messages()
             request = Prequest(Prepared(self, call))
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request

@@ -65,3 +65,14 @@ class MessageBase(Base):
             own.endpoint = Endpoint(self, backends.select())
             own.endpoint.team = state_of(self).team
         return own.endpoint
+
+    def prepare_messages(self) -> None:
+        """Make the endpoint before a collective begins to wait, if what it loads and allocates would wait for that.
+
+        A stream that is being captured allows no allocation; what it captures does not run now.
+        """
+        device = backends.select()
+        if device.loads_beside_kernels or self._messages.endpoint is not None or self.size == 1:
+            return
+        if not device.is_capturing(device.current_stream()):
+            _ = self.endpoint

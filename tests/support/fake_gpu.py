@@ -41,6 +41,8 @@ class Array:
 class FakeGpu:
     """A GPU, as far as copies need one."""
 
+    loads_beside_kernels = True  # it has none
+
     name, ordinal = "gpu", 0
 
     def __init__(self):
