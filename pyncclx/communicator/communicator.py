@@ -22,6 +22,7 @@ from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
+from .lifetime import Lifetime
 from .neighborhood import Neighbors
 from .point_to_point import PointToPoint
 from .probes import Probes
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_Self = TypeVar("_Self", bound="Comm")
 
 
 def _makes_ours(method: _Method) -> _Method:
@@ -91,7 +91,7 @@ class _CommType(StandInType):
         return type.__subclasscheck__(cls, subclass)
 
 
-class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
+class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -129,37 +129,9 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=
                 return (_constant, (name,)) if self is constant else (_copy_of_constant, (type(self), name))
         return super().__reduce__()
 
-    def Free(self) -> None:
-        """Release the communicator, and the device memory it holds. Collective.
-
-        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their memory.
-        """
-        if self not in (COMM_WORLD, COMM_SELF):
-            self._leave()
-        super().Free()
-
-    def free(self) -> None:
-        """As `Free`, if there is something to free. Of COMM_WORLD and COMM_SELF only the memory; they stay usable."""
-        if self in (COMM_WORLD, COMM_SELF):
-            self._leave()
-        if all(self is not constant for constant in _CONSTANTS.values()):
-            super().free()
-
-    def Disconnect(self) -> None:
-        """As `Free`, once pending communication is over. Collective."""
-        self._leave()
-        super().Disconnect()
-
-    def _leave(self) -> None:
-        """Release the memory on the device, after all ranks' kernels that may write to it."""
-        state = state_of(self)
-        if state.team is None:
-            state.close()
-        elif state.team.has_failed:
-            state.abandon()
-        else:
-            state.team.leave(cast(MPI.Intracomm, self))
-            state.close()
+    @property
+    def _is_constant(self) -> bool:
+        return any(self is constant for constant in _CONSTANTS.values())
 
     def Shrink(self) -> Comm:
         """Make a communicator of the ranks that have not failed. Collective. As mpi4py's Shrink.
@@ -175,31 +147,12 @@ class Comm(Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=
         self._give_up(made)
         return made
 
-    def _give_up(self, shrunk: MPI.Comm) -> None:
-        """Wait no more for the ranks that are not in the shrunk communicator, when memory is given back."""
-        team = state_of(self).team
-        if team is not None:
-            own, survivors = self.Get_group(), shrunk.Get_group()
-            ranks = own.Translate_ranks(None, survivors)
-            own.Free()
-            survivors.Free()
-            gone = [member.uid for member, rank in zip(team.members, ranks, strict=True) if rank == MPI.UNDEFINED]
-            team.heap.failed.update(gone)
-
     def Get_info(self) -> MPI.Info:
         """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""
         info = super().Get_info()
         if settings.DEVICE.get() != "host" and driver.count():
             info.Set(MEMORY_KINDS, with_cuda(info.Get(MEMORY_KINDS)))
         return info
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        # Freeing waits for all ranks. A rank that raises must not: the others may never come here.
-        if kind is None:
-            self.free()
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:

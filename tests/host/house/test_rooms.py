@@ -16,6 +16,8 @@ _spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.p
 house = sys.modules["house"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(house)
 
+MOST_LINES = 300
+
 
 def test_every_room_has_a_floor():
     assert set(map(house.room_of, house.sources())) == set(house.FLOOR)
@@ -28,6 +30,12 @@ def test_rooms_import_from_below():
 def test_no_files_import_each_other():
     """Inside of a room there is an order, too."""
     assert house.circles(house.uses_of_files()) == set()
+
+
+def test_files_have_one_subject():
+    """In more than 300 lines there is a second one."""
+    sources = [*house.sources().values(), *house.cuda_sources().values()]
+    assert [str(path) for path in sources if path.read_text().count("\n") > MOST_LINES] == []
 
 
 def test_sources_include_from_below():
