@@ -101,10 +101,12 @@ class _Comparisons(Attachment):
         return int(group.Translate_ranks([rank], world)[0])
 
     def close(self) -> None:
-        """Free the duplicate, unless a call was given up."""
+        """Compare no more. The duplicate stays: a call that its rank gave up may still arrive on it.
+
+        Once it is freed here, MPI may give such a message to the next communicator, which then has the same number:
+        Open MPI 5 aborts.
+        """
         _ALL.discard(self)
-        if not MPI.Is_finalized() and self._duplicating.Test() and all(request.Test() for request in self._sent):
-            MPI.Comm.Free(MPI.Comm(self._apart))
 
 
 _ALL: weakref.WeakSet[_Comparisons] = weakref.WeakSet()
