@@ -1,6 +1,6 @@
 """What a communicator carries: options, and on the device its lease, its windows, and the order of its launches.
 
-* `base`: `Base`, by which rooms below `communicator` know a communicator; `options`: its options as attributes.
+* `base`: `Base`, the type of a communicator in rooms below `communicator`; `options`: its options as attributes.
 * `state`: what all objects with one handle share, and `Attachment`, by which rooms above keep something with it.
 * `team`: the device side, made at the first use from `members` (the ranks' properties). Its parts: `windows` and
   `registration`, `scratch`, `plans`, `launch_order`, `error_record` (with `kernel_errors`, `device_errors` and
