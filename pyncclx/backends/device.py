@@ -54,7 +54,7 @@ class Kernels(Protocol):
         Whether the kernels of a file that have equal template arguments are compiled together, since the headers take
         longer than a kernel, or each when it is needed.
     loads_beside_kernels
-        Whether kernels are loaded, and memory is allocated, without a wait for kernels that run.
+        Whether kernels are loaded without a wait for what the process has on the device.
     """
 
     architecture: str

@@ -7,9 +7,10 @@ it. A kernel loaded lazily, beside another one that waits for a peer, could wait
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -21,7 +22,7 @@ from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
 from ..system.cache_folders import cache_directory
-from ..system.notes import reported_if_long
+from ..system.notes import called_if_long, note, reported_if_long
 from ..system.process import held
 from ..team.options import Options
 from ..team.team import Team
@@ -115,7 +116,7 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     if missing:
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing)
-        mpi_bootstrap.agree(comm, lambda: _load(missing, images))
+        mpi_bootstrap.agree(comm, lambda: _load(device, missing, images))
     return {name: _loaded[name] for name in names}
 
 
@@ -134,10 +135,22 @@ def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
     return [of_ranks[i % comm.size][i // comm.size] for i in range(len(parts))]
 
 
-def _load(parts: Sequence[Part], images: Sequence[bytes]) -> None:
-    for part, image in zip(parts, images, strict=True):
-        if not all(name in _loaded for name in part.names):
-            _loaded.update(part.load(image))
+def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> None:
+    with _explained_if_long(device, parts):
+        for part, image in zip(parts, images, strict=True):
+            if not all(name in _loaded for name in part.names):
+                _loaded.update(part.load(image))
+
+
+def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContextManager[None]:
+    """Report what loading waits for: CUDA loads no module while the process has work on the GPU, on any stream."""
+    if device.loads_beside_kernels:
+        return nullcontext()
+    text = (
+        f"loading {_listed(parts)} waits for all that this process has on the GPU. If that waits for what this call "
+        "is to do (Wait_signal, a collective that has begun), it waits in vain: make such a call once before"
+    )
+    return called_if_long(lambda: note(logging.WARNING, text))
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
@@ -155,13 +168,16 @@ def _alone(device: Device, parts: Sequence[Part]) -> dict[str, Function]:
     if missing:
         with _reported(device, missing, reports=MPI.COMM_WORLD.rank == 0):
             images = [part.compile() for part in missing]
-        _load(missing, images)
+        _load(device, missing, images)
     return {name: _loaded[name] for part in parts for name in part.names}
 
 
 def _reported(device: Device, parts: Sequence[Part], *, reports: bool) -> AbstractContextManager[None]:
-    names = ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
-    return reported_if_long(f"{names} for {device.architecture}", cache_directory, reports=reports)
+    return reported_if_long(f"{_listed(parts)} for {device.architecture}", cache_directory, reports=reports)
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    return ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
 
 
 def compile_image(device: Device, file: str, kernels: Sequence[str], template: Template) -> bytes:
@@ -196,9 +212,7 @@ def load_image(
     return {instantiation(kernel, *template): loaded[name] for kernel, name in names.items()}
 
 
-def _linked_names(
-    function: linked.LinkedFunction, file: str, kernels: Sequence[str]
-) -> tuple[str, dict[str, str]]:
+def _linked_names(function: linked.LinkedFunction, file: str, kernels: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
     if isinstance(function, BoundOp) and function.of_records:
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}

@@ -86,9 +86,10 @@ class Signalling(Accesses):
 
         Notes
         -----
-        CUDA may load a kernel at its first launch only, and wait for the device then, and so for the signal. Kernels of
-        the program's that the signal depends on must have run once before. Those of windows and communicators are
-        loaded when they are made or prepared.
+        CUDA loads no module while the process has work on the GPU, on any stream; a wait for a signal is such work. So
+        what the signal depends on must be loaded before: run the program's own kernels once, and `Accumulate`,
+        `Get_accumulate`, `Fetch_and_op` and collectives once with these types and operators. `Put`, `Get` and
+        `Put_signal` are loaded when a window is made.
 
         Examples
         --------
