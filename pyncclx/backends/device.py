@@ -122,8 +122,11 @@ class Streams(Protocol):
     def order(self, first: Any, then: Any) -> None:
         """Make what is enqueued on `then` from now on wait for what is on `first` now."""
 
+    def order_eager(self, first: Any, then: Any) -> None:
+        """Do so for two streams of which none is being captured: that is not asked."""
+
     def fork(self, stream: Any, side: Any) -> bool:
-        """Do so, and make `side` part of the capture that `stream` is part of; False if it is part of another one."""
+        """Do as `order`, and take `side` into the capture that `stream` is part of; False if it is in another one."""
 
     def event(self) -> Event:
         """Return a new event."""

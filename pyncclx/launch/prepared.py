@@ -88,15 +88,21 @@ class Prepared(KernelWork):
         team = self._team
         if team is not None:
             self._began_on = self.stream()
-            stream = team.order.aside(self._began_on)
-            if self._before is not None:
-                self._before(team, stream)
-            team.order.repeat(self._launch, stream)
-            if self._after is not None:
-                self._after(team, self._plan, stream)
-                team.order.extend(stream)
-                self._event.record(stream)
+            if self._before is None and self._after is None:
+                team.order.repeat_aside(self._launch, self._began_on)
+            else:
+                self._start_between(team, team.order.aside(self._began_on))
         self._activate()
+
+    def _start_between(self, team: Team, stream: Any) -> None:
+        """Launch between what comes before and after the kernel."""
+        if self._before is not None:
+            self._before(team, stream)
+        team.order.repeat(self._launch, stream)
+        if self._after is not None:
+            self._after(team, self._plan, stream)
+            team.order.extend(stream)
+            self._event.record(stream)
 
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Launch this one and others after it: those of each communicator by one launch."""
@@ -120,7 +126,7 @@ class Prepared(KernelWork):
         key = tuple(work._serial for work in works)
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])
-        self._team.order.repeat(self._together[key], self._team.order.aside(stream))
+        self._team.order.repeat_aside(self._together[key], stream)
 
     def _activate(self) -> None:
         self.active = True

@@ -9,7 +9,16 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from .driver import LEGACY_DEFAULT, LIBRARY, PER_THREAD_DEFAULT, capture_of, fail, record_event, wait_for_event
+from .driver import (
+    LIBRARY,
+    PER_THREAD_DEFAULT,
+    capture_of,
+    fail,
+    is_capturing,
+    pointer_of,
+    record_event,
+    wait_for_event,
+)
 from .launch import Graph, Step
 
 _NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
@@ -73,17 +82,30 @@ class Repeated:
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
         self._launcher, self.steps = launcher, steps
         self._events = [step.event for step in steps if step.event is not None]
+        self._begin = cupy.cuda.Event(disable_timing=True)
+        self._begin_pointer = ctypes.c_void_p(self._begin.ptr)
         self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps])
 
     def launch(self, stream: Any) -> None:
         """Enqueue them as a graph of their own, or in the graph that is being captured."""
-        pointer = stream.ptr
-        if pointer not in LEGACY_DEFAULT and stream.is_capturing():
+        if is_capturing(stream):
             self._launch_each(stream)
-            return
-        self._graph.launch(pointer)
+        else:
+            self._graph.launch(pointer_of(stream))
+            self._note(stream)
+
+    def launch_aside(self, stream: Any, aside: Any) -> bool:
+        """Enqueue them on `aside`, after what `stream` has now; return False if that is being captured."""
+        if is_capturing(stream):
+            return False
+        self._graph.launch_behind(pointer_of(stream), self._begin_pointer, pointer_of(aside))
+        self._note(aside)
+        return True
+
+    def _note(self, stream: Any) -> None:
+        """Take note that a graph, launched on this stream, records the events."""
         for event in self._events:
-            event.recorded(pointer)
+            event.recorded(stream.ptr)
 
     def _launch_each(self, stream: Any) -> None:
         for step in self.steps:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 
-from .driver import LIBRARY, beside_captures, checked, fail
+from .driver import LIBRARY, beside_captures, checked, fail, record, wait
 
 _launch_kernel, _launch_graph = LIBRARY.cuLaunchKernelEx, LIBRARY.cuGraphLaunch
 
@@ -93,9 +93,14 @@ class Graph:
         weakref.finalize(self, driver.cuGraphExecDestroy, executable)  # a running one is destroyed when it has ended
         self._graph = ctypes.c_void_p(int(executable))
 
-    def launch(self, stream: int) -> None:
+    def launch(self, stream: ctypes.c_void_p) -> None:
         """Launch the kernels on a stream that is not being captured."""
-        if status := _launch_graph(self._graph, ctypes.c_void_p(stream)):
+        if status := _launch_graph(self._graph, stream):
+            fail(status)
+
+    def launch_behind(self, first: ctypes.c_void_p, begin: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
+        """Launch the kernels on `stream` after what `first` has now, where the event `begin` is recorded."""
+        if status := record(begin, first) or wait(stream, begin, 0) or _launch_graph(self._graph, stream):
             fail(status)
 
 

@@ -49,19 +49,19 @@ class GpuStreams(GpuProperties):
         if first.ptr == then.ptr:
             return
         if capture_of(first) == capture_of(then):
-            self._order(first, then)
+            self.order_eager(first, then)
+
+    def order_eager(self, first: Any, then: Any) -> None:
+        with self._ordering:
+            record_event(self._event_pointer, first)
+            wait_for_event(then, self._event_pointer)
 
     def fork(self, stream: Any, side: Any) -> bool:
         capture = capture_of(side)
         if capture and capture != capture_of(stream):
             return False
-        self._order(stream, side)  # an event of a capture takes the stream that waits for it into the capture
+        self.order_eager(stream, side)  # an event of a capture takes the stream that waits for it into the capture
         return True
-
-    def _order(self, first: Any, then: Any) -> None:
-        with self._ordering:
-            record_event(self._event_pointer, first)
-            wait_for_event(then, self._event_pointer)
 
     def event(self) -> Event:
         return Event()

@@ -135,6 +135,8 @@ class HostStreams:
     def order(self, first: Stream | None, then: Stream | None) -> None:
         self._end_of(first).order(then)
 
+    order_eager = order
+
     def fork(self, stream: Stream | None, side: Stream | None) -> bool:
         self.order(stream, side)
         return True

@@ -1,0 +1,78 @@
+"""What a start of a persistent collective asks of the CUDA driver, on a driver that does nothing."""
+
+import ctypes
+
+import pytest
+
+from pyncclx.team.launch_order import LaunchOrder
+from support import fake_driver
+
+
+@pytest.fixture
+def fake():
+    with fake_driver.installed() as fake:
+        yield fake
+
+
+@pytest.fixture
+def device(fake, monkeypatch):
+    monkeypatch.setattr(fake.module("properties").GpuProperties, "__init__", lambda self: None)
+    return fake.module("streams").GpuStreams()
+
+
+def prepared(fake, *, launched):
+    """Two kernels with an event behind each; in a capture they are appended to `launched`."""
+    event, step = fake.module("events").Event, fake.module("launch").Step
+    steps = [step(ctypes.c_void_p(0xF), 1, 32, bytes(16), event()) for _ in range(2)]
+    return fake.module("events").Repeated(lambda *arguments: launched.append(arguments[-1]), steps)
+
+
+def test_a_start_asks_once_and_makes_three_calls(fake, device):
+    order, stream, repeated = LaunchOrder(device), fake.Stream(), prepared(fake, launched=[])
+    aside = order.repeat_aside(repeated, stream)
+    fake.library.taken()
+    assert order.repeat_aside(repeated, stream) is aside
+    asked, recorded, waited, launched = fake.library.taken()
+    assert asked == ("is_capturing", stream.ptr)
+    assert recorded == ("cuEventRecord", repeated._begin.ptr, stream.ptr)
+    assert waited == ("cuStreamWaitEvent", aside.ptr, repeated._begin.ptr, 0)
+    assert launched[0] == "cuGraphLaunch"
+    assert launched[2] == aside.ptr
+    assert {step.event._on for step in repeated.steps} == {aside.ptr}
+
+
+def test_the_default_stream_is_not_asked(fake, device):
+    order, repeated = LaunchOrder(device), prepared(fake, launched=[])
+    default = fake.Stream()
+    default.ptr = 0
+    order.repeat_aside(repeated, default)
+    fake.library.taken()
+    order.repeat_aside(repeated, default)
+    assert [name for name, *_ in fake.library.taken()] == ["cuEventRecord", "cuStreamWaitEvent", "cuGraphLaunch"]
+
+
+def test_an_error_of_any_call_is_raised(fake, device):
+    order, stream = LaunchOrder(device), fake.Stream()
+    driver, launch = fake.module("driver"), fake.module("launch")
+    repeated = prepared(fake, launched=[])
+    order.repeat_aside(repeated, stream)
+    for module, name in ((launch, "record"), (launch, "wait"), (launch, "_launch_graph")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, lambda *arguments: 400)
+            patch.setattr(driver.driver, "cuGetErrorString", lambda status: (0, b"invalid resource handle"))
+            with pytest.raises(RuntimeError, match="invalid resource handle"):
+                order.repeat_aside(repeated, stream)
+
+
+def test_a_start_in_a_capture_launches_kernels(fake, device):
+    """Its stream joins the capture, and gets the kernels themselves."""
+    order, stream, launched = LaunchOrder(device), fake.Stream(), []
+    repeated = prepared(fake, launched=launched)
+    eager = order.repeat_aside(repeated, stream)
+    stream.capture, joined = 1, fake.Stream()
+    joined.capture = 1  # by the event that it waits for
+    device.new_stream = lambda: joined
+    fake.library.taken()
+    assert order.repeat_aside(repeated, stream) is joined is not eager
+    assert launched == [joined, joined]
+    assert "cuGraphLaunch" not in [name for name, *_ in fake.library.taken()]
