@@ -6,6 +6,7 @@ initialises MPI unless `mpi4py.rc` says otherwise.
 
 from .agreement import agree, allgather_bytes
 from .descriptors import allgather_fds
+from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
 from .meeting import Meeting
@@ -21,6 +22,7 @@ __all__ = [
     "allgather_fds",
     "check_launch",
     "interrupts_deferred",
+    "node_identity",
     "sleeping_barrier",
     "topology",
 ]

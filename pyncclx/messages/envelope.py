@@ -34,7 +34,7 @@ class Sender:
     uid : bytes
         Identifies the process.
     node : bytes
-        Identifies the running operating system; memory can be shared below one only.
+        Identifies its node (`mpi_bootstrap.node_identity`): memory can be shared inside one only.
     bounce_handle : bytes
         Opens its bounce memory, of `bounce_nbytes`.
     socket : bytes

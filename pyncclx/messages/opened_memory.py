@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from pathlib import Path
+
+from mpi_bootstrap import node_identity
 
 from ..backends import Device, Peer
 from .envelope import Envelope, Sender
 
 MAX_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
 _Key = tuple[bytes, int, int]  # uid of the sender, allocation, and of a copy for one message its clock
-
-
-def this_node() -> bytes:
-    """Return 16 bytes that identify the running operating system."""
-    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
 
 
 class OpenedMemory:
@@ -25,7 +21,7 @@ class OpenedMemory:
     """
 
     def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
-        self._device, self._uid, self._node = device, uid, this_node()
+        self._device, self._uid, self._node = device, uid, node_identity()
         self._own_bounce = bounce
         self._bounces: dict[bytes, Peer | None] = {}
         self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()  # with their identities

@@ -8,6 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap import node_identity
+
 from .. import backends
 from ..backends import Device
 from ..launch import kernels
@@ -16,7 +18,7 @@ from ..system.process import PerProcess
 from .bounce import NBYTES, BounceMemory
 from .clock import LamportClock
 from .envelope import Sender
-from .opened_memory import OpenedMemory, this_node
+from .opened_memory import OpenedMemory
 from .progress import ReceiveProgress
 from .readers import Readers
 from .scratch import Scratch
@@ -54,7 +56,7 @@ class Postbox:
         self.opened = OpenedMemory(device, uid, self.bounce.address)
         self.sender = Sender(
             uid=uid,
-            node=this_node(),
+            node=node_identity(),
             bounce_handle=self.bounce.handle,
             bounce_nbytes=NBYTES,
             socket=self.readers.name,

@@ -147,6 +147,14 @@ TIMEOUT = Setting(
     text="seconds that a kernel waits for a peer before it gives up",
     default_text="`300`",
 )
+NODE = Setting(  # mpi_bootstrap reads it, which needs no other room
+    "PYNCCLX_NODE",
+    default="",
+    parse=str,
+    accepts="any text",
+    text="makes pretend nodes: ranks in which it differs never share memory, as if they ran on different nodes",
+    default_text="found out",
+)
 BLOCKING = Setting(
     "PYNCCLX_BLOCKING",
     default="stream",
@@ -207,7 +215,7 @@ HOSTILE = Setting(
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, TIMEOUT, BLOCKING),
+    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, BLOCKING),
     *(CHECK, CACHE, VERBOSE, IPC, SEED, HOSTILE),
 )
 

@@ -87,7 +87,7 @@ class Base(Options):
         >>> comm.select_device()
         0
         """
-        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self))
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # GPUs are the machine's
         return backends.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:

@@ -24,6 +24,7 @@ from ..system import settings
 class Member:
     """What each rank sends to all others before they make a Team."""
 
+    node: bytes  # mpi_bootstrap.node_identity
     hostname: str
     device: str  # Device.identity
     runs_concurrently: bool  # Device.runs_concurrently
@@ -59,6 +60,7 @@ def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
 
     timeout_s, limits, max_channels = mpi_bootstrap.agree(comm, read)
     return Member(
+        node=mpi_bootstrap.node_identity(),
         hostname=MPI.Get_processor_name(),
         device=device.identity,
         runs_concurrently=device.runs_concurrently,
@@ -123,9 +125,8 @@ def _check(members: list[Member]) -> None:
             f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
             "arrays; Split it by node"
         )
-    nodes = sorted({member.hostname for member in members})
-    if len(nodes) > 1:
-        where = ", ".join(nodes)
+    if len({member.node for member in members}) > 1:
+        where = ", ".join(sorted({member.hostname for member in members}))
         raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
     architectures = sorted({member.architecture for member in members})
     if len(architectures) > 1:

@@ -14,6 +14,7 @@ VALUES = {
     "PYNCCLX_HEAP": [("16777216", 16 << 20), ("16M", 16 << 20), ("512k", 512 << 10), ("1G", 1 << 30)],
     "PYNCCLX_CHANNELS": [("1", 1), ("132", 132)],
     "PYNCCLX_TIMEOUT": [("0.5", 0.5), ("20", 20.0)],
+    "PYNCCLX_NODE": [("a", "a"), ("node 2", "node 2")],
     "PYNCCLX_BLOCKING": [("host", "host"), ("stream", "stream")],
     "PYNCCLX_CHECK": [("1", True), ("0", False)],
     "PYNCCLX_CACHE": [
