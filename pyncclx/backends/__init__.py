@@ -25,6 +25,11 @@ __all__ = [
     "select",
 ]
 
+# The streams of a process share CUDA's queues, where a kernel waits for the one before it. With the default of 8,
+# collectives that 4 ranks under MPS began in different orders waited for each other (H100, 2026-11-24). CUDA reads this
+# with the first context of the process.
+settings.set_foreign("CUDA_DEVICE_MAX_CONNECTIONS", "16")
+
 
 @cached
 def select() -> Device:

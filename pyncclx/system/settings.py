@@ -234,6 +234,11 @@ def foreign(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def set_foreign(name: str, value: str) -> None:
+    """Set an environment variable that belongs to another program, unless it is set."""
+    os.environ.setdefault(name, value)
+
+
 def environment() -> dict[str, str]:
     """Return the environment of this process, for programs that it starts."""
     return dict(os.environ)

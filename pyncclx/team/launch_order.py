@@ -21,9 +21,10 @@ class LaunchOrder:
 
     Nonblocking and persistent calls are launched aside: on a stream of the communicator's own, so that what the caller
     enqueues next does not wait for them. Several such streams run at once as far as the hardware does: CUDA maps all
-    streams of a process to a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS up to 32). In one queue a kernel waits for
-    the one before it. So where more streams than queues have collectives under way that the ranks began in different
-    orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU together.
+    streams of a process to a few queues (16 by our default of CUDA_DEVICE_MAX_CONNECTIONS). In one queue a kernel
+    waits for the one before it. So where more streams than queues have collectives under way that the ranks began in
+    different orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU
+    together.
     """
 
     def __init__(self, device: Device) -> None:

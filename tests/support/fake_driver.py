@@ -5,7 +5,7 @@ import importlib
 import itertools
 import sys
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from unittest.mock import MagicMock, patch
 
 from cuda.bindings import driver
@@ -39,6 +39,8 @@ class Fake:
     Attributes
     ----------
     library : Library
+    driver : dict
+        The functions of cuda.bindings, each a mock, by name.
     Stream : type
         CuPy's: whether one is being captured is asked as the call "is_capturing"; `capture` is the graph's number.
     """
@@ -61,9 +63,14 @@ class Fake:
             def __init__(self, disable_timing):
                 self.ptr = next(handles)
 
+        def launch_graph(graph, stream):
+            library.calls.append(("graphLaunch", graph, stream))
+
         self.Stream = Stream
-        self.cupy = ModuleType("cupy")
-        self.cupy.cuda = SimpleNamespace(Stream=Stream, Event=Event, runtime=MagicMock(), Device=MagicMock())
+        self.cupy, self.cuda, self.runtime = (ModuleType(f"cupy{name}") for name in ("", ".cuda", ".cuda.runtime"))
+        self.runtime.graphLaunch, self.runtime.__getattr__ = launch_graph, lambda name: MagicMock()
+        self.cuda.Stream, self.cuda.Event, self.cuda.Device = Stream, Event, MagicMock()
+        self.cupy.cuda, self.cuda.runtime = self.cuda, self.runtime
 
     def capture_info(self, handle):
         """Answer cuStreamGetCaptureInfo."""
@@ -87,12 +94,15 @@ def installed():
     def load(name, *args, **options):
         return fake.library if name == "libcuda.so.1" else real(name, *args, **options)
 
-    names = ("cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddEventRecordNode", "cuGraphInstantiate")
+    names = ("cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddEventRecordNode", "cuGraphAddEventWaitNode")
+    names += ("cuGraphInstantiate",)
     names += ("cuGraphDestroy", "cuGraphExecDestroy", "cuThreadExchangeStreamCaptureMode")
     answers = {name: MagicMock(return_value=(SUCCESS, *_values(name))) for name in names}
     answers["cuStreamGetCaptureInfo"] = fake.capture_info
+    fake.driver = answers
+    packages = {each.__name__: each for each in (fake.cupy, fake.cuda, fake.runtime)}
     before = {name for name in sys.modules if name.startswith("pyncclx.backends.gpu")}
-    with patch.multiple(driver, **answers), patch("ctypes.CDLL", load), patch.dict(sys.modules, cupy=fake.cupy):
+    with patch.multiple(driver, **answers), patch("ctypes.CDLL", load), patch.dict(sys.modules, packages):
         try:
             yield fake
         finally:

@@ -16,7 +16,7 @@ _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
 _pointers: dict[int, ctypes.c_void_p] = {}
 # Through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
-record, wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
+_record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -35,13 +35,13 @@ def fail(status: int) -> None:
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Move an event to the end of the work that a CuPy stream has now."""
-    if status := record(event, pointer_of(stream)):
+    if status := _record(event, pointer_of(stream)):
         fail(status)
 
 
 def wait_for_event(stream: Any, event: ctypes.c_void_p) -> None:
     """Make a CuPy stream wait for an event."""
-    if status := wait(pointer_of(stream), event, 0):
+    if status := _wait(pointer_of(stream), event, 0):
         fail(status)
 
 

@@ -27,17 +27,15 @@ def prepared(fake, *, launched):
     return fake.module("events").Repeated(lambda *arguments: launched.append(arguments[-1]), steps)
 
 
-def test_a_start_asks_once_and_makes_three_calls(fake, device):
+def test_a_start_asks_once_and_makes_two_calls(fake, device):
     order, stream, repeated = LaunchOrder(device), fake.Stream(), prepared(fake, launched=[])
     aside = order.repeat_aside(repeated, stream)
     fake.library.taken()
     assert order.repeat_aside(repeated, stream) is aside
-    asked, recorded, waited, launched = fake.library.taken()
+    asked, recorded, launched = fake.library.taken()
     assert asked == ("is_capturing", stream.ptr)
-    assert recorded == ("cuEventRecord", repeated._begin.ptr, stream.ptr)
-    assert waited == ("cuStreamWaitEvent", aside.ptr, repeated._begin.ptr, 0)
-    assert launched[0] == "cuGraphLaunch"
-    assert launched[2] == aside.ptr
+    assert recorded == ("cuEventRecord", int(repeated._begin.event), stream.ptr)
+    assert launched == ("graphLaunch", repeated._graph._graph, aside.ptr)
     assert {step.event._on for step in repeated.steps} == {aside.ptr}
 
 
@@ -48,20 +46,37 @@ def test_the_default_stream_is_not_asked(fake, device):
     order.repeat_aside(repeated, default)
     fake.library.taken()
     order.repeat_aside(repeated, default)
-    assert [name for name, *_ in fake.library.taken()] == ["cuEventRecord", "cuStreamWaitEvent", "cuGraphLaunch"]
+    assert [name for name, *_ in fake.library.taken()] == ["cuEventRecord", "graphLaunch"]
 
 
-def test_an_error_of_any_call_is_raised(fake, device):
+def test_an_error_of_any_call_is_raised(fake, device, monkeypatch):
     order, stream = LaunchOrder(device), fake.Stream()
-    driver, launch = fake.module("driver"), fake.module("launch")
     repeated = prepared(fake, launched=[])
     order.repeat_aside(repeated, stream)
-    for module, name in ((launch, "record"), (launch, "wait"), (launch, "_launch_graph")):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, name, lambda *arguments: 400)
-            patch.setattr(driver.driver, "cuGetErrorString", lambda status: (0, b"invalid resource handle"))
-            with pytest.raises(RuntimeError, match="invalid resource handle"):
-                order.repeat_aside(repeated, stream)
+
+    def failing(*arguments):
+        raise RuntimeError("of the launch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake.module("launch"), "launch_graph", failing)
+        with pytest.raises(RuntimeError, match="of the launch"):
+            order.repeat_aside(repeated, stream)
+    monkeypatch.setattr(fake.module("driver"), "_record", lambda *arguments: 400)
+    monkeypatch.setattr(
+        fake.module("driver").driver, "cuGetErrorString", lambda status: (0, b"invalid resource handle")
+    )
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        order.repeat_aside(repeated, stream)
+
+
+def test_the_graph_begins_with_a_wait_for_the_callers_stream(fake):
+    """The event that a start records on the caller's stream; each kernel comes behind the node before it."""
+    prepared(fake, launched=[])
+    (waited,) = fake.driver["cuGraphAddEventWaitNode"].call_args_list
+    assert waited.args[1:3] == (None, 0)
+    first, second = (call.args[1] for call in fake.driver["cuGraphAddKernelNode"].call_args_list)
+    assert first == [fake.driver["cuGraphAddEventWaitNode"].return_value[1]]
+    assert second == [fake.driver["cuGraphAddKernelNode"].return_value[1]]
 
 
 def test_a_start_in_a_capture_launches_kernels(fake, device):
@@ -75,4 +90,4 @@ def test_a_start_in_a_capture_launches_kernels(fake, device):
     fake.library.taken()
     assert order.repeat_aside(repeated, stream) is joined is not eager
     assert launched == [joined, joined]
-    assert "cuGraphLaunch" not in [name for name, *_ in fake.library.taken()]
+    assert "graphLaunch" not in [name for name, *_ in fake.library.taken()]
