@@ -42,6 +42,9 @@ class Memory(Protocol):
     def is_device_pointer(self, address: int) -> bool:
         """Return whether kernels can use this address."""
 
+    def room(self, address: int, nbytes: int) -> int:
+        """Return how many of so many bytes at an address kernels can use."""
+
 
 class Kernels(Protocol):
     """Kernels from their source to their launch.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays import datatypes
+from ..arrays import datatypes, pointers
 from ..arrays.places import host_arrays
 from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
 from ..operators import ops
@@ -55,9 +55,15 @@ def _of_torch(tensor: Any) -> Hashable:
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
-    if not host_arrays():
+    if not host_arrays() and not pointers.is_over_device(array):
         raise NoKey
     return array.ctypes.data, array.dtype, array.shape, array.strides, array.flags.writeable
+
+
+def _of_buffer(buffer: MPI.buffer) -> Hashable:
+    if not host_arrays() and not pointers.is_over_device(buffer):
+        raise NoKey
+    return buffer.address, buffer.nbytes, buffer.readonly
 
 
 def _of_spec(spec: Any) -> Hashable:
@@ -111,4 +117,4 @@ class _Makers(dict[type, _Maker]):
 
 
 _makers = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
-_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type}
+_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}
