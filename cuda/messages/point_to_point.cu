@@ -84,21 +84,25 @@ __device__ __forceinline__ void pull_message(const Team& team, const Pull& pull)
     if (ok && ld_relaxed_sys(&lease_header(team)->failed) == 0u) st_release_sys(pull.done, pull.clock);
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) put_eager(const __grid_constant__ PutArgs args) {
     put_message(args.put);
 }
 
 // One thread. Releases what the stream did before to the kernel that acquires `ready`.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) offer(const __grid_constant__ OfferArgs args) {
     if (args.ready) st_release_sys(args.ready, args.clock);
     if (args.done) wait_for_clock(args.team, args.done, args.clock, args.peer, args.tag);
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) pull(const __grid_constant__ PullArgs args) {
     pull_message(args.team, args.pull);
 }
 
 // Sends a message and fetches one that has been matched, by one launch. No block waits before the first message is ready.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) put_and_pull(const __grid_constant__ ExchangeArgs args) {
     if (blockIdx.x == 0) put_message(args.put);
     pull_message(args.team, args.pull);

@@ -155,7 +155,8 @@ def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContext
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
     """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
-    return _alone(device, _parts(device, file, FILES[file].kernels, ()))
+    loaded = _alone(device, _parts(device, file, FILES[file].kernels, ()))
+    return {kernel: loaded[instantiation(kernel)] for kernel in FILES[file].kernels}
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:

@@ -50,7 +50,7 @@ def test_kernels_of_a_gpu_are_compiled_one_by_one(gpu):
     for _ in range(2):
         assert kernels.load_template(gpu, RMA, "accumulate", *ADD) == ("accumulate<float, Sum>", gpu)
         assert list(kernels.load_alone(gpu, PACKING)) == ["pack", "unpack"]
-    assert gpu.compiled == [(RMA, ["accumulate<float, Sum>"], 0), (PACKING, ["pack"], 0), (PACKING, ["unpack"], 0)]
+    assert gpu.compiled == [(RMA, ["accumulate<float, Sum>"], 0), (PACKING, ["pack<>"], 0), (PACKING, ["unpack<>"], 0)]
 
 
 def test_loading_that_waits_for_a_busy_gpu_is_explained(gpu, host, monkeypatch, capsys):
@@ -71,7 +71,7 @@ def test_kernels_of_the_host_device_are_compiled_by_template(host):
     assert list(kernels.load_alone(host, PACKING)) == ["pack", "unpack"]
     names = [f"{kernel}<float, Sum>" for kernel in FILES[ALLREDUCE].kernels]
     every = len(FILES[ALLREDUCE].kernels) * len(FILES[ALLREDUCE].templates())
-    assert host.compiled == [(ALLREDUCE, names, every), (PACKING, ["pack", "unpack"], 2)]
+    assert host.compiled == [(ALLREDUCE, names, every), (PACKING, ["pack<>", "unpack<>"], 2)]
 
 
 def test_no_more_of_a_programs_operator_is_compiled(gpu):
