@@ -31,6 +31,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("device", "launch", "staging"),
     ("derived", "numba_kernels", "tokens", "windows"),
     ("collectives", "messages"),
+    ("objects",),
     ("communicator",),
     ("MPI", "__init__", "bench", "observe"),
     ("cli",),

@@ -24,6 +24,7 @@ from .explain import Explained
 from .extensions import Extensions
 from .lifetime import Lifetime
 from .neighborhood import Neighbors
+from .objects import ObjectCollectives, ObjectMessages
 from .point_to_point import PointToPoint
 from .probes import Probes
 from .reductions import Reductions
@@ -91,7 +92,7 @@ class _CommType(StandInType):
         return type.__subclasscheck__(cls, subclass)
 
 
-class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
+class Comm(Lifetime, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -165,7 +166,7 @@ class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, 
         return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
-class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
+class Intracomm(ObjectCollectives, Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
     like = MPI.Intracomm
@@ -226,8 +227,7 @@ class Intercomm(MPI.Intercomm, Comm):
     Merge = _makes_ours(MPI.Intercomm.Merge)
 
 
-# Derived classes before their bases.
-_TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
+_TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (  # derived classes before their bases
     (MPI.Cartcomm, Cartcomm),
     (MPI.Graphcomm, Graphcomm),
     (MPI.Distgraphcomm, Distgraphcomm),

@@ -10,23 +10,23 @@ from mpi4py import MPI
 
 from ..messages.base import MessageBase
 from ..messages.matched import Message
-from ..messages.probe import ProbedMessage
+from ..messages.probe import HOLDING, ProbedMessage
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """The message that an earlier probe has taken from MPI, if the receive matches it."""
-    found = comm.probed.take(source, tag)
+    found = comm.probed.take(source, tag) if HOLDING else None
     return None if found is None else Message(found.message, comm, found)
 
 
-def _of_any(method: _Method) -> _Method:
+def of_any(method: _Method) -> _Method:
     """A method that may be called with a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
 
     @functools.wraps(method)
     def either(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
+        own = method if isinstance(self, MessageBase) else getattr(type(self), method.__name__)
         return own(self, *args, **kwargs)
 
     return cast(_Method, either)
@@ -41,7 +41,7 @@ class Probes(MessageBase):
     before the probe.
     """
 
-    @_of_any
+    @of_any
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
@@ -49,17 +49,17 @@ class Probes(MessageBase):
         self._look(super().Probe, source, tag, status)
         return True
 
-    @_of_any
+    @of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
         return self._look(super().Iprobe, source, tag, status)
 
-    @_of_any
+    @of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As `Probe`; only the returned message can receive it, into a host or device array."""
         return cast(Message, self._match(super().Mprobe, source, tag, status))
 
-    @_of_any
+    @of_any
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
@@ -98,7 +98,7 @@ class Probes(MessageBase):
 
     # Of Python objects: mpi4py's own, but for messages that a probe above has found
 
-    @_of_any
+    @of_any
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
@@ -106,13 +106,13 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Probe(source, tag, status) if found else super().probe(source, tag, status)
 
-    @_of_any
+    @of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """As mpi4py's `iprobe`."""
         found = self.probed.find(source, tag)
         return self.Iprobe(source, tag, status) if found else super().iprobe(source, tag, status)
 
-    @_of_any
+    @of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
@@ -120,7 +120,7 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Mprobe(source, tag, status) if found else super().mprobe(source, tag, status)
 
-    @_of_any
+    @of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
@@ -128,7 +128,6 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Improbe(source, tag, status) if found else super().improbe(source, tag, status)
 
-    @_of_any
     def recv(
         self,
         buf: Any = None,
@@ -140,13 +139,12 @@ class Probes(MessageBase):
         found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
-    @_of_any
+    @of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As mpi4py's `irecv`."""
         found = take_probed(self, source, tag)
         return super().irecv(buf, source, tag) if found is None else found.irecv()
 
-    @_of_any
     def sendrecv(
         self,
         sendobj: Any,

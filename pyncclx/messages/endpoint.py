@@ -24,6 +24,7 @@ from .postbox import POSTBOX
 OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
+    *("send", "recv"),  # of objects, by any method
 )
 _serials = itertools.count(1)
 
