@@ -18,6 +18,9 @@ from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class,
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
 
+#: Returns the key of a derived datatype, None if it has none yet; the room of derived datatypes adds its own.
+derived_keys: list[Callable[[MPI.Datatype], Hashable | None]] = []
+
 
 class NoKey(Exception):
     """An argument has no key: it has to be checked in each call."""
@@ -29,7 +32,7 @@ def key_of(argument: Any) -> Hashable:
     Raises
     ------
     NoKey
-        For others, such as derived datatypes, and arrays of libraries that only an interface describes.
+        For others, such as derived datatypes that no call has flattened, and arrays that only an interface describes.
     """
     return _makers[type(argument)](argument)
 
@@ -85,10 +88,12 @@ def _of_value(value: Any) -> Hashable:
 
 
 def _of_datatype(datatype: MPI.Datatype) -> Hashable:
-    row = datatypes.predefined(datatype)
-    if row is None:
+    key: Hashable = datatypes.predefined(datatype)
+    if key is None:
+        key = next(filter(None, (find(datatype) for find in derived_keys)), None)
+    if key is None:
         raise NoKey
-    return row
+    return key
 
 
 def _of_operator(operator: MPI.Op) -> Hashable:

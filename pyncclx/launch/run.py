@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import events
 from ..errors import NotSupported
 from ..team.compare import compare
-from ..team.plans import Producer, RememberedLaunch
+from ..team.plans import Plan, Producer, RememberedLaunch
 from ..team.state import State, state_of
 from ..team.streams import stream_for
 from ..team.team import Team
@@ -52,10 +52,24 @@ def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any,
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
     team.errors.check()
-    (_, function, grid, threads, early), parameters, producers = remembered
-    team.order.enqueue(function, grid, threads, parameters, stream_for(team.device, producers), early)
+    (_, function, grid, threads, early), parameters, producers, around = remembered
+    stream = stream_for(team.device, producers)
+    if around is None:
+        team.order.enqueue(function, grid, threads, parameters, stream, early)
+    else:
+        _launch_with(team, remembered.plan, parameters, *around, stream)
     if state.blocking == "host":
         team.drain()
+
+
+def _launch_with(team: Team, plan: Plan, parameters: bytes, before: Any, after: Any, stream: Any) -> None:
+    """Launch a kernel, and what comes before it and after it."""
+    if before is not None:
+        before(team, stream)
+    team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
+    if after is not None:
+        after(team, plan, stream)
+        team.order.extend(stream)
 
 
 def _by_new_kernel(
@@ -92,7 +106,7 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None, *, 
     """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
 
     With `aside` it is launched on the communicator's own stream, after what the current one has now, and the caller
-    compares it with those of other ranks. With a `key` the launch is remembered, if the kernel is all of the call.
+    compares it with those of other ranks. With a `key` the launch is remembered, if an equal call does just the same.
     """
     if state.checking and not aside:
         compare(comm, call.operation, call.signature)
@@ -106,22 +120,18 @@ def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None, *, 
     plan = plan_of(comm, team, call)
     current = stream_for(team.device, call.buffers)
     stream = team.order.aside(current) if aside else current
-    if call.before is not None:
-        try:
-            call.before(team, stream)
-        except NotSupported:
-            team.device.order(stream, current)  # a capture that it has joined
-            raise
     parameters = team.parameters(plan, call.buffers, call.arguments)
-    team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
-    if call.after is not None:
-        call.after(team, plan, stream)
-        team.order.extend(stream)
-    if key is not None and call.before is None and call.after is None:
+    try:
+        _launch_with(team, plan, parameters, call.before, call.after, stream)
+    except NotSupported:
+        team.device.order(stream, current)  # a capture that it has joined
+        raise
+    if key is not None and (call.is_again or (call.before is None and call.after is None)):
         if len(team.remembered) >= MOST_KEPT:
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
-        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers))  # without the arrays
+        around = (call.before, call.after) if call.is_again else None
+        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers), around)  # without the arrays
     return Enqueued(team, current, stream)
 
 

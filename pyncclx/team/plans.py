@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..backends import Function
@@ -30,3 +31,4 @@ class RememberedLaunch(NamedTuple):
     plan: Plan
     parameters: bytes  # of the kernel
     producers: tuple[Producer, ...]  # of those buffers that name a stream
+    around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
