@@ -25,7 +25,7 @@ TOPS = ("pyncclx", "mpi_bootstrap")
 
 FLOORS = (  # from the ground up; a room imports from lower floors only
     ("errors", "events", "system", "mpi_bootstrap"),
-    ("arrays", "backends", "requests", "tuning"),
+    ("arrays", "backends", "recovery", "requests", "tuning"),
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),

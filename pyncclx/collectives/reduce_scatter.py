@@ -8,6 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..arrays import vectors
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
@@ -78,7 +80,7 @@ def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tu
         return blocks_of(recv, counts, vectors.packed(counts)), recv
     send = resolve_sendbuf(name, sendbuf)
     check_same_type(name, send, recv)
-    counts = MPI.Comm.allgather(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
+    counts = mpi_bootstrap.allgather_objects(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
     _check_sum("sendbuf", send, counts)
     if recv.count != counts[comm.rank]:
         raise ValueError(

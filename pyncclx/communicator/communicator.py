@@ -22,7 +22,7 @@ from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
-from .lifetime import Lifetime
+from .fault_tolerance import FaultTolerance
 from .neighborhood import Neighbors
 from .objects import ObjectCollectives, ObjectMessages
 from .point_to_point import PointToPoint
@@ -92,7 +92,9 @@ class _CommType(StandInType):
         return type.__subclasscheck__(cls, subclass)
 
 
-class Comm(Lifetime, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
+class Comm(
+    FaultTolerance, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType
+):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -117,7 +119,6 @@ class Comm(Lifetime, ObjectMessages, Probes, PointToPoint, StagedMessages, Expla
     Create = _makes_ours(MPI.Comm.Create)
     Split = _makes_ours(MPI.Comm.Split)
     Split_type = _makes_ours(MPI.Comm.Split_type)
-    Ishrink = _makes_ours(MPI.Comm.Ishrink)
     Get_parent = _class_makes_ours(MPI.Comm.Get_parent)
     Join = _class_makes_ours(MPI.Comm.Join)
     fromhandle = _class_makes_ours(MPI.Comm.fromhandle)
@@ -134,19 +135,8 @@ class Comm(Lifetime, ObjectMessages, Probes, PointToPoint, StagedMessages, Expla
     def _is_constant(self) -> bool:
         return any(self is constant for constant in _CONSTANTS.values())
 
-    def Shrink(self) -> Comm:
-        """Make a communicator of the ranks that have not failed. Collective. As mpi4py's Shrink.
-
-        The device memory of failed communicators can then be used again: `Free` them before the new one is used.
-
-        Examples
-        --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> shrunk = comm.Shrink()  # doctest: +SKIP
-        """
-        made = adopt(super().Shrink(), self)
-        self._give_up(made)
-        return made
+    def _adopted(self, made: MPI.Comm) -> Comm:
+        return adopt(made, self)
 
     def Get_info(self) -> MPI.Info:
         """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -105,7 +107,7 @@ class Extensions(IntraBase):
         if self.checking:
             compare(self, "device_team")
         team, numbers = self.meet(lambda _: tuple(map(operator.index, (signals, blocks, counters))))
-        everywhere = MPI.Comm.allgather(self, numbers)
+        everywhere = mpi_bootstrap.allgather_objects(self, numbers)
         if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
             of_ranks = "; ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everywhere))
             raise ValueError(

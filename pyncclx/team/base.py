@@ -57,6 +57,8 @@ class Base(Options):
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+        if state.loss is not None:
+            raise state.loss.exception()
         if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
         comm = cast(MPI.Intracomm, self)

@@ -10,6 +10,8 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import MPIError, NotSupported, RanksMissing
+from ..recovery.losses import Loss
+from ..recovery.meetings import JUDGE
 from ..system import settings
 from ..system.process import PerProcess
 from .team import Team
@@ -52,19 +54,23 @@ class State:
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
+        self.loss: Loss | None = None  # why the ranks never meet again
         self.meeting = mpi_bootstrap.Meeting()
+        JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
 
-    def meet(self, comm: MPI.Intracomm) -> None:
+    def meet(self, comm: MPI.Intracomm, seconds: float | None = None) -> None:
         """Wait for all ranks to come here, before they make something together. Collective.
 
         Raises
         ------
         RanksMissing
-            Some have not come within PYNCCLX_TIMEOUT.
+            Some have not come within PYNCCLX_TIMEOUT, or so many seconds.
+        RankFailed, Revoked
+            Some will never come.
         """
-        missing = self.meeting.missing(comm, settings.TIMEOUT.get())
+        missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
         if missing:
             raise RanksMissing(comm.rank, tuple(missing))
 
@@ -75,6 +81,12 @@ class State:
     def abandon(self) -> None:
         """Release what no other rank uses; the rest is kept until the ranks have met."""
         self._end(Team.abandon)
+
+    def abandon_device(self) -> None:
+        """Release what the device side holds, as `abandon`; messages between living ranks go on."""
+        team, self.team = self.team, None
+        if team is not None:
+            team.abandon()
 
     def _end(self, end: Callable[[Team], None]) -> None:
         team, self.team = self.team, None

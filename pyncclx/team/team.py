@@ -22,6 +22,8 @@ from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Abandoned
+from ..recovery import ulfm
+from ..recovery.detector import DETECTOR
 from . import members
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
@@ -79,13 +81,24 @@ class Team:
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
             mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
-            leases: list[tuple[int, bytes]] = comm.allgather((self.lease.offset, uuid.uuid4().bytes))
+            leases: list[tuple[int, bytes]] = mpi_bootstrap.allgather_objects(
+                comm, (self.lease.offset, uuid.uuid4().bytes)
+            )
             self.id = leases[0][1]  # the same on all ranks
             self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
             self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
+            self._look_after(comm)
         except BaseException:
             self.heap.release(self.lease)
             raise
+
+    def _look_after(self, comm: MPI.Intracomm) -> None:
+        """Let the failure detector look after the ranks."""
+        uids = [member.uid for member in self.members]
+        self.heap.join(uids)
+        self.errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
+        if comm.size > 1:
+            DETECTOR.get().watch(self.errors)
 
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
@@ -199,11 +212,6 @@ class Team:
         self.order.synchronize()
         self.errors.check()
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether MPI has found a rank's process to have failed."""
-        return any(member.uid in self.heap.failed for member in self.members)
-
     def leave(self, comm: MPI.Intracomm) -> None:
         """Wait until the kernels of all ranks have ended. Collective."""
         mpi_bootstrap.agree(comm, self.device.synchronize)
@@ -233,6 +241,9 @@ class Team:
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()
+        self.heap.part(self.errors.uids)
+        if DETECTOR.made is not None:
+            DETECTOR.made.forget(self.errors)
         self.errors.close()
         self.windows.close()
         self.scratch.close()

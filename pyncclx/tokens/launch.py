@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
+
+import mpi_bootstrap
 
 from .. import events
 from ..arrays.buffers import Buffer
@@ -86,7 +88,7 @@ class Launching(Settings):
         if memory is None or memory not in memory.team.dependents:
             return
         memory.team.device.synchronize()
-        MPI.Comm.Barrier(self.comm)
+        mpi_bootstrap.sleeping_barrier(cast(MPI.Intracomm, self.comm))
         memory.close()
 
     def __enter__(self: _Self) -> _Self:

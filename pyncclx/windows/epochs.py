@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from .accesses import Accesses
 from .exposed import Attached
 
@@ -32,10 +34,10 @@ class Epochs(Accesses):
             MPI.MODE_NOPRECEDE and the like.
         """
         self._wait_for_device()
+        if self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
+            mpi_bootstrap.sleeping_barrier(self._comm)
         super().Fence(assertion)
         self._copy_back()
-        if self._reach is not None:  # MPI itself need not wait, as no call has used its window
-            MPI.Comm.Barrier(self._comm)
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock."""

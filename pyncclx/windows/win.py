@@ -94,7 +94,7 @@ class Win(StandIn, Operations, Signalling, Views):
                 )
             return super().Create(memory, disp_unit, info, comm)
         place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
-        found = MPI.Comm.allgather(comm, place)
+        found = mpi_bootstrap.allgather_objects(comm, place)
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
@@ -193,7 +193,7 @@ class Win(StandIn, Operations, Signalling, Views):
         if isinstance(comm, Base):
             win._reach, win._comm, win._array = Attached(comm), MPI.Intracomm(MPI.Comm.Dup(comm)), np.zeros(1, "u8")
             MPI.Win.Attach(win, win._array)
-            win._words = MPI.Comm.allgather(comm, MPI.Get_address(win._array))
+            win._words = mpi_bootstrap.allgather_objects(comm, MPI.Get_address(win._array))
         return win
 
     def Free(self) -> None:

@@ -43,6 +43,7 @@ def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
         offer_nbytes=0,
         timeout_s=1.0,
         limits=(),
+        presences=frozenset(),
     )
 
 
