@@ -8,7 +8,7 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from .interrupts import interrupts_allowed, interrupts_deferred
-from .waiting import complete
+from .waiting import begin, complete
 
 T = TypeVar("T")
 
@@ -90,6 +90,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     # MPI.Comm's own methods: a subclass may override them, and call this function to set itself up.
     counts = array.array("q", bytes(8 * comm.size))
     with interrupts_deferred():
+        begin(comm)
         complete(comm, MPI.Comm.Iallgather(comm, array.array("q", [len(data)]), counts))
         gathered = bytearray(sum(counts))
         complete(comm, MPI.Comm.Iallgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE]))

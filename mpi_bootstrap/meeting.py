@@ -26,6 +26,7 @@ class Meeting:
         All ranks that have come return as soon as one of them has waited for so long.
         """
         if self._waiting is None:
+            waiting.begin(comm)
             self._waiting = MPI.Comm.Ibarrier(comm)
         late = waiting.missing(comm, self._waiting, seconds)
         if not late:

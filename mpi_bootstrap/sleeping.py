@@ -2,7 +2,7 @@
 
 from mpi4py import MPI
 
-from .waiting import complete
+from .waiting import begin, complete
 
 
 def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
@@ -23,4 +23,5 @@ def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
     --------
     >>> sleeping_barrier(MPI.COMM_SELF)
     """
+    begin(comm)
     complete(comm, MPI.Comm.Ibarrier(comm), seconds)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from .identity import IDENTITY_NBYTES, node_identity
 from .interrupts import interrupts_deferred
-from .waiting import complete
+from .waiting import begin, complete
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def topology(
         own = hashlib.blake2b(own + apart, digest_size=IDENTITY_NBYTES).digest()
     gathered = bytearray(IDENTITY_NBYTES * comm.size)
     with interrupts_deferred():
+        begin(comm)
         complete(comm, MPI.Comm.Iallgather(comm, [own, MPI.BYTE], [gathered, MPI.BYTE]))
     begins = range(0, len(gathered), IDENTITY_NBYTES)
     nodes = _numbered(bytes(gathered[begin : begin + IDENTITY_NBYTES]) for begin in begins)

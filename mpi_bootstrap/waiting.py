@@ -58,6 +58,13 @@ def judge_by(judge: Judge) -> Judge:
     return judge
 
 
+def begin(comm: MPI.Comm) -> None:
+    """Raise, before a meeting begins, if some rank will never come."""
+    reason = _judges[0].hopeless(comm, 0.0)
+    if reason is not None:
+        raise reason
+
+
 def complete(comm: MPI.Comm, request: MPI.Request, seconds: float | None = None) -> None:
     """Wait for a nonblocking collective of MPI's; other threads run, and the processor is free for other ranks.
 

@@ -102,9 +102,9 @@ class RankFailed(MPIError):
         ranks = ", ".join(map(str, self.ranks)) or "unknown"
         world = f" ({', '.join(map(str, self.world_ranks))} in MPI.COMM_WORLD)" * (self.world_ranks != self.ranks)
         where = f" on {self.host}" * bool(self.host)
-        doing = (self.operation or "a call") + f" (epoch {self.epoch})" * (self.epoch > 0)
+        doing = f"{self.operation}{f' (epoch {self.epoch})' * (self.epoch > 0)}: " * bool(self.operation)
         return (
-            f"{doing}: rank{s} {ranks}{world}{where} failed: {self.reason}. Calls that need all ranks are over on this "
+            f"{doing}rank{s} {ranks}{world}{where} failed: {self.reason}. Calls that need all ranks are over on this "
             "communicator: Shrink it, if MPI tolerates failures (Open MPI: mpirun --with-ft ulfm), or Free it"
         )
 

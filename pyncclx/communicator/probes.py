@@ -11,7 +11,9 @@ from mpi4py import MPI
 from ..messages.base import MessageBase
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
+from ..recovery.meetings import explained
 
+_T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -71,7 +73,7 @@ class Probes(MessageBase):
         found = self.probed.find_and_read(source, tag)
         if found is None:
             status = MPI.Status() if status is None else status
-            if not probe(source, tag, status):
+            if not self._by_mpi(probe, source, tag, status):
                 return False
             found = self.probed.hold(self, status)
         if found is not None:
@@ -87,7 +89,7 @@ class Probes(MessageBase):
             found = found.read()
         else:
             status = MPI.Status() if status is None else status
-            message = probe(source, tag, status)
+            message = self._by_mpi(probe, source, tag, status)
             if message is None:
                 return None
             found = ProbedMessage.of(message, status).read()
@@ -95,6 +97,12 @@ class Probes(MessageBase):
                 return Message(message, self)
         found.fill(status)
         return Message(found.message, self, found)
+
+    def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
+        try:
+            return probe(source, tag, status)
+        except MPI.Exception as error:
+            raise explained(self, error, probe.__name__) from error
 
     # Of Python objects: mpi4py's own, but for messages that a probe above has found
 

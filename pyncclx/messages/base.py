@@ -38,6 +38,7 @@ class _Attachment(Attachment):
     def close(self) -> None:
         """Drop the endpoint; messages that are on their way keep it."""
         if self.endpoint is not None:
+            self.endpoint.forget_comm()
             postbox, self.endpoint = self.endpoint.postbox, None
             postbox.bounce.headers.reclaim()
 

@@ -21,6 +21,7 @@ from .envelope import Sender
 from .opened_memory import OpenedMemory
 from .progress import ReceiveProgress
 from .readers import Readers
+from .rescue import Rescue
 from .scratch import Scratch
 
 
@@ -39,6 +40,8 @@ class Postbox:
     opened : OpenedMemory
         Other processes' memory.
     clock : LamportClock
+    rescue : Rescue
+        For kernels that wait for ranks that have failed.
     receives : ReceiveProgress
     scratch : Scratch
     side_stream : stream
@@ -63,6 +66,7 @@ class Postbox:
             token=self.readers.token,
         )
         self.clock = LamportClock()
+        self.rescue = Rescue(device, self.bounce)
         self.scratch = Scratch()
         self.side_stream: Any = None
         self.host_array_stream: Any = None
@@ -73,10 +77,18 @@ class Postbox:
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that no call waits for until MPI has sent it."""
         with LOCK:
-            if not request.Test():
+            if not _is_over(request):
                 self._sent.append((request, message))
-            while self._sent and self._sent[0][0].Test():
+            while self._sent and _is_over(self._sent[0][0]):
                 self._sent.popleft()
+
+
+def _is_over(request: MPI.Request) -> bool:
+    """Whether MPI has sent a message, or never will: its receiver has failed, and no call waits for it."""
+    try:
+        return request.Test()
+    except MPI.Exception:
+        return True
 
 
 POSTBOX = PerProcess(lambda: Postbox(backends.select()))

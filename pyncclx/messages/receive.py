@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mpi4py import MPI
@@ -79,8 +80,8 @@ class Incoming:
             if not self._request.Test(self.status):
                 return False
             self._read()
-        except Exception as error:  # belongs to the call that waits for this receive; the request is used up
-            self._error = self._refusal(error)
+        except Exception as error:  # belongs to the call that waits for this receive
+            self._refuse(error)
         self.has_arrived = True
         return True
 
@@ -103,7 +104,7 @@ class Incoming:
                 self._request.Wait(self.status)
                 self._read()
         except MPI.Exception as error:
-            self._error = self._refusal(error)
+            self._refuse(error)
         self.launch()
 
     def _read(self) -> None:
@@ -126,10 +127,18 @@ class Incoming:
         text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self._capacity_nbytes}"
         return MPIError(MPI.ERR_TRUNCATE, f"{self.operation}: {text}; receive into a larger array")
 
-    def _refusal(self, error: Exception) -> Exception:
-        """MPI's own error; only a message with its data in it can be too long for MPI."""
-        too_long = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
-        return self._truncated("more") if too_long else error
+    def _refuse(self, error: Exception) -> None:
+        """Keep MPI's own error, or what it is about; only a message with its data in it can be too long for MPI."""
+        if not isinstance(error, MPI.Exception):
+            self._error = error
+        elif error.Get_error_class() == MPI.ERR_TRUNCATE:
+            self._error = self._truncated("more")
+        else:
+            self._error = self.endpoint.explained(error, self.operation)
+        if self._request:  # a receive from any rank, which MPI has not ended: some rank has failed
+            self._request.Cancel()
+            with suppress(MPI.Exception):
+                self._request.Wait()
 
     # The data
 
@@ -165,7 +174,7 @@ class Incoming:
                 data = address_of(self.endpoint, bounce, envelope, self.status.source)
                 nbytes = envelope.nbytes
         except (OSError, RuntimeError) as error:
-            self._error = error
+            self._error = self.endpoint.failure_of(self.status.source, self.operation) or error
         try:
             self._launch_pull(nbytes, self._pull_arguments(envelope, bounce, data, nbytes), outgoing)
             if self._start_event is not None:
@@ -176,6 +185,8 @@ class Incoming:
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)
+        self.postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
+        self.endpoint.senders[self.status.source] = envelope.sender
         return pull_arguments(
             ready=ready,
             done=done,
@@ -212,6 +223,8 @@ class Incoming:
             self.buffer.unpack(self.endpoint, last, self._nbytes)
         if last is not stream:
             device.order(last, stream)
+        if self._envelope is not None and self._error is None:
+            self.endpoint.check_data(self.operation, self.status.source, self._envelope.clock)
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -50,7 +50,10 @@ class Outgoing:
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
         self._message = self._choose()  # what MPI reads
-        self._request = start(self._message)
+        try:
+            self._request = start(self._message)
+        except MPI.Exception as error:
+            raise endpoint.explained(error, operation) from error
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
@@ -79,7 +82,7 @@ class Outgoing:
             nbytes=self._nbytes,
             clock=self.clock,
         )
-        bounce.slots.hold(place, self.clock)
+        bounce.slots.hold(place, self.clock, self.endpoint.number_of(self.peer))
         return envelope.pack()
 
     def _offer(self) -> bytes | None:
@@ -94,7 +97,7 @@ class Outgoing:
             if exported is not None:
                 exported.close()
             return None
-        tickets.hold(place, self.clock, exported)
+        tickets.hold(place, self.clock, self.endpoint.number_of(self.peer), exported)
         self._offered = envelope.place = place
         return envelope.pack()
 
@@ -185,11 +188,18 @@ class Outgoing:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched."""
         if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
             self.postbox.keep(self._request, self._message)
-        else:
+            return
+        try:
             self.postbox.receives.wait(self._request)
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error
+        self.endpoint.check_peer(self.operation, self.peer)
 
     def is_over(self) -> bool:
         """Whether the buffer may be written again, by the host too."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
-        return self._offered is None and bool(self._request.Test())
+        try:
+            return self._offered is None and bool(self._request.Test())
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error

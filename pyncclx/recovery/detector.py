@@ -38,8 +38,6 @@ class Watched(Protocol):
     id : bytes
         The same on all ranks, 16 bytes; empty: it takes part in no notes.
     rank : int
-    comm : MPI.Comm
-        A handle, until `Detector.forget`.
     uids : sequence of bytes
         Of the ranks' processes; empty: only MPI is asked.
     world_ranks : tuple of int
@@ -49,10 +47,13 @@ class Watched(Protocol):
 
     id: bytes
     rank: int
-    comm: MPI.Comm
     loss: Loss | None
     uids: Sequence[bytes]
     world_ranks: tuple[int, ...]
+
+    @property
+    def comm(self) -> MPI.Comm | None:
+        """A handle, until `Detector.forget`."""
 
     def lose(self, loss: Loss) -> None:
         """Let its kernels leave their waits, and its calls raise; called again when more is known."""
@@ -209,8 +210,8 @@ class Detector:
         """Ask MPI which ranks have failed, and which communicators were revoked; by any thread, if MPI allows that."""
         with self._lock:
             for watched in list(self._watched):
-                if MPI.Is_finalized():
-                    return
+                if watched.comm is None or MPI.Is_finalized():
+                    continue
                 if ulfm.is_revoked(watched.comm):
                     watched.lose(Loss(note=ulfm.revoked_note(-1)))
                 ranks = ulfm.failed_ranks(watched.comm)

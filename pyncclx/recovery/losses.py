@@ -55,7 +55,7 @@ class Loss:
         if note.kind == TIMED_OUT:
             return PeerTimeout(note.operation, note.epoch, note.rank, note.peer, note.expected, note.seen)
         if note.kind == REVOKED:
-            return Revoked(f"{operation or 'a call'}: the communicator was revoked; Shrink or Free it")
+            return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
         doing = note.operation or "a call"
         if wait is not None:
             doing = f"{operation}: rank {wait.rank} was told to stop waiting for rank {wait.peer} (epoch {wait.epoch})"

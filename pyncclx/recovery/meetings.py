@@ -61,7 +61,7 @@ def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exce
             known = detector.failed_among(ulfm.world_ranks(comm)) if detector is not None else {}
             return _failed(comm, {**dict.fromkeys(ranks, "MPI has found that its process died"), **known}, operation)
         if ulfm.is_revoked(comm):
-            return Revoked(f"{operation or 'a call'}: the communicator was revoked; Shrink or Free it")
+            return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
         time.sleep(0.01)
     return error
 
