@@ -29,7 +29,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
-    ("derived", "numba_kernels", "tokens", "windows"),
+    ("derived", "nodes", "numba_kernels", "tokens", "windows"),
     ("collectives", "messages"),
     ("objects",),
     ("communicator",),

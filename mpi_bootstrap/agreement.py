@@ -1,6 +1,7 @@
 """Agreement: an operation succeeds on all ranks, or all ranks raise the same error; exchange of bytes."""
 
 import array
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import TypeVar
@@ -94,7 +95,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
         complete(comm, MPI.Comm.Iallgather(comm, array.array("q", [len(data)]), counts))
         gathered = bytearray(sum(counts))
         complete(comm, MPI.Comm.Iallgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE]))
-    ends = [sum(counts[: rank + 1]) for rank in range(comm.size)]
+    ends = itertools.accumulate(counts)
     return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 

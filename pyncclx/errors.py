@@ -17,6 +17,7 @@ __all__ = [
     "RankFailed",
     "RanksMissing",
     "Revoked",
+    "StepTimeout",
 ]
 
 
@@ -209,6 +210,32 @@ class RanksMissing(PeerTimeout):
             f"{self.operation}: rank {self.rank} waited in vain for {ranks}. All ranks make such a call together, with "
             "device arrays; a rank does not come that passes a host array, makes another call, is slow, or is plain "
             "mpi4py, as processes are that a program spawns without `-m pyncclx run`. PYNCCLX_CHECK=1 compares calls"
+        )
+
+
+class StepTimeout(PeerTimeout):
+    """A step between nodes was not over in time.
+
+    Parameters
+    ----------
+    operation : str
+        The operation and its step, such as ``"Allreduce, exchange over the rail"``.
+    rank : int
+        The rank that waited.
+    peers : tuple of int
+        The ranks of other nodes that it waited for.
+    """
+
+    def __init__(self, operation: str, rank: int, peers: tuple[int, ...]) -> None:
+        super().__init__(operation, 0, rank, peers[0] if peers else -1, 0, 0)
+        self.peers = peers
+        self.args = operation, rank, peers
+
+    def __str__(self) -> str:
+        ranks = f"rank{'s' * (len(self.peers) > 1)} {', '.join(map(str, self.peers)) or 'unknown'}"
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for {ranks} on other nodes; see whether they died, are "
+            "slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
         )
 
 

@@ -5,7 +5,7 @@ Addresses are those that kernels use. The GPU (`gpu`) and the emulator (`host`) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -130,6 +130,17 @@ class Streams(Protocol):
 
     def fork(self, stream: Any, side: Any) -> bool:
         """Do as `order`, and take `side` into the capture that `stream` is part of; False if it is in another one."""
+
+    def call_between(self, stream: Any, function: Callable[[], object]) -> None:
+        """Call a function of the host after what a stream has now, and before what it is given next.
+
+        The host waits for the call, unless the stream is a thread of the host device.
+
+        Raises
+        ------
+        NotSupported
+            The stream is being captured.
+        """
 
     def event(self) -> Event:
         """Return a new event."""

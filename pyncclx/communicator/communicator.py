@@ -25,6 +25,7 @@ from .extensions import Extensions
 from .fault_tolerance import FaultTolerance
 from .neighborhood import Neighbors
 from .objects import ObjectCollectives, ObjectMessages
+from .over_nodes import OverNodes
 from .point_to_point import PointToPoint
 from .probes import Probes
 from .reductions import Reductions
@@ -156,7 +157,9 @@ class Comm(
         return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
-class Intracomm(ObjectCollectives, Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
+class Intracomm(
+    OverNodes, ObjectCollectives, Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm
+):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
     like = MPI.Intracomm

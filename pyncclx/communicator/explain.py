@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from mpi4py import MPI
 
 from ..arrays.places import host_arrays
-from ..collectives import MODULES, blocking_form, copy_engine, neighbors
+from ..collectives import MODULES, blocking_form, copy_engine, neighbors, over_nodes
 from ..errors import NotSupported
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase
 from ..messages.bounce import SLOT_NBYTES
 from ..messages.endpoint import OPERATIONS as MESSAGES
+from ..nodes.spanning import Spanning, spanning_of
 from ..staging.operations import OPERATIONS
 from ..system.mpi_library import is_cuda_aware
+from ..team.base import IntraBase
 from ..team.state import state_of
 
 
@@ -62,6 +66,11 @@ class Explained(MessageBase):
         return self._explain_without_kernel(name)
 
     def _explain_collective(self, operation: str, nbytes: int) -> str:
+        spanning = spanning_of(cast(IntraBase, self)) if self.is_intra else None
+        if spanning is None and self.is_intra and state_of(self).team is None:
+            spanning = cast(Any, self).spanning
+        if spanning is not None:
+            return self._explain_over_nodes(spanning, operation, nbytes)
         team = self.team
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
@@ -69,6 +78,12 @@ class Explained(MessageBase):
         if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
             how = f"copy engines where all that is received lies in windows, else {how}"
         return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
+
+    def _explain_over_nodes(self, spanning: Spanning, operation: str, nbytes: int) -> str:
+        places = spanning.places
+        ranks = f"{places.size} ranks on {places.count} nodes, {places.lanes} rails"
+        how = over_nodes.explain(operation, places, nbytes)
+        return f"native: {operation} of {nbytes} bytes among {ranks}: {how}; {spanning.rails.why}"
 
     def _explain_message(self, operation: str, nbytes: int) -> str:
         _ = self.endpoint  # raises NotSupported where kernels cannot send

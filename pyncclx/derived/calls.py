@@ -13,15 +13,15 @@ from mpi4py import MPI
 from .. import backends
 from ..errors import DerivedDatatype
 from ..launch import keys
-from ..launch.call import Call, is_in_place
-from ..team.plans import Plan
+from ..launch.call import is_in_place
 from ..team.team import Team
 from .packing import PACK, UNPACK, Launch, packing_of
 from .typed import Typed, aligned, resolve_blocks, resolve_typed
 from .typemap import known_typemap
 
 ONE, BLOCKS, VECTOR = "one", "blocks", "vector"  # a message, one block for each rank, blocks with counts and displs
-_Make = TypeVar("_Make", bound=Callable[..., "Call | None"])
+_Make = TypeVar("_Make", bound=Callable[..., Any])
+AnyCall = TypeVar("AnyCall", bound=Any)  # launch.Call, or nodes.SpanningCall
 
 
 keys.derived_keys.append(known_typemap)
@@ -61,7 +61,7 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
         kind_of = dict(zip(names, kinds, strict=False))
 
         @functools.wraps(make)
-        def native(comm: Any, *args: Any, **kwargs: Any) -> Call | None:
+        def native(comm: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return make(comm, *args, **kwargs)
             except DerivedDatatype:
@@ -90,8 +90,8 @@ def _roles(used: dict[str, str], at_root: str | None, is_root: bool) -> _Roles:
 
 
 def _in_bytes(
-    comm: Any, operation: str, make: Callable[..., Call | None], given: dict[str, Any], roles: _Roles
-) -> Call | None:
+    comm: Any, operation: str, make: Callable[..., Any], given: dict[str, Any], roles: _Roles
+) -> Any:
     """The call with each buffer argument as bytes, packed where it is not contiguous."""
     typed = {
         name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name in roles.written)
@@ -120,7 +120,7 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
     needed = {name: each for name, each in typed.items() if each.nbytes}
     if not needed:
         return {}
-    address = comm.team.scratch.address(sum(aligned(each.nbytes) for each in needed.values()))
+    address = comm.scratch.address(sum(aligned(each.nbytes) for each in needed.values()))
     packed = {}
     for name, each in needed.items():
         packed[name] = Packed(each, address)
@@ -128,11 +128,11 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
     return packed
 
 
-def with_copies(call: Call, before: list[Packed], after: list[Packed]) -> Call:
-    """A call that packs some arguments before its kernel, and unpacks some after it."""
+def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> AnyCall:
+    """A call, inside a node or over several, that packs some arguments before it runs, and unpacks some after it."""
     call_after, pack, unpack = call.after, Moves(PACK, before), Moves(UNPACK, after)
 
-    def unpack_last(team: Team, plan: Plan, stream: Any) -> None:
+    def unpack_last(team: Team, plan: Any, stream: Any) -> None:
         if call_after is not None:
             call_after(team, plan, stream)
         unpack(team, stream)

@@ -215,6 +215,6 @@ def load_image(
 
 def _linked_names(function: linked.LinkedFunction, file: str, kernels: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
-    if isinstance(function, BoundOp) and function.of_records:
+    if isinstance(function, BoundOp) and function.of_records and set(kernels) <= set(RECORD_KERNELS):
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

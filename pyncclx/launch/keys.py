@@ -37,6 +37,14 @@ def key_of(argument: Any) -> Hashable:
     return _makers[type(argument)](argument)
 
 
+def key_of_call(make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """Return the key of a call, None if some argument has none."""
+    try:
+        return make, *map(key_of, args), *map(key_of, options.values())
+    except NoKey:
+        return None
+
+
 def _itself(argument: Any) -> Hashable:
     return argument  # type: ignore[no-any-return]
 

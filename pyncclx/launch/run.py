@@ -81,6 +81,12 @@ def _by_new_kernel(
     key: Hashable,
     began: float | None,
 ) -> bool:
+    if state.team is None:
+        done = comm.by_nodes(make, args, options)
+        if done is not None:
+            if done and began is not None:
+                _emit(comm, make.__name__.capitalize(), began, args)
+            return done
     call = make(comm, *args, **options)
     if call is None:
         if state.checking:

@@ -98,6 +98,7 @@ FILES = {
         _reductions,
     ),
     "collectives/reduce_scatter.cu": Source(("reduce_scatter_one_shot", "reduce_scatter_two_shot"), _reductions),
+    "collectives/fold.cu": Source(("fold",), _reductions),
     "collectives/scan.cu": Source(("scan_one_shot", "scan_two_shot"), _reductions),
     "windows/rma.cu": Source(("accumulate",), _atomics),
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),

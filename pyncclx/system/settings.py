@@ -155,6 +155,14 @@ NODE = Setting(  # mpi_bootstrap reads it, which needs no other room
     text="makes pretend nodes: ranks in which it differs never share memory, as if they ran on different nodes",
     default_text="found out",
 )
+ENGINE = Setting[str | None](
+    "PYNCCLX_ENGINE",
+    default=None,
+    parse=_one_of("mpi", "nccl"),
+    accepts="'mpi' or 'nccl'",
+    text="what moves data between nodes: `nccl`, which follows streams, or `mpi`",
+    default_text="`nccl` on GPUs where all ranks have nccl4py and NCCL 2.28 or newer",
+)
 BLOCKING = Setting(
     "PYNCCLX_BLOCKING",
     default="stream",
@@ -215,7 +223,7 @@ HOSTILE = Setting(
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, BLOCKING),
+    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
     *(CHECK, CACHE, VERBOSE, IPC, SEED, HOSTILE),
 )
 

@@ -15,9 +15,11 @@ import mpi_bootstrap
 from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
+from ..memory.layout import MAX_RANKS
 from .compare import compare
 from .options import Options
 from .registration import Registration
+from .scratch import Scratch
 from .state import State, state_of
 from .team import Team
 
@@ -62,13 +64,43 @@ class Base(Options):
         if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
         comm = cast(MPI.Intracomm, self)
-        mpi_bootstrap.check_launch(comm)
+        if self.node_topology.node_count > 1:
+            raise NotSupported(
+                f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
+                "works inside one node; Split it by node"
+            )
         state.meet(comm)
         try:
             return Team(comm, mpi_bootstrap.agree(comm, backends.select))
         except NotSupported as refusal:
             state.refusal = refusal
             raise
+
+    @property
+    def node_topology(self) -> mpi_bootstrap.Topology:
+        """The nodes of the communicator, none with more ranks than a Team can have. Collective at the first use.
+
+        Raises
+        ------
+        RanksMissing
+            Some rank has not come within PYNCCLX_TIMEOUT.
+        """
+        state = state_of(self)
+        if state.topology is None:
+            comm = cast(MPI.Intracomm, self)
+            mpi_bootstrap.check_launch(comm)
+            state.meet(comm)
+            state.topology = mpi_bootstrap.topology(comm, most=MAX_RANKS)
+        return state.topology
+
+    def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
+        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""
+        return None
+
+    @property
+    def scratch(self) -> Scratch:
+        """Memory for copies of arguments. Collective at the first use."""
+        return self.team.scratch
 
     @property
     def device(self) -> str:

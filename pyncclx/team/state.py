@@ -29,7 +29,11 @@ class Attachment:
         """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
 
     def close(self) -> None:
-        """Called when the communicator has been freed, or gives its memory back."""
+        """Called when the communicator has been freed, or gives its memory back. All its ranks do so."""
+
+    def abandon(self) -> None:
+        """Called in place of `close` where the other ranks may not do so."""
+        self.close()
 
 
 class Carrier(Protocol):
@@ -55,6 +59,7 @@ class State:
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
         self.loss: Loss | None = None  # why the ranks never meet again
+        self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
         self.meeting = mpi_bootstrap.Meeting()
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
@@ -76,11 +81,11 @@ class State:
 
     def close(self) -> None:
         """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""
-        self._end(Team.close)
+        self._end(Team.close, lambda attachment: attachment.close())
 
     def abandon(self) -> None:
         """Release what no other rank uses; the rest is kept until the ranks have met."""
-        self._end(Team.abandon)
+        self._end(Team.abandon, lambda attachment: attachment.abandon())
 
     def abandon_device(self) -> None:
         """Release what the device side holds, as `abandon`; messages between living ranks go on."""
@@ -88,12 +93,12 @@ class State:
         if team is not None:
             team.abandon()
 
-    def _end(self, end: Callable[[Team], None]) -> None:
+    def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, self.team = self.team, None
         if team is not None:
             end(team)
         for attachment in self.attachments.values():
-            attachment.close()
+            end_attachment(attachment)
 
 
 class _Attribute:

@@ -68,6 +68,7 @@ class Team:
         self.dependents: list[Dependent] = []
         self.device_teams: list[KernelTeam] = []
         self._structs: dict[tuple[str, bool], bytes] = {}
+        self.generation = 0  # changes when parameters that were packed before are no longer right
         self._packed_table = 0  # the address of the windows' table in `_structs`
 
     def _meet(self, comm: MPI.Intracomm) -> None:
@@ -144,6 +145,7 @@ class Team:
         """Forget what `struct_for` has packed, and launches with it: members, windows or the layout have changed."""
         self._structs.clear()
         self.remembered.clear()
+        self.generation += 1
 
     @mpi_bootstrap.interrupts_deferred()
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
@@ -188,6 +190,7 @@ class Team:
 
     def _window_changed(self, number: int) -> None:
         self.remembered.clear()
+        self.generation += 1
         if self._packed_table != self.windows.table:
             self._packed_table = self.windows.table
             self._structs.clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import cupy
 
+from ...errors import NotSupported
 from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturing, record_event, wait_for_event
 from .events import Event
 from .properties import GpuProperties
@@ -62,6 +63,12 @@ class GpuStreams(GpuProperties):
             return False
         self.order_eager(stream, side)  # an event of a capture takes the stream that waits for it into the capture
         return True
+
+    def call_between(self, stream: Any, function: Callable[[], object]) -> None:
+        if is_capturing(stream):
+            raise NotSupported("MPI moves the data between nodes here, which no graph can hold; call it outside")
+        stream.synchronize()
+        function()
 
     def event(self) -> Event:
         return Event()

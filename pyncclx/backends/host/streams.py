@@ -141,6 +141,12 @@ class HostStreams:
         self.order(stream, side)
         return True
 
+    def call_between(self, stream: Stream | None, function: _Work) -> None:
+        if stream is None:
+            function()
+        else:
+            stream.enqueue(function)
+
     def event(self) -> Event:
         return Event()
 

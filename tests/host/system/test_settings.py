@@ -15,6 +15,7 @@ VALUES = {
     "PYNCCLX_CHANNELS": [("1", 1), ("132", 132)],
     "PYNCCLX_TIMEOUT": [("0.5", 0.5), ("20", 20.0)],
     "PYNCCLX_NODE": [("a", "a"), ("node 2", "node 2")],
+    "PYNCCLX_ENGINE": [("mpi", "mpi"), ("nccl", "nccl")],
     "PYNCCLX_BLOCKING": [("host", "host"), ("stream", "stream")],
     "PYNCCLX_CHECK": [("1", True), ("0", False)],
     "PYNCCLX_CACHE": [
@@ -31,6 +32,7 @@ REFUSED = {
     "PYNCCLX_HEAP": ["big", "-1", "16T"],
     "PYNCCLX_CHANNELS": ["0", "-1", "many", "2.0"],
     "PYNCCLX_TIMEOUT": ["soon", "inf", "nan", "0", "-1"],
+    "PYNCCLX_ENGINE": ["ucx"],
     "PYNCCLX_BLOCKING": ["never"],
     "PYNCCLX_CHECK": ["yes"],
     "PYNCCLX_VERBOSE": ["3", "yes"],
