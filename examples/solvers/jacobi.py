@@ -20,8 +20,8 @@ import numpy as np
 from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
-from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
+from common.program import figure, read_options, share, sign, to_host
+from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 
@@ -49,7 +49,7 @@ def main() -> int:
             ("step", f"{1e6 * seconds:.1f} µs"),
             ("error", f"{error:.1e}"),
         ]
-        draw(options, whole)
+        draw(options, MPI.COMM_WORLD, whole)
         code = print_results(options, f"Jacobi's method, {options.steps // 2 * 2} steps", lines, error < 1e-12)
     plate.free()
     cart.Free()
@@ -114,12 +114,13 @@ def reference(size: int, steps: int) -> Array:
     return old
 
 
-def draw(options: argparse.Namespace, whole: Array) -> None:
+def draw(options: argparse.Namespace, comm: Any, whole: Array) -> None:
     """The temperature of the plate."""
     drawing, axes = figure(1)
     image = axes.imshow(whole, cmap="inferno", vmin=0, vmax=1)
-    axes.set_title(f"temperature after {options.steps // 2 * 2} steps")
-    drawing.colorbar(image)
+    axes.set(title=f"Heat in a plate after {options.steps // 2 * 2} steps", xlabel="column", ylabel="row")
+    drawing.colorbar(image, label="temperature (upper edge: 1)")
+    sign(drawing, comm)
     drawing.savefig(options.output, dpi=120)
 
 
@@ -131,4 +132,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())
