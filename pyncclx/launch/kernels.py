@@ -21,12 +21,15 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..system import settings
 from ..system.cache_folders import cache_directory
 from ..system.notes import called_if_long, note, reported_if_long
 from ..system.process import held
 from ..team.options import Options
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
+
+LONGEST_COMPILATION_S = 600.0  # of another rank, beyond PYNCCLX_TIMEOUT, which may be short
 
 _loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
 
@@ -128,7 +131,7 @@ def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
             return [part.compile() for part in parts[comm.rank :: comm.size]]
         finally:
             with mpi_bootstrap.interrupts_deferred():
-                mpi_bootstrap.sleeping_barrier(comm)
+                mpi_bootstrap.sleeping_barrier(comm, settings.TIMEOUT.get() + LONGEST_COMPILATION_S)
 
     own = mpi_bootstrap.agree(comm, compile_own)
     of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
