@@ -97,8 +97,10 @@ class Composition:
         """Add an exchange with ranks of other nodes: those with the same local index if `on_rail`. All ranks add it."""
         engine = self.spanning.rails.engine_for(on_rail)
         self._follows_streams &= engine.follows_streams
-        name = f"{self.operation}, {name}"
-        step = ExchangeStep(engine, name, without_empty(sends), without_empty(receives))
+        leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
+        leaving += verdicts.sends(leaving)
+        coming += verdicts.receives(coming)
+        step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming)
         return self._add(step, aside=aside, after=after)
 
     def program(self, buffers: Iterable[Buffer]) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -12,6 +12,10 @@ class Transfer(NamedTuple):
     peer: int  # a rank of the communicator
     address: int
     nbytes: int
+
+
+#: Is told of a step that has failed, by its name, and of why: kernels of the node would wait for this rank.
+Failed = Callable[[str, Exception], None]
 
 
 class Engine(Protocol):
@@ -43,8 +47,8 @@ class Engine(Protocol):
     def check(self) -> None:
         """Raise what has gone wrong since the last look: once if the engine goes on, else from then on."""
 
-    def abort(self) -> None:
-        """End all steps that are under way; the engine cannot be used any more."""
+    def abort(self, step: str, reason: Exception) -> None:
+        """End all steps that are under way, one of this name among them: from now on `check` raises the reason."""
 
     def close(self) -> None:
         """Release what it holds: all steps are over. Collective among its ranks."""

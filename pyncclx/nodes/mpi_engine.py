@@ -16,8 +16,9 @@ from mpi4py import MPI
 
 from ..backends import Device
 from ..errors import MPIError, StepTimeout
+from ..recovery.meetings import JUDGE, explained
 from ..system import settings
-from .engine import Transfer
+from .engine import Failed, Transfer
 from .pieces import PieceOfTransfer, pieces_of
 
 _TAG = 7  # the engine has a communicator of its own
@@ -35,13 +36,14 @@ class MpiEngine:
     device : Device
     direct : bool
         Whether MPI takes the addresses of device arrays.
+    failed : callable
     """
 
     name = "mpi"
     follows_streams = False
 
-    def __init__(self, comm: MPI.Intracomm, device: Device, *, direct: bool) -> None:
-        self._comm, self._device, self._direct = comm, device, direct
+    def __init__(self, comm: MPI.Intracomm, device: Device, failed: Failed, *, direct: bool) -> None:
+        self._comm, self._device, self._failed, self._direct = comm, device, failed, direct
         self._streams = (None, None) if direct else (device.new_stream(), device.new_stream())  # of copies
         self._timeout_s = settings.TIMEOUT.get()
         self._failure: Exception | None = None
@@ -63,8 +65,11 @@ class MpiEngine:
         if refusal is not None:
             raise refusal
 
-    def abort(self) -> None:
-        """As `Engine.abort`: MPI has none, and waits end by themselves."""
+    def abort(self, step: str, reason: Exception) -> None:
+        """As `Engine.abort`: waits look whether there is a failure."""
+        if self._failure is None:
+            self._failure = reason
+            self._failed(step, reason)
 
     def close(self) -> None:
         """As `Engine.close`."""
@@ -81,22 +86,29 @@ class MpiEngine:
             pieces += pieces_of(sends, device, self._streams[1], receives=False)
             self._move(step, pieces)
         except Exception as error:
-            self._failure = self._failure or error
             self._left += pieces
-            raise
+            reason = explained(self._comm, error, step) if isinstance(error, MPI.Exception) else error
+            self.abort(step, reason)
+            raise reason from error
 
     def _move(self, step: str, pieces: list[PieceOfTransfer]) -> None:
         """Begin the pieces in order, as many at once as each allows, until all are over."""
-        deadline, polls = time.monotonic() + self._timeout_s, 0
-        waiting = pieces
+        began, polls, waiting = time.monotonic(), 0, pieces
         while waiting := [piece for piece in waiting if not self._advance(step, piece)]:
             polls += 1
             if polls < _POLLS:
                 os.sched_yield()
                 continue
-            if time.monotonic() > deadline:
-                raise StepTimeout(step, self._comm.rank, _peers(waiting))
+            self._check_hope(step, time.monotonic() - began, waiting)
             time.sleep(min(1e-5 * (polls - _POLLS), _LONGEST_PAUSE_S))
+
+    def _check_hope(self, step: str, waited_s: float, waiting: list[PieceOfTransfer]) -> None:
+        """Raise if a wait is over: a rank has failed, another step has, or it was too long."""
+        reason = self._failure or JUDGE.get().hopeless(self._comm, waited_s)
+        if reason is None and waited_s > self._timeout_s:
+            reason = StepTimeout(step, self._comm.rank, _peers(waiting))
+        if reason is not None:
+            raise reason
 
     def _advance(self, step: str, piece: PieceOfTransfer) -> bool:
         try:

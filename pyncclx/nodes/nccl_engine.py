@@ -10,7 +10,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import MPIError
-from .engine import Transfer
+from .engine import Failed, Transfer
 from .nccl_library import bindings, version_text
 
 # Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
@@ -28,13 +28,15 @@ class NcclEngine:
         The ranks that it joins, mpi4py's; not kept.
     ranks : sequence of int
         Their ranks in the communicator that transfers name ranks of.
+    failed : callable
     """
 
     name = "nccl"
     follows_streams = True
 
-    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed) -> None:
         self._nccl = nccl = bindings()
+        self._failed = failed
         self._indices = {rank: index for index, rank in enumerate(ranks)}
         made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
         uid = bytearray(mpi_bootstrap.allgather_bytes(comm, made)[0])
@@ -67,13 +69,15 @@ class NcclEngine:
             if result in (_SUCCESS, _IN_PROGRESS):
                 return
             text = f"NCCL {version_text()} between nodes: {self._nccl.get_error_string(result)}"
-            self._failure = MPIError(MPI.ERR_OTHER, f"{text}; free the communicator")
+            self.abort("a step between nodes", MPIError(MPI.ERR_OTHER, f"{text}; free the communicator"))
+        assert self._failure is not None
         raise self._failure
 
-    def abort(self) -> None:
+    def abort(self, step: str, reason: Exception) -> None:
         """As `Engine.abort`."""
         if self._failure is None:
-            self._failure = MPIError(MPI.ERR_OTHER, "NCCL between nodes: a step was not over in time")
+            self._failure = reason
+            self._failed(step, reason)
             self._nccl.comm_abort(self._comm)
 
     def close(self) -> None:

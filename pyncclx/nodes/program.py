@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..backends import Event
 from ..team.plans import Producer
 from ..team.team import Team
-from .steps import Step
+from .steps import ExchangeStep, Step
 
 
 class Placed(NamedTuple):
@@ -29,6 +29,10 @@ class Program:
         The streams that the call's buffers name.
     follows_streams : bool
         Whether all steps are enqueued as kernels are.
+    watched : tuple of Engine
+        Those whose steps the host does not wait for.
+    peers : tuple of int
+        The ranks of other nodes that it waits for.
     before, after : callable or None
         As of the call.
     """
@@ -40,6 +44,10 @@ class Program:
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
         self._steps = steps
+        exchanges = [step.step for step in steps if isinstance(step.step, ExchangeStep)]
+        engines = {id(each.engine): each.engine for each in exchanges if each.engine.follows_streams}
+        self.watched = tuple(engines.values())
+        self.peers = tuple(sorted({transfer.peer for each in exchanges for transfer in each.receives}))
         self._awaited = {place for step in steps for place in step.after}
         self._forks = any(step.aside for step in steps)
 

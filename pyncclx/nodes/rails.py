@@ -17,7 +17,7 @@ from ..backends import Device
 from ..system import settings
 from ..system.mpi_library import is_cuda_aware
 from . import nccl_library
-from .engine import Engine, Transfer
+from .engine import Engine, Failed, Transfer
 from .mpi_engine import MpiEngine
 from .nccl_engine import NcclEngine
 from .places import Places
@@ -32,8 +32,8 @@ class Rails:
         Which engine is used, and why, for messages.
     """
 
-    def __init__(self, comm: MPI.Intracomm, places: Places, device: Device) -> None:
-        self._comm, self._places, self._device = comm, places, device
+    def __init__(self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed) -> None:
+        self._comm, self._places, self._device, self._failed = comm, places, device, failed
         self._engines: dict[str, Engine] = {}
         self.uses_nccl, self.why = _choose(comm, device)
 
@@ -54,7 +54,8 @@ class Rails:
     def _mpi(self) -> Engine:
         if "mpi" not in self._engines:
             direct = self._device.name == "host" or bool(is_cuda_aware())
-            self._engines["mpi"] = MpiEngine(MPI.Comm.Dup(MPI.Intracomm(self._comm)), self._device, direct=direct)
+            own = MPI.Comm.Dup(MPI.Intracomm(self._comm))
+            self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
         return self._engines["mpi"]
 
     def _nccl(self, kind: str) -> Engine:
@@ -63,7 +64,7 @@ class Rails:
             color = 0 if kind == "flat" else places.local_rank
             group = cast(MPI.Intracomm, MPI.Comm.Split(MPI.Intracomm(self._comm), color, places.rank))
             ranks = [rank for rank in range(places.size) if kind == "flat" or places.local_of(rank) == color]
-            self._engines[kind] = NcclEngine(group, ranks)
+            self._engines[kind] = NcclEngine(group, ranks, self._failed)
             group.Free()
         return self._engines[kind]
 

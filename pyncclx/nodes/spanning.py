@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
@@ -10,7 +11,9 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import Aborted, PeerTimeout
+from ..errors import PeerTimeout, RankFailed
+from ..recovery import losses
+from ..system import settings
 from ..team.base import IntraBase
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
@@ -18,6 +21,8 @@ from ..team.team import Team
 from .places import Places
 from .program import Program
 from .rails import Rails
+from .verdicts import Verdicts
+from .watchdog import WATCHDOG, Awaited
 
 _NAME = "nodes"  # of the attachment
 MOST_KEPT = 1024  # programs of a communicator
@@ -33,6 +38,7 @@ class Spanning(Attachment):
     local : Intracomm
         The ranks of this node, with a Team of their own.
     rails : Rails
+    verdicts : Verdicts
     programs : dict
         By the keys of their arguments.
     """
@@ -40,14 +46,21 @@ class Spanning(Attachment):
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
         self.places = Places(topology.nodes, topology.rank)
         self.local: IntraBase = cast(IntraBase, comm.Split(self.places.node, comm.rank))
+        self._local_state = state_of(self.local)
         self.team: Team = self.local.team
-        self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device)
+        self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed)
+        self.verdicts = Verdicts(self.team.device, self.team.errors.address)
         self.programs: dict[Hashable, Program] = {}
+        self._timeout_s = settings.TIMEOUT.get()
         self._generation = self.team.generation
         self._scratch = Scratch(self.team.device)
         self._thread: ThreadPoolExecutor | None = None
         self._in_thread: Future[None] | None = None  # the last call there
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
+
+    def _failed(self, step: str, reason: Exception) -> None:
+        """Let this node's ranks know of a step that has failed here: they would wait for this rank."""
+        self.team.errors.give_up(losses.TIMED_OUT, step)
 
     def memory(self, *lengths: int) -> list[int]:
         """Return the addresses of so many bytes each, for one program at a time; programs follow each other."""
@@ -79,6 +92,10 @@ class Spanning(Attachment):
         if capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
         program.enqueue(self.team, stream, self._asides[capturing])
+        if program.watched and not capturing:
+            deadline, end = time.monotonic() + self._timeout_s, self.team.order.mark(stream)
+            awaited = Awaited(program.operation, end, deadline, program.watched, self.places.rank, program.peers)
+            WATCHDOG.get().add(device, awaited)
 
     def in_thread(self, function: Callable[[], None]) -> Future[None]:
         """Call a function in a thread of this communicator, which uses the device; earlier ones come first."""
@@ -108,14 +125,26 @@ class Spanning(Attachment):
             From then on at every call. Free the communicator.
         """
         self.rails.check()
+        self.verdicts.check()
         try:
             self.team.errors.check()
         except PeerTimeout as error:
-            peer = self.places.peer_on(self.places.node, error.peer) if error.peer >= 0 else -1
-            operation = f"{error.operation}, as a step inside the node,"
-            raise PeerTimeout(operation, error.epoch, self.places.rank, peer, error.expected, error.seen) from None
-        except Aborted as error:
-            raise Aborted(f"{error}; it was a step inside the node") from None
+            rank, peer = self._rank(error.rank), self._rank(error.peer)
+            raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
+        except RankFailed as error:
+            ranks = tuple(map(self._rank, error.ranks))
+            raise RankFailed(
+                ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch
+            ) from None
+
+    def _rank(self, local: int) -> int:
+        """Return the rank with a local index; -1 for any."""
+        return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every call raises from now on."""
+        return self.team.errors.has_failed
 
     def drain(self) -> None:
         """As `Attachment.drain`."""
@@ -125,13 +154,20 @@ class Spanning(Attachment):
 
     def close(self) -> None:
         """As `Attachment.close`."""
-        self.abandon()
+        if self.has_failed:
+            self.abandon()
+            return
+        self._release()
         self.rails.close()
-        if self.local != MPI.COMM_NULL:
-            self.local.Free()
+        self.local.Free()
 
     def abandon(self) -> None:
         """As `Attachment.abandon`."""
+        self._release()
+        self._local_state.abandon()
+
+    def _release(self) -> None:
+        """Release what this rank alone uses."""
         self.wait_for_thread()
         self.programs.clear()
         self._scratch.close()

@@ -109,9 +109,9 @@ class ErrorRecord:
         if not self._words[FAILURE]:
             self._words[FAILURE] = LOST
 
-    def give_up(self, kind: str) -> None:
+    def give_up(self, kind: str, operation: str = "") -> None:
         """End what goes on here and on all other ranks, for a reason that is no rank's failure."""
-        note = Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), "")
+        note = Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), operation)
         self.lose(Loss(note=note))
         if DETECTOR.made is not None:
             DETECTOR.made.presence.note(note)
