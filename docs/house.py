@@ -25,6 +25,7 @@ TOPS = ("pyncclx", "mpi_bootstrap")
 
 FLOORS = (  # from the ground up; a room imports from lower floors only
     ("errors", "events", "system", "mpi_bootstrap"),
+    ("recording",),
     ("arrays", "backends", "recovery", "requests", "tuning"),
     ("memory",),
     ("operators", "team"),

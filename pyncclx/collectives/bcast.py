@@ -67,4 +67,5 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         buffers=(buffer,),
         signature=(nbytes, root, algorithm),
         empty=nbytes == 0,
+        root=root,
     )

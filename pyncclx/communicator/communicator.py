@@ -18,7 +18,7 @@ from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
 from ..team.base import Base
-from ..team.state import STAGES_BY_DEFAULT, state_of
+from ..team.state import STAGES_BY_DEFAULT, numbered, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
@@ -290,4 +290,4 @@ def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Comm):
         raise TypeError(f"Communicator: comm is {comm!r}; expecting an mpi4py communicator")
-    return cast(Intracomm, adopt(comm))
+    return cast(Intracomm, numbered(adopt(comm)))

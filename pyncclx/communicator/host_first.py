@@ -21,6 +21,7 @@ from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
+from ..recording.facts import records_all
 from ..system import settings
 from ..system.process import cached
 
@@ -50,8 +51,8 @@ def is_plain(buffer: Any) -> bool:
 
 @cached
 def looks_closely() -> bool:
-    """Whether no array is plain: on the host device, and where the calls of all ranks are compared."""
-    return places.host_arrays() or settings.CHECK.get()
+    """Whether no array is plain: on the host device, and where calls with host arrays are compared or recorded."""
+    return places.host_arrays() or settings.CHECK.get() or records_all()
 
 
 @functools.cache

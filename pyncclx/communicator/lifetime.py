@@ -50,8 +50,9 @@ class Lifetime(Base):
             state.close()
             return
         try:
-            state.meet(comm, _CLOSE_S if state.team.errors.has_failed else None)
-            state.team.leave(comm)
+            with state.recorded(comm, "Free"):
+                state.meet(comm, _CLOSE_S if state.team.errors.has_failed else None)
+                state.team.leave(comm)
         except (RankFailed, Revoked, RanksMissing):  # some rank will never come: what it may write to stays
             state.abandon()
         else:

@@ -126,16 +126,26 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
 def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
     """Return the image of each part; each rank compiles some, and sleeps until all are done. Collective."""
 
+    own_parts = parts[comm.rank :: comm.size]
+
     def compile_own() -> list[bytes]:
         try:
-            return [part.compile() for part in parts[comm.rank :: comm.size]]
+            with _shown(comm, "its compiler", own_parts):
+                return [part.compile() for part in own_parts]
         finally:
-            with mpi_bootstrap.interrupts_deferred():
+            with mpi_bootstrap.interrupts_deferred(), _shown(comm, "the other ranks' compilers", parts):
                 mpi_bootstrap.sleeping_barrier(comm, settings.TIMEOUT.get() + LONGEST_COMPILATION_S)
 
     own = mpi_bootstrap.agree(comm, compile_own)
     of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
     return [of_ranks[i % comm.size][i // comm.size] for i in range(len(parts))]
+
+
+def _shown(comm: MPI.Intracomm, what: str, parts: Sequence[Part]) -> AbstractContextManager[object]:
+    """Show what this process waits for, to those who look at it from outside."""
+    if not (parts and isinstance(comm, Options)):
+        return nullcontext()
+    return comm.state.waiting(comm, what, _listed(parts))
 
 
 def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> None:

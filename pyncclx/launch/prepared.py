@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..arrays.readers import address_reader_of
 from ..backends import Repeated
 from ..errors import MPIError
+from ..recording.calls import Begun
 from ..system.process import held
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -20,6 +21,7 @@ from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
 from .plan import plan_of
+from .run import describe
 
 _serials = itertools.count()
 _ACTIVE: set[Prepared] = held(set())  # keeps arrays that kernels use, also if the program drops the request
@@ -37,6 +39,7 @@ class Prepared(KernelWork):
     """
 
     stream: Callable[[], Any]
+    _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         super().__init__(comm)
@@ -46,19 +49,25 @@ class Prepared(KernelWork):
         self._before, self._after = call.before, call.after
         readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
         self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
+        calls = comm.state.calls(comm)
+        begun = None if calls is None else calls.begin(call.operation)
+        if begun is not None:
+            describe(begun, call)
         if comm.checking:
             compare(comm, call.operation, call.signature)
         self._team = None if call.empty else comm.team
         if self._team is not None:
-            self._prepare(comm, self._team, call)
+            self._prepare(comm, self._team, call, begun)
 
-    def _prepare(self, comm: IntraBase, team: Team, call: Call) -> None:
+    def _prepare(self, comm: IntraBase, team: Team, call: Call, begun: Begun | None) -> None:
         device = team.device
         self._plan = plan_of(comm, team, call)
-        _, function, grid, threads, _ = self._plan
+        _, function, grid, threads, _, kernel = self._plan
         parameters = team.parameters(self._plan, call.buffers, call.arguments)
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
+        if begun is not None:
+            self._record = begun.prepared(kernel, beside=call.load is not None)
         stream_for(device, call.buffers)  # waits for producers now: at a start, the arrays are ready
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
@@ -87,6 +96,8 @@ class Prepared(KernelWork):
         self.check()
         team = self._team
         if team is not None:
+            if self._record is not None:
+                self._record()
             self._began_on = self.stream()
             if self._before is None and self._after is None:
                 team.order.repeat_aside(self._launch, self._began_on)
@@ -123,6 +134,9 @@ class Prepared(KernelWork):
         """Launch this one and others of its communicator as one."""
         assert self._team is not None
         works = self, *others
+        for work in works:
+            if work._record is not None:
+                work._record()
         key = tuple(work._serial for work in works)
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])

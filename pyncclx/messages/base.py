@@ -63,7 +63,7 @@ class MessageBase(Base):
         own = self._messages
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            own.endpoint = Endpoint(self, backends.select())
+            own.endpoint = Endpoint(self, backends.select(), state_of(self).calls(self))
             own.endpoint.team = state_of(self).team
         return own.endpoint
 

@@ -10,11 +10,14 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
 from ..memory import error_words, layout
 from ..memory.parameters import NO_PLACES, TeamStruct
+from ..recording import layout as record_layout
+from ..recording.calls import Calls
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from ..recovery.meetings import explained
@@ -50,6 +53,8 @@ class Endpoint:
         Of the communicator, once it has one: its windows.
     watch : Watch
         Error record.
+    calls : Calls or None
+        What records messages.
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
     id, uids, comm, world_ranks, loss
@@ -60,12 +65,13 @@ class Endpoint:
     uids: Sequence[bytes] = ()
     comm: MPI.Comm | None
 
-    def __init__(self, comm: MPI.Comm, device: Device) -> None:
+    def __init__(self, comm: MPI.Comm, device: Device, calls: Calls | None = None) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
         self._world = _world_ranks(comm)
         self.rank, self.size = comm.rank, len(self._world)
         self.team: Team | None = None
+        self.calls = calls
         self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
@@ -116,6 +122,19 @@ class Endpoint:
         if stream is not self._stream:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
+
+    def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
+        """Write the entry of a message for the flight recorder; return its number there."""
+        if self.calls is None:
+            return 0
+        datatype = buffer.datatype.name
+        kind = record_layout.MESSAGE
+        return self.calls.one(operation, kind, peer=peer, tag=tag, nbytes=buffer.nbytes, datatype=datatype)
+
+    def record_end(self, entry: int) -> None:
+        """Note that a message was sent: matched, or handed to MPI."""
+        if self.calls is not None:
+            self.calls.end(entry)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""

@@ -42,7 +42,7 @@ class Incoming:
         Whether its kernel must be on its own stream: no call will wait for it.
     """
 
-    clock = 0
+    clock = _entry = 0
     has_arrived = launched = is_awaited = stays_on_stream = False
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
@@ -60,6 +60,10 @@ class Incoming:
         self.status = MPI.Status()
 
     # The message
+
+    def record(self, source: int, tag: int) -> None:
+        """Write the entry for the flight recorder."""
+        self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""
@@ -150,6 +154,8 @@ class Incoming:
             self._error = self._error or error
         finally:
             self.launched = True  # not before: another thread may wait for it
+        if self.endpoint.calls is not None:
+            self.endpoint.calls.received(self._entry, self.status.source, self.status.tag)
         self.postbox.scratch.give_back(self._message)
         del self._message
 

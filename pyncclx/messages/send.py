@@ -49,6 +49,7 @@ class Outgoing:
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
+        self._entry = endpoint.record(operation, self.peer, self.tag, self.buffer)
         self._message = self._choose()  # what MPI reads
         try:
             self._request = start(self._message)
@@ -188,12 +189,14 @@ class Outgoing:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched."""
         if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
             self.postbox.keep(self._request, self._message)
+            self.endpoint.record_end(self._entry)
             return
         try:
             self.postbox.receives.wait(self._request)
         except MPI.Exception as error:
             raise self.endpoint.explained(error, self.operation) from error
         self.endpoint.check_peer(self.operation, self.peer)
+        self.endpoint.record_end(self._entry)
 
     def is_over(self) -> bool:
         """Whether the buffer may be written again, by the host too."""

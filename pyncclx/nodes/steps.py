@@ -29,7 +29,7 @@ class KernelStep:
 
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
-        _, function, grid, threads, early = self.plan
+        _, function, grid, threads, early, _ = self.plan
         team.order.enqueue(function, grid, threads, self.parameters, stream, early)
 
 

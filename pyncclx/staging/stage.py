@@ -11,6 +11,7 @@ from .. import events
 from ..arrays.spans import span_nbytes
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
+from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .operations import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
@@ -51,7 +52,8 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
         return request
     copy_in(copies)
-    result = call(*args, **kwargs)
+    with recorded_by_mpi(comm, operation, args, kwargs):
+        result = call(*args, **kwargs)
     if is_nonblocking(operation):
         result = copy_back_on_completion(result, copies)
     else:

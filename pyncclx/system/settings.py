@@ -109,7 +109,7 @@ def _folders(text: str) -> tuple[Path, ...]:
     return tuple(Path(each) for each in text.split(os.pathsep) if each)
 
 
-def _verbosity(text: str) -> int:
+def _level(text: str) -> int:
     return int(_one_of("0", "1", "2")(text))
 
 
@@ -191,7 +191,7 @@ CACHE = Setting[tuple[Path, ...]](
 VERBOSE = Setting(
     "PYNCCLX_VERBOSE",
     default=1,
-    parse=_verbosity,
+    parse=_level,
     accepts="0, 1 or 2",
     text="what is reported on stderr, if the program has no log handlers: `0` warnings, `1` kernels that take a second "
     "or more to compile, `2` each kernel",
@@ -204,6 +204,23 @@ IPC = Setting(
     accepts="'descriptors' (the default) or 'legacy'",
     text="`legacy`: share memory by CUDA IPC, where file descriptors of GPU memory do not work",
     default_text="`descriptors`",
+)
+RECORD = Setting(
+    "PYNCCLX_RECORD",
+    default=1,
+    parse=_level,
+    accepts="0, 1 or 2",
+    text="what the flight recorder keeps: `0` nothing, `1` calls on device arrays, `2` those with host arrays, too",
+    default_text="`1`",
+)
+DUMP = Setting[Path | None](
+    "PYNCCLX_DUMP",
+    default=None,
+    parse=Path,
+    accepts="a folder",
+    text="folder for what each rank writes after a failure, for `python -m pyncclx analyze`; ranks on several nodes "
+    "need one that all of them see",
+    default_text="`pyncclx-dump` in the folder for temporary files, by user and job",
 )
 SEED = Setting(
     "PYNCCLX_SEED",
@@ -224,7 +241,8 @@ HOSTILE = Setting(
 
 SETTINGS: tuple[Setting[Any], ...] = (
     *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
-    *(CHECK, CACHE, VERBOSE, IPC, SEED, HOSTILE),
+    *(CHECK, CACHE, VERBOSE, IPC, RECORD, DUMP),
+    *(SEED, HOSTILE),
 )
 
 

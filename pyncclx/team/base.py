@@ -36,7 +36,8 @@ class Base(Options):
         team = state.team
         if team is None:
             with mpi_bootstrap.interrupts_deferred():
-                team = state.team = self._make_team(state)
+                with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
+                    team = state.team = self._make_team(state)
                 for attachment in state.attachments.values():
                     attachment.join(team)
         else:
@@ -140,10 +141,11 @@ class Base(Options):
         >>> comm.synchronize()
         """
         state = state_of(self)
-        for attachment in state.attachments.values():
-            attachment.drain()
-        if state.team is not None:
-            state.team.drain()
+        with state.waiting(self, "the device"):
+            for attachment in state.attachments.values():
+                attachment.drain()
+            if state.team is not None:
+                state.team.drain()
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
@@ -178,8 +180,9 @@ class Base(Options):
         """
         if self.checking:
             compare(self, "Alloc")
-        team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
-        window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
+        with state_of(self).recorded(self, "Alloc"):
+            team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
+            window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
         return team.device.array(window.owner, lengths, datatype)
 
     def Register(self, array: Any) -> Registration:
@@ -214,10 +217,11 @@ class Base(Options):
         if self.checking:
             compare(self, "Register")
         comm = cast(MPI.Intracomm, self)
-        team, buffer = self.meet(
-            lambda team: resolve(array, "Register: array", writable=False, device=team.device)
-        )
-        return Registration(comm, team, team.register(comm, buffer))
+        with state_of(self).recorded(self, "Register"):
+            team, buffer = self.meet(
+                lambda team: resolve(array, "Register: array", writable=False, device=team.device)
+            )
+            return Registration(comm, team, team.register(comm, buffer))
 
 
 def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Protocol, TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
 from ..errors import MPIError, NotSupported, RanksMissing
+from ..recording.calls import Calls, calls_of
+from ..recording.facts import records_calls
+from ..recording.identity import Identity, identity_of
 from ..recovery.losses import Loss
 from ..recovery.meetings import JUDGE
 from ..system import settings
@@ -48,10 +52,13 @@ class Carrier(Protocol):
         """As mpi4py's."""
 
 
+_Made = TypeVar("_Made", bound=Carrier)
+
+
 class State:
     """What a communicator carries: all objects with its handle share it, through an MPI attribute."""
 
-    def __init__(self, parent: State | None = None) -> None:
+    def __init__(self, parent: State | None = None, identity: Identity | None = None) -> None:
         self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
         self.staging: bool | None = parent.staging if parent else None
         self.sm_free: bool = parent.sm_free if parent else False
@@ -64,6 +71,24 @@ class State:
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+        self.identity = identity  # None: no calls are recorded
+        self._calls: Calls | None = None
+
+    def calls(self, comm: MPI.Comm) -> Calls | None:
+        """Return what records the communicator's calls; None if none are recorded."""
+        if self._calls is None and self.identity is not None:
+            self._calls = calls_of(self.identity, comm.Get_name(), comm.rank)
+        return self._calls
+
+    def recorded(self, comm: MPI.Comm, operation: str) -> AbstractContextManager[object]:
+        """Record a collective call in which the ranks meet on the host, which the block is."""
+        calls = self.calls(comm)
+        return nullcontext() if calls is None else calls.meeting(operation)
+
+    def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
+        """Show, to those who look at this process from outside, that it waits while the block runs."""
+        calls = self.calls(comm)
+        return nullcontext() if calls is None else calls.waiting(what, detail)
 
     def meet(self, comm: MPI.Intracomm, seconds: float | None = None) -> None:
         """Wait for all ranks to come here, before they make something together. Collective.
@@ -75,7 +100,8 @@ class State:
         RankFailed, Revoked
             Some will never come.
         """
-        missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
+        with self.waiting(comm, "the other ranks", "before something is made together"):
+            missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
         if missing:
             raise RanksMissing(comm.rank, tuple(missing))
 
@@ -99,6 +125,9 @@ class State:
             end(team)
         for attachment in self.attachments.values():
             end_attachment(attachment)
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
 
 
 class _Attribute:
@@ -117,7 +146,8 @@ class _Attribute:
 
 
 def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
-    return _Attribute(State(attribute.state))
+    parent = attribute.state
+    return _Attribute(State(parent, parent.identity and parent.identity.another()))
 
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
@@ -137,10 +167,19 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
     keyval = _KEYVAL.get()
     attribute = cast("_Attribute | None", comm.Get_attr(keyval))
     if attribute is None:
-        attribute = _Attribute(State(None if parent is None else state_of(parent)))
+        identity = identity_of(cast(MPI.Comm, comm)) if records_calls() else None
+        attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
     comm._state = attribute.state
     return comm._state
+
+
+def numbered(comm: _Made) -> _Made:
+    """Return a communicator after it has got its state, in the order in which all ranks make theirs: see `Identity`."""
+    if comm != MPI.COMM_NULL and MPI.Is_initialized():
+        with suppress(ValueError):  # a setting that cannot be used: the first call raises it
+            state_of(comm)
+    return comm
 
 
 #: Whether MPI may work on host copies where `comm.staging` has not been set; `pyncclx.MPI` sets it when it is imported.

@@ -202,7 +202,7 @@ class Team:
 
         `arguments` are the bytes after the Team in the kernel's only parameter.
         """
-        _, function, grid, threads, early = plan
+        _, function, grid, threads, early, _ = plan
         self.order.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -13,12 +15,40 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import PeerTimeout
+from ..recording.layout import ANY
 from ..system import settings
 from .accesses import Accesses
 from .exposed import Attached
 from .locks import Locks
 
 WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+_COLLECTIVE = ("Fence",)
+
+
+def recorded(method: _Method) -> _Method:
+    """Make a method of a window one that is recorded, with its end, and whose wait can be seen from outside."""
+    name = method.__name__
+    with_rank = "rank" in inspect.signature(method).parameters
+
+    @functools.wraps(method)
+    def either(self: Epochs, *args: Any, **kwargs: Any) -> None:
+        calls = self._calls()
+        if calls is None:
+            method(self, *args, **kwargs)
+        elif name in _COLLECTIVE:
+            with calls.meeting(name):
+                method(self, *args, **kwargs)
+        else:
+            rank = (args[0] if args else kwargs.get("rank", ANY)) if with_rank else ANY
+            with calls.waiting(name):
+                entry = self._record(name, rank)
+                method(self, *args, **kwargs)
+                calls.end(entry)
+
+    return cast(_Method, either)
 
 
 class Epochs(Accesses):
@@ -32,6 +62,7 @@ class Epochs(Accesses):
     _locks: Locks | None = None  # of a window of device memory
     _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
+    @recorded
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks, and begin the next. Collective. As mpi4py's Fence.
 
@@ -46,6 +77,7 @@ class Epochs(Accesses):
         super().Fence(assertion)
         self._copy_back()
 
+    @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock.
 
@@ -60,6 +92,7 @@ class Epochs(Accesses):
         super().Lock(rank, lock_type, assertion)
         self._acquire(rank)
 
+    @recorded
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an epoch with all ranks; this rank has their shared locks when it returns. As mpi4py's Lock_all."""
         for rank in range(self._comm.size if self._locks is not None else 0):
@@ -69,6 +102,7 @@ class Epochs(Accesses):
             for rank in range(self._comm.size):
                 self._acquire(rank)
 
+    @recorded
     def Unlock(self, rank: int) -> None:
         """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
         try:
@@ -76,6 +110,7 @@ class Epochs(Accesses):
         finally:
             self._release(rank)
 
+    @recorded
     def Unlock_all(self) -> None:
         """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
         try:
@@ -98,10 +133,12 @@ class Epochs(Accesses):
         if self._reach is not None and self._reach.in_use:
             self._reach.team.errors.check()
 
+    @recorded
     def Flush(self, rank: int) -> None:
         """Complete the operations with a rank, here and there. As mpi4py's Flush."""
         self._complete_by(super().Flush, rank)
 
+    @recorded
     def Flush_all(self) -> None:
         """Complete all operations, here and at the targets. As mpi4py's Flush_all."""
         self._complete_by(super().Flush_all)
@@ -114,11 +151,13 @@ class Epochs(Accesses):
         """Complete all operations here: their arrays may be used again. As mpi4py's Flush_local_all."""
         self._complete_by(super().Flush_local_all)
 
+    @recorded
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
         self._wait_for_device()
         super().Post(group, assertion)
 
+    @recorded
     def Complete(self) -> None:
         """End the epoch that `Start` has begun: its operations are complete. As mpi4py's Complete."""
         self._complete_by(super().Complete)

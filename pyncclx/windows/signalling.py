@@ -9,6 +9,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
+from ..recording.layout import ANY
 from .accesses import Accesses
 from .reach import parse
 
@@ -58,6 +59,7 @@ class Signalling(Accesses):
         exposed.team.require_links("Put_signal")
         buffer = resolve(origin, "Put_signal: origin", writable=False, device=exposed.device)
         target_rank = integer(target_rank)
+        self._record("Put_signal", target_rank, buffer.nbytes, signal)
         if target_rank != MPI.PROC_NULL:
             found = exposed.find("Put_signal", target_rank, parse("Put_signal", target), buffer)
             exposed.signals.put(buffer, found.address, target_rank, signal)
@@ -95,4 +97,6 @@ class Signalling(Accesses):
         --------
         See `Put_signal`.
         """
-        self._exposed("Wait_signal").signals.wait(signal, count)
+        exposed = self._exposed("Wait_signal")
+        self._record("Wait_signal", ANY, tag=signal)
+        exposed.signals.wait(signal, count)

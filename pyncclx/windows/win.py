@@ -6,6 +6,7 @@ ends an epoch the host waits for the device, so that all is done when the peers 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -94,8 +95,9 @@ class Win(StandIn, Operations, Signalling, Views):
                     "pyncclx, and memory from its Alloc"
                 )
             return super().Create(memory, disp_unit, info, comm)
-        place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
-        found = mpi_bootstrap.allgather_objects(comm, place)
+        with state_of(comm).recorded(comm, "Win.Create"):
+            place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
+            found = mpi_bootstrap.allgather_objects(comm, place)
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
@@ -204,7 +206,9 @@ class Win(StandIn, Operations, Signalling, Views):
         """Free the window; arrays stay. Collective. As mpi4py's Free."""
         try:
             if self._reach is not None:
-                mpi_bootstrap.agree(self._comm, self._wait_for_device)
+                calls = self._calls()
+                with nullcontext() if calls is None else calls.meeting("Win.Free"):
+                    mpi_bootstrap.agree(self._comm, self._wait_for_device)
                 self._comm.Free()
         except (RankFailed, Revoked):  # MPI would wait for all ranks: its part stays, a word on each rank
             self._close()
@@ -214,10 +218,10 @@ class Win(StandIn, Operations, Signalling, Views):
 
     def _close(self) -> None:
         """Release what this rank has for the window."""
-        for held in (self._reach, self._locks):
+        for held in (self._reach, self._locks, self._recording):
             if held is not None:
                 held.close()
-        self._reach = self._locks = self._array = None
+        self._reach = self._locks = self._array = self._recording = None
 
 
 WIN_NULL = Win(MPI.WIN_NULL)

@@ -24,6 +24,8 @@ VALUES = {
     ],
     "PYNCCLX_VERBOSE": [("0", 0), ("2", 2)],
     "PYNCCLX_IPC": [("legacy", "legacy")],
+    "PYNCCLX_RECORD": [("0", 0), ("2", 2)],
+    "PYNCCLX_DUMP": [("/tmp/dump", Path("/tmp/dump"))],
     "PYNCCLX_SEED": [("12", 12)],
     "PYNCCLX_HOSTILE": [("1", True), ("0", False)],
 }
@@ -37,6 +39,7 @@ REFUSED = {
     "PYNCCLX_CHECK": ["yes"],
     "PYNCCLX_VERBOSE": ["3", "yes"],
     "PYNCCLX_IPC": ["cuda"],
+    "PYNCCLX_RECORD": ["3", "on"],
     "PYNCCLX_SEED": ["x"],
     "PYNCCLX_HOSTILE": ["maybe"],
 }
