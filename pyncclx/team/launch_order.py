@@ -21,7 +21,7 @@ class LaunchOrder:
 
     Nonblocking and persistent calls are launched aside: on a stream of the communicator's own, so that what the caller
     enqueues next does not wait for them. Several such streams run at once as far as the hardware does: CUDA maps all
-    streams of a process to a few queues (16 by our default of CUDA_DEVICE_MAX_CONNECTIONS). In one queue a kernel
+    streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS). In one queue a kernel
     waits for the one before it. So where more streams than queues have collectives under way that the ranks began in
     different orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU
     together.
