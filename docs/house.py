@@ -25,14 +25,12 @@ TOPS = ("pyncclx", "mpi_bootstrap")
 
 FLOORS = (  # from the ground up; a room imports from lower floors only
     ("errors", "events", "system", "mpi_bootstrap"),
-    ("recording",),
-    ("arrays", "backends", "recovery", "requests", "tuning"),
+    ("arrays", "backends", "requests", "tuning"),
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
-    ("derived", "nodes", "numba_kernels", "tokens", "windows"),
+    ("derived", "numba_kernels", "tokens", "windows"),
     ("collectives", "messages"),
-    ("objects",),
     ("communicator",),
     ("MPI", "__init__", "bench", "observe"),
     ("cli",),

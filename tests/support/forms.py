@@ -43,14 +43,14 @@ NAMES = (
 )
 
 
-def call(comm, form, name, *args, starts=1, **keywords):
+def call(comm, form, name, *args, starts=1):
     """A collective in one of its forms."""
     if form == "blocking":
-        getattr(comm, name)(*args, **keywords)
+        getattr(comm, name)(*args)
     elif form == "nonblocking":
-        getattr(comm, f"I{name.lower()}")(*args, **keywords).Wait()
+        getattr(comm, f"I{name.lower()}")(*args).Wait()
     else:
-        request = getattr(comm, f"{name}_init")(*args, **keywords)
+        request = getattr(comm, f"{name}_init")(*args)
         for _ in range(starts):
             request.Start()
             request.Wait()

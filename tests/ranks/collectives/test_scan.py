@@ -8,7 +8,6 @@ from pyncclx.arrays.datatypes import TABLE
 from pyncclx.operators import ops
 from support import sample
 from support.arrays import Output, put
-from support.lease import layout_of
 from support.reduction_pairs import FEW, PAIRS
 from support.reference import comparing, contributions, counts, fold
 
@@ -24,7 +23,7 @@ def prefix(operation, rank, vectors, before, op=ops.SUM):
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", None])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_sizes(comm, operation, algorithm):
-    layout = layout_of(comm)
+    layout = comm.team.layout
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 4)):
             if algorithm == "one_shot" and count * 4 > layout.packet_nbytes:
@@ -41,7 +40,7 @@ def test_sizes(comm, operation, algorithm):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_in_place_and_unaligned(comm, operation, nothing):
     with comparing() as compare:
-        for count in counts(layout_of(comm), 4):
+        for count in counts(comm.team.layout, 4):
             vectors = contributions(comm.size, count)
             recv = Output(count, "f4", offset=1).fill(vectors[comm.rank])
             getattr(comm, operation)(nothing, recv.array)
@@ -52,7 +51,7 @@ def test_in_place_and_unaligned(comm, operation, nothing):
 @pytest.mark.parametrize(("name", "op"), PAIRS if sample.ALL else FEW)
 def test_operators_and_datatypes(comm, name, op):
     op = ops.TABLE[op]
-    packets = layout_of(comm).packet_nbytes
+    packets = comm.team.layout.packet_nbytes
     with comparing() as compare:
         for operation in OPERATIONS:
             for count in (15, packets // TABLE[name].itemsize + 3):
@@ -79,7 +78,7 @@ def test_against_mpi(comm, operation):
 
 def test_calls_back_to_back(comm):
     """Rank 0 of a small one waits for no rank and runs ahead; between them operations in which all wait for all."""
-    tile = layout_of(comm).chunk_nbytes * comm.size // 4
+    tile = comm.team.layout.chunk_nbytes * comm.size // 4
     sizes = (3, 2 * tile, 4, 100, tile, 5) * 3
     calls = [contributions(comm.size, count, call=call) for call, count in enumerate(sizes)]
     sends, recvs = [put(vectors[comm.rank]) for vectors in calls], [Output(vectors[0].size, "f4") for vectors in calls]
