@@ -13,7 +13,7 @@ CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,c
 READY := --arch host --types float32 bytes --ops SUM MAX \
 	--operations allgather allreduce alltoallv barrier bcast combine dispatch point_to_point
 
-.PHONY: demo test test-all docs clean
+.PHONY: demo test test-all docs dist clean
 
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
@@ -40,5 +40,9 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	@if command -v g++ >/dev/null; then rm -rf pyncclx/ready && $(BIN)/python -m pyncclx build $(READY) --output pyncclx/ready; fi
 	@touch $@
 
+# The sdist and the wheel, in dist/, tried in a clean environment of every Python from 3.10 to 3.14 that is here.
+dist: $(VENV)/ready
+	@$(BIN)/python tests/dist.py
+
 clean:
-	rm -rf $(VENV) pyncclx/ready build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) pyncclx/ready build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -25,12 +25,14 @@ TOPS = ("pyncclx", "mpi_bootstrap")
 
 FLOORS = (  # from the ground up; a room imports from lower floors only
     ("errors", "events", "system", "mpi_bootstrap"),
-    ("arrays", "backends", "requests", "tuning"),
+    ("recording",),
+    ("arrays", "backends", "recovery", "requests", "tuning"),
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
-    ("derived", "numba_kernels", "tokens", "windows"),
+    ("derived", "nodes", "numba_kernels", "tokens", "windows"),
     ("collectives", "messages"),
+    ("objects",),
     ("communicator",),
     ("MPI", "__init__", "bench", "observe"),
     ("cli",),

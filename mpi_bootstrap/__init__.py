@@ -4,23 +4,29 @@ Needs mpi4py and the standard library only; there is no CUDA in it. Importing it
 initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
-from .agreement import agree, allgather_bytes
+from .agreement import agree, allgather_bytes, allgather_objects
 from .descriptors import allgather_fds
+from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
 from .meeting import Meeting
 from .sleeping import sleeping_barrier
 from .topology import Topology, topology
+from .waiting import Judge, judge_by
 
 __all__ = [
+    "Judge",
     "LaunchError",
     "Meeting",
     "Topology",
     "agree",
     "allgather_bytes",
     "allgather_fds",
+    "allgather_objects",
     "check_launch",
     "interrupts_deferred",
+    "judge_by",
+    "node_identity",
     "sleeping_barrier",
     "topology",
 ]

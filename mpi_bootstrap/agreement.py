@@ -1,6 +1,7 @@
 """Agreement: an operation succeeds on all ranks, or all ranks raise the same error; exchange of bytes."""
 
 import array
+import itertools
 import pickle
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,6 +9,7 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from .interrupts import interrupts_allowed, interrupts_deferred
+from .waiting import begin, complete
 
 T = TypeVar("T")
 
@@ -71,6 +73,11 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     -------
     list of bytes, length ``comm.size``
 
+    Raises
+    ------
+    Exception
+        Some rank has not come in time, or will never come (`waiting.Judge`).
+
     Notes
     -----
     At its first call on a communicator `MPI.Comm.allgather` duplicates it, and mpi4py holds the interpreter meanwhile:
@@ -84,11 +91,23 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     # MPI.Comm's own methods: a subclass may override them, and call this function to set itself up.
     counts = array.array("q", bytes(8 * comm.size))
     with interrupts_deferred():
-        MPI.Comm.Allgather(comm, array.array("q", [len(data)]), counts)
+        begin(comm)
+        complete(comm, MPI.Comm.Iallgather(comm, array.array("q", [len(data)]), counts))
         gathered = bytearray(sum(counts))
-        MPI.Comm.Allgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE])
-    ends = [sum(counts[: rank + 1]) for rank in range(comm.size)]
+        complete(comm, MPI.Comm.Iallgatherv(comm, [data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE]))
+    ends = itertools.accumulate(counts)
     return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+
+def allgather_objects(comm: MPI.Intracomm, value: T) -> list[T]:
+    """Return the objects of all ranks, pickled on the way; as `allgather_bytes`. Collective.
+
+    Examples
+    --------
+    >>> allgather_objects(MPI.COMM_SELF, ("any", 1))
+    [('any', 1)]
+    """
+    return [pickle.loads(data) for data in allgather_bytes(comm, pickle.dumps(value))]
 
 
 # ---- exceptions on their way ---------------------------------------------------------------------------

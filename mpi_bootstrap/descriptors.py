@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from .agreement import agree, allgather_bytes
+from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .mailbox import Address, Mailbox, close_all
 
@@ -67,19 +68,12 @@ class _Request(NamedTuple):
 
     address: Address
     hostname: str
-    machine: str
-    namespace: int  # of the network: names of abstract sockets are valid in one only
+    node: bytes
     wanted: frozenset[int]
 
 
 def _request(mailbox: Mailbox, wanted: frozenset[int]) -> _Request:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            machine = file.read().strip()
-        namespace = os.stat("/proc/self/ns/net").st_ino
-    except OSError:  # /proc may be hidden; then the host's name has to do
-        machine, namespace = socket.gethostname(), 0
-    return _Request(mailbox.address, socket.gethostname(), machine, namespace, wanted)
+    return _Request(mailbox.address, socket.gethostname(), node_identity(), wanted)
 
 
 def _check(requests: list[_Request]) -> None:
@@ -90,11 +84,11 @@ def _check(requests: list[_Request]) -> None:
             if not 0 <= source < size:
                 raise ValueError(f"rank {rank} wants a file descriptor of rank {source}, but there are {size} ranks")
             other = requests[source]
-            if (other.machine, other.namespace) != (request.machine, request.namespace):
-                what = "nodes" if other.machine != request.machine else "containers (network namespaces)"
+            if other.node != request.node:
                 raise ValueError(
-                    f"rank {rank} wants a file descriptor of rank {source}, but they run on different "
-                    f"{what}, {request.hostname} and {other.hostname}; descriptors do not travel between them"
+                    f"rank {rank} wants a file descriptor of rank {source}, but they run on different nodes or in "
+                    f"different containers, {request.hostname} and {other.hostname}; descriptors do not travel between "
+                    "them"
                 )
 
 

@@ -2,10 +2,13 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+_LONGEST_S = 0.5  # that a wait for other ranks puts it off
 
 
 class _Interrupts:
@@ -13,6 +16,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.deferred = self.pending = False
+        self.since = 0.0  # when it came
         self.handler: Any = None  # the program's
 
     def raise_pending(self) -> None:
@@ -27,7 +31,8 @@ _INTERRUPTS = _Interrupts()
 
 def _receive(number: int, frame: FrameType | None) -> None:
     """The handler in a collective."""
-    _INTERRUPTS.pending = True
+    if not _INTERRUPTS.pending:
+        _INTERRUPTS.pending, _INTERRUPTS.since = True, time.monotonic()
     if not _INTERRUPTS.deferred:
         _INTERRUPTS.raise_pending()
 
@@ -68,6 +73,13 @@ def interrupts_allowed() -> Iterator[None]:
     with _deferring(False):
         _INTERRUPTS.raise_pending()
         yield
+
+
+def raise_if_overdue() -> None:
+    """Raise SIGINT that was put off for a wait that does not end: other ranks do not come, or come too late."""
+    overdue = _INTERRUPTS.pending and time.monotonic() - _INTERRUPTS.since > _LONGEST_S
+    if overdue and threading.current_thread() is threading.main_thread():
+        _INTERRUPTS.raise_pending()
 
 
 @contextmanager

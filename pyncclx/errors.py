@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mpi4py import MPI
 
 __all__ = [
@@ -12,7 +14,10 @@ __all__ = [
     "MPIError",
     "NotSupported",
     "PeerTimeout",
+    "RankFailed",
     "RanksMissing",
+    "Revoked",
+    "StepTimeout",
 ]
 
 
@@ -55,9 +60,84 @@ class MPIError(MPI.Exception):
     def __repr__(self) -> str:
         return f"MPIError({int(self)}, {self.text!r})"
 
-    def __reduce__(self) -> tuple[type[MPIError], tuple[int, str]]:
+    def __reduce__(self) -> tuple[type[MPIError], tuple[Any, ...]]:
         # MPI.Exception keeps the code alone in args, and unpickling calls the class with args.
         return type(self), (int(self), self.text)
+
+
+class RankFailed(MPIError):
+    """Ranks of the communicator have failed: their processes died, or ended while others needed them.
+
+    An `MPI.Exception` of class ``MPI.ERR_PROC_FAILED``, where MPI has it. Calls that need all ranks raise it from then
+    on; messages between ranks that live go on.
+
+    Parameters
+    ----------
+    ranks, world_ranks : tuple of int
+        Those that have failed, as ranks of the communicator, and of MPI.COMM_WORLD (-1: of another world).
+    reason : str
+        What became of them, and how it was found out.
+    host : str
+        Their node.
+    operation : str
+        What this rank was doing, if it was waiting for them; else "".
+    epoch : int
+        The number of that operation on the communicator; 0: unknown.
+    """
+
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        world_ranks: tuple[int, ...],
+        reason: str,
+        host: str = "",
+        operation: str = "",
+        epoch: int = 0,
+    ) -> None:
+        self.ranks, self.world_ranks, self.reason, self.host = tuple(ranks), tuple(world_ranks), reason, host
+        self.operation, self.epoch = operation, epoch
+        super().__init__(MPI.ERR_PROC_FAILED, self._sentence())
+
+    def _sentence(self) -> str:
+        s = "s" * (len(self.ranks) != 1)
+        ranks = ", ".join(map(str, self.ranks)) or "unknown"
+        world = f" ({', '.join(map(str, self.world_ranks))} in MPI.COMM_WORLD)" * (self.world_ranks != self.ranks)
+        where = f" on {self.host}" * bool(self.host)
+        doing = f"{self.operation}{f' (epoch {self.epoch})' * (self.epoch > 0)}: " * bool(self.operation)
+        return (
+            f"{doing}rank{s} {ranks}{world}{where} failed: {self.reason}. Calls that need all ranks are over on this "
+            "communicator: Shrink it, if MPI tolerates failures (Open MPI: mpirun --with-ft ulfm), or Free it"
+        )
+
+    def __str__(self) -> str:
+        return self.text  # MPI's name of the class would say it once more
+
+    def __repr__(self) -> str:
+        return f"RankFailed(ranks={self.ranks}, world_ranks={self.world_ranks}, reason={self.reason!r})"
+
+    def __reduce__(self) -> tuple[type[MPIError], tuple[Any, ...]]:
+        fields = self.ranks, self.world_ranks, self.reason, self.host, self.operation, self.epoch
+        return type(self), fields
+
+
+class Revoked(MPIError):
+    """The communicator was revoked: no call on it goes on, on any rank, but `Shrink`, `Agree` and `Free`.
+
+    An `MPI.Exception` of class ``MPI.ERR_REVOKED``, where MPI has it.
+
+    Parameters
+    ----------
+    text : str
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(MPI.ERR_REVOKED, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[type[MPIError], tuple[Any, ...]]:
+        return type(self), (self.text,)
 
 
 class PeerTimeout(RuntimeError):
@@ -73,6 +153,11 @@ class PeerTimeout(RuntimeError):
         The rank that waited, and the one that it waited for; -1: any rank.
     expected, seen : int
         The value of the signal that `rank` waited for, and the last one it read.
+
+    Attributes
+    ----------
+    detail : str
+        What is known of the process that did not come.
     """
 
     def __init__(self, operation: str, epoch: int, rank: int, peer: int, expected: int, seen: int) -> None:
@@ -84,15 +169,23 @@ class PeerTimeout(RuntimeError):
         self.peer = peer
         self.expected = expected
         self.seen = seen
+        self.detail = ""
 
     def __str__(self) -> str:
         peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
         epoch = f"epoch {self.epoch}, " if self.epoch else ""
         return (
             f"{self.operation}: rank {self.rank} waited in vain for {peer} ({epoch}"
-            f"expected signal {self.expected}, saw {self.seen}); see whether {peer} died, is slow, "
-            "or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
+            f"expected signal {self.expected}, saw {self.seen}); "
+            + (
+                self.detail
+                or f"see whether {peer} is slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 "
+                "compares calls"
+            )
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, {"detail": self.detail, "peer": self.peer}
 
 
 class RanksMissing(PeerTimeout):
@@ -117,6 +210,32 @@ class RanksMissing(PeerTimeout):
             f"{self.operation}: rank {self.rank} waited in vain for {ranks}. All ranks make such a call together, with "
             "device arrays; a rank does not come that passes a host array, makes another call, is slow, or is plain "
             "mpi4py, as processes are that a program spawns without `-m pyncclx run`. PYNCCLX_CHECK=1 compares calls"
+        )
+
+
+class StepTimeout(PeerTimeout):
+    """A step between nodes was not over in time.
+
+    Parameters
+    ----------
+    operation : str
+        The operation and its step, such as ``"Allreduce, exchange over the rail"``.
+    rank : int
+        The rank that waited.
+    peers : tuple of int
+        The ranks of other nodes that it waited for.
+    """
+
+    def __init__(self, operation: str, rank: int, peers: tuple[int, ...]) -> None:
+        super().__init__(operation, 0, rank, peers[0] if peers else -1, 0, 0)
+        self.peers = peers
+        self.args = operation, rank, peers
+
+    def __str__(self) -> str:
+        ranks = f"rank{'s' * (len(self.peers) > 1)} {', '.join(map(str, self.peers)) or 'unknown'}"
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for {ranks} on other nodes; see whether they died, are "
+            "slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
         )
 
 

@@ -30,6 +30,11 @@ GRACE = 30.0
 # Seconds from the first rank's last word to the end, in which the other ranks can write theirs.
 LINGER = 1.0
 
+# With PYNCCLX_TEST_NODES=a,a,b,b ranks 0 and 1 are on one pretend node, ranks 2 and 3 on another.
+NODES = os.environ.get("PYNCCLX_TEST_NODES", "")
+if NODES:
+    os.environ["PYNCCLX_NODE"] = NODES.split(",")[RANK]
+
 OUTCOMES = ("passed", "skipped", "failed")
 
 
@@ -95,6 +100,7 @@ def _reversed() -> MPI.Comm:
 
 COMMUNICATORS = {"world": lambda: WORLD, "dup": WORLD.Dup, "halves": _halves, "reversed": _reversed}
 ALONE = ("world", "dup")
+OVER_NODES = ("dup", "reversed")
 # In the sample, by the number of ranks; on 2 all of them.
 SAMPLED = {3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
 
@@ -102,6 +108,8 @@ SAMPLED = {3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
 def _communicators() -> tuple[str, ...]:
     if SIZE == 1:
         return ALONE
+    if NODES:
+        return OVER_NODES
     return tuple(COMMUNICATORS) if sample.ALL else SAMPLED.get(SIZE, tuple(COMMUNICATORS))
 
 

@@ -8,6 +8,7 @@ MPI4PY_LIBMPI chooses one: the folder with its libmpi.so.
 """
 
 import argparse
+import ctypes
 import os
 import shutil
 import signal
@@ -34,6 +35,8 @@ ENVIRONMENT = {
 # Seconds that mpiexec has to clean up after its own time limit or a signal.
 CLEANUP = 15.0
 TIMED_OUT = 124
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 def gpus() -> int:
@@ -73,7 +76,13 @@ def mpiexec(ranks: int, *arguments: str) -> list[str]:
 def run(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> int:
     """Run a command and everything it starts for at most `seconds`; its exit code, or `TIMED_OUT`."""
     limited = {**variables, "MPIEXEC_TIMEOUT": str(round(seconds))}
-    process = subprocess.Popen(command, env=limited, start_new_session=True, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        env=limited,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  it takes no lock
+    )
     try:
         return process.wait(seconds + CLEANUP)
     except subprocess.TimeoutExpired:
@@ -81,6 +90,11 @@ def run(command: Sequence[str], variables: Mapping[str, str], seconds: float) ->
         return TIMED_OUT
     finally:
         _end(process)
+
+
+def _end_with_parent() -> None:
+    """Let this process be asked to end when the one that has started it ends, however that happens."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -4,8 +4,9 @@
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
+template <bool kLong>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather(const __grid_constant__ MoveArgs args) {
-    exchange_all(
+    exchange_all<kLong>(
         args.team,
         [&](int) { return part_of(args.send, args.nbytes); },
         [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });

@@ -5,8 +5,9 @@
 #include "exchange/blocks.cuh"
 #include "exchange/exchange.cuh"
 
+template <bool kLong>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgatherv(const __grid_constant__ BlocksArgs args) {
-    exchange_all(
+    exchange_all<kLong>(
         args.team,
         [&](int) { return part_of(args.send, args.nbytes_of[args.team.rank]); },
         [&](int rank) { return part_of(args.recv + args.begin_of[rank], args.nbytes_of[rank]); });

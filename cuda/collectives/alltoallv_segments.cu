@@ -97,6 +97,7 @@ __device__ Row range_of(const SegmentsArgs& args, const i64* received, const i64
     return exists ? Row{received[rank], rank * args.rows.slot_rows, fitting_rows[rank]} : Row{};
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_constant__ SegmentsArgs args) {
     __shared__ Spans spans;
     __shared__ i64 received[kMaxRanks], fitting_rows[kMaxRanks];
@@ -215,6 +216,7 @@ __device__ bool move_streams(const SegmentsArgs& args, Channel& channel) {
     return channel.everyone(ok);
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) move_segments(const __grid_constant__ SegmentsArgs args) {
     Channel channel(args.rows.team);
     move_streams(args, channel);

@@ -11,10 +11,11 @@
 #include "exchange/exchange.cuh"
 #include "protocol/line.cuh"
 
+template <bool kLong>
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_constant__ MoveArgs args) {
     const Team& team = args.team;
     const Span whole = part_of(args.recv, args.nbytes), nothing{args.recv, 0, 0};
-    exchange_all(
+    exchange_all<kLong>(
         team,
         [&](int rank) { return team.rank == args.root && rank != args.root ? whole : nothing; },
         [&](int rank) { return team.rank != args.root && rank == args.root ? whole : nothing; }, false);
@@ -39,6 +40,7 @@ struct Pieces {
 };
 
 // The peers pass their pieces on at once, row by row.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 2) bcast_two_shot_lines(const __grid_constant__ MoveArgs args) {
     const Pieces pieces(args);
     const u32 peers = u32(args.team.size - 1);
@@ -81,6 +83,7 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
     });
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_constant__ MoveArgs args) {
     Channel channel(args.team);
     const int me = args.team.rank, size = args.team.size, root = args.root, next = (me + 1) % size;

@@ -81,14 +81,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __
         threadIdx.x, packs_in(to.nbytes), blockDim.x, [&](u64 i) { return packs(from.address, i, from.nbytes); },
         [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
     __syncthreads();
-    exchange_all(
+    exchange_all<true>(
         args.team, [&](int) { return to; },
         [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
 }
 
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoall_transformed(const __grid_constant__ TransformedArgs args) {
-    exchange_all(
+    exchange_all<true>(
         args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.nbytes, args.nbytes); },
         [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); }, true,
         TransformedPacks<From, To, Transform>{args});

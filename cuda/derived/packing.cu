@@ -112,6 +112,8 @@ __device__ __forceinline__ void move(const DatatypeArgs& args) {
     }
 }
 
+template <class = void>
 __global__ void __launch_bounds__(kPackThreads) pack(const __grid_constant__ DatatypeArgs args) { move<true>(args); }
 
+template <class = void>
 __global__ void __launch_bounds__(kPackThreads) unpack(const __grid_constant__ DatatypeArgs args) { move<false>(args); }

@@ -30,12 +30,12 @@ struct StoredPacks {
     }
 };
 
-template <class Load>
+template <class Load, bool kLong = true>
 struct ExchangeOf {
     Channel& channel;
     Packets& packets;
     Spans& spans;
-    const SpanWays& ways;
+    const SpanWaysOf<kLong>& ways;
     const Load load = {};
 
     // All threads, after a barrier that made `out` visible, once the slots are free: sends packets and lines. A thread sends
@@ -60,6 +60,7 @@ struct ExchangeOf {
 
     // All threads, after the spans have been shared; false: leave.
     __device__ bool receive() {
+        if constexpr (!kLong) return receive_packets();
         const int peer = int(threadIdx.x);
         if (ways.has_windows() && channel.is_peer(peer) && ways.is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
@@ -199,8 +200,9 @@ struct ExchangeOf {
 
 using Exchange = ExchangeOf<StoredPacks>;
 
-// A whole operation whose spans are given at once, by out(rank) and in(rank).
-template <class Out, class In, class Load = StoredPacks>
+// A whole operation whose spans are given at once, by out(rank) and in(rank). Without kLong the messages go as packets and
+// lines; the code for long ones takes more than half of the time to compile, so that kernel is another one.
+template <bool kLong, class Out, class In, class Load = StoredPacks>
 __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool both_ways = true, Load load = {}) {
     __shared__ Spans spans;
     const int rank = int(threadIdx.x);
@@ -208,11 +210,11 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool bo
         spans.out[rank] = out_span(rank);
         spans.in[rank] = in_span(rank);
     }
-    SpanWays ways(team, both_ways);
+    SpanWaysOf<kLong> ways(team, both_ways);
     ways.share(spans);
     Channel channel(team);
     Packets packets(channel);
-    ExchangeOf<Load> exchange{channel, packets, spans, ways, load};
+    ExchangeOf<Load, kLong> exchange{channel, packets, spans, ways, load};
     bool ok = channel.await_slots();
     if (ok) {
         exchange.send();

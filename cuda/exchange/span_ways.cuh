@@ -8,14 +8,16 @@ constexpr u32 kHeader = 2;        // packets at the start of every slot that car
 constexpr u32 kCountPacket = 0;   //   for the operation's own use,
 constexpr u32 kPlacePacket = 1;   //   where a long span belongs
 
-struct SpanWays {
+// Without kLong no span is long: the operation's `choose` has made sure that all of them fit packets or lines.
+template <bool kLong>
+struct SpanWaysOf {
     const Team& team;
     const u32 packets_nbytes, lines_nbytes;  // longest span that can go as packets, as lines
     const Crew crew;  // job j is the j-th peer; the last is this rank, whose span is copied while packets are awaited
     bool any_long = false;
 
     // Without `both_ways` spans go one way only; then lines are faster as long as they fit.
-    __device__ explicit SpanWays(const Team& team, bool both_ways = true)
+    __device__ explicit SpanWaysOf(const Team& team, bool both_ways = true)
         : team(team), packets_nbytes((team.slot_packets - kHeader) / 2 * kPackNbytes), lines_nbytes(find_lines(both_ways)),
           crew(u32(team.size)) {}
 
@@ -26,7 +28,9 @@ struct SpanWays {
         any_long = __syncthreads_or(long_one) != 0;
     }
 
-    __device__ bool is_long(const Span& span) const { return span.nbytes > packets_nbytes && span.nbytes > lines_nbytes; }
+    __device__ bool is_long(const Span& span) const {
+        return kLong && span.nbytes > packets_nbytes && span.nbytes > lines_nbytes;
+    }
 
     // Whether the span goes as lines.
     __device__ bool is_medium(const Span& span) const {
@@ -42,3 +46,5 @@ struct SpanWays {
         return both_ways ? u32(smaller(fits, has_windows() ? kStraightNbytes : kLinesNbytes)) : fits;
     }
 };
+
+using SpanWays = SpanWaysOf<true>;

@@ -44,6 +44,7 @@ __device__ __forceinline__ void put_words(const PutArgs& data, u64 thread, u64 t
 }
 
 // Moves what is too much for one block. The kernel ends before the next one signals.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_constant__ PutArgs args) {
     put(args, u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x);
 }
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_consta
 // kernels behind it see what both have done.
 
 // One block. Its signal releases what all its threads stored, and what earlier kernels and copies stored.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_constant__ PutSignalArgs args) {
     await_previous();
     let_next_begin();
@@ -64,6 +66,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_signal(const __grid_consta
 }
 
 // One thread. Acquires for the next kernels of the stream.
+template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) wait_signal(const __grid_constant__ WaitSignalArgs args) {
     const u64 until = atomic_add_gpu(args.taken, args.count) + args.count;
     wait_for_word(*args.team, args.word, Awaited{args.signal, kWaitSignal, kAnyRank, until, 0});

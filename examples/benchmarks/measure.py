@@ -33,6 +33,7 @@ STEPS = {
     "allreduce-float64": "-m pyncclx bench allreduce --windows -d float64 -e {most} {against_all} {json}",
     "put-signal": "-m pyncclx bench put_signal --windows -e {most} {against} {json}",
     "host-time": "-m pyncclx bench --host-time {torch} {json}",
+    "objects": "-m mpi4py {here}/objects.py {json}",
     "links": "-m mpi4py {here}/links.py {bytes} {json}",
     "shuffle-floor": "-m mpi4py {here}/shuffle_floor.py {hidden} {json}",
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.program import figure
+from common.program import figure, sign
 from pyncclx.bench import environment
 
 
@@ -78,13 +78,14 @@ def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Ti
     axes.set(title=title, ylabel="µs")
 
 
-def draw(path: Path, points: dict[str, dict[int, Times]]) -> None:
+def draw(path: Path, comm: Any, points: dict[str, dict[int, Times]]) -> None:
     """For each kind of step and hidden size the times over the tokens."""
     drawing, panels = panels_of(len(points))
     for panel, (title, times) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*times], [*times.values()], ("product", "collective"))
         panel.set_xlabel("tokens")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    sign(drawing, comm)
     drawing.savefig(path, dpi=100)
 
 

@@ -66,3 +66,16 @@ def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     return plt.subplots(rows, columns, figsize=(4.5 * columns, 4 * rows), layout="constrained")
+
+
+def device_name(comm: Any) -> str:
+    """Where the kernels of a communicator run, for captions."""
+    if getattr(comm, "device", "host") == "host":
+        return "the CPU (EMULATED)"
+    cuda = importlib.import_module("cupy").cuda
+    return str(cuda.runtime.getDeviceProperties(cuda.Device().id)["name"].decode())
+
+
+def sign(drawing: Any, comm: Any) -> None:
+    """Write below a figure on how many ranks its program ran, and where."""
+    drawing.supxlabel(f"{comm.size} rank{'s' * (comm.size > 1)} on {device_name(comm)}", fontsize=9, color="0.35")

@@ -55,7 +55,7 @@ def main() -> int:
     passed = error < TOLERANCE and losses[-1] < 0.5 * losses[0]
     if comm.rank == 0:
         print_results(comm, options, error, losses, passed)
-        draw(options, comm.size, losses, np.array(loads))
+        draw(options, comm, losses, np.array(loads))
     return 0 if passed else 1
 
 

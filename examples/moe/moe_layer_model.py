@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.program import sign
 from token_shuffle_model import quarters
 
 Array = Any  # of NumPy or CuPy
@@ -86,7 +87,7 @@ def as_shown(options: argparse.Namespace, ranks: int) -> str:
     return f"{options.experts} experts and {ranks * options.tokens} tokens on {ranks} ranks, {options.k} for each token"
 
 
-def draw(options: argparse.Namespace, ranks: int, losses: list[float], loads: Array) -> None:
+def draw(options: argparse.Namespace, comm: Any, losses: list[float], loads: Array) -> None:
     """Write the picture: how the error falls, and how many rows each expert computes."""
     import matplotlib  # noqa: PLC0415  only rank 0 draws
 
@@ -94,7 +95,7 @@ def draw(options: argparse.Namespace, ranks: int, losses: list[float], loads: Ar
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    figure.suptitle(f"Mixture-of-experts layer: {as_shown(options, ranks)}", fontsize=13)
+    figure.suptitle(f"Mixture-of-experts layer: {as_shown(options, comm.size)}", fontsize=13)
     left.plot(losses, color="#2171b5")
     left.set(title="Error while it learns", xlabel="step", ylabel="mean squared error / 2", yscale="log")
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, loads.shape[1]))
@@ -103,5 +104,6 @@ def draw(options: argparse.Namespace, ranks: int, losses: list[float], loads: Ar
     for panel in (left, right):
         panel.spines[["top", "right"]].set_visible(False)
     options.output.parent.mkdir(parents=True, exist_ok=True)
+    sign(figure, comm)
     figure.savefig(options.output, dpi=130)
     plt.close(figure)

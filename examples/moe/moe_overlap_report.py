@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.overlap_report import Times, draw_panel, link_us, panels_of
+from common.program import sign
 
 
 class Divided(NamedTuple):
@@ -71,12 +72,13 @@ def _link_us(layers: Any) -> float:
     return link_us(comm, 2 * 2 * layers.hidden * max(comm.allgather(tokens)))  # a number of type bfloat16 has 2 bytes
 
 
-def draw(path: Path, points: dict[str, dict[int, Divided]]) -> None:
+def draw(path: Path, comm: Any, points: dict[str, dict[int, Divided]]) -> None:
     """For each kind of layer the times over the tokens."""
     drawing, panels = panels_of(len(points))
     for panel, (title, found) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*found], [each.times for each in found.values()], ("experts", "dispatch and combine"))
         panel.plot([*found], [each.bound for each in found.values()], "k--", label="the longer of both when divided")
         panel.set_xlabel("tokens")
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    sign(drawing, comm)
     drawing.savefig(path, dpi=100)

@@ -62,7 +62,7 @@ def main() -> int:
     fate = int(shuffle.arrived.total[0]), int(shuffle.arrived.dropped.sum())
     passed = report.print_verdict(comm, error, tolerance(options), *fate)
     if comm.rank == 0:
-        report.draw(options, rows_moved)
+        report.draw(options, comm, rows_moved)
     return 0 if passed else 1
 
 

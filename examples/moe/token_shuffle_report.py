@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from common.program import sign
+
 Array = np.ndarray[Any, Any]
 
 
@@ -119,7 +121,7 @@ def plural(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
-def draw(options: argparse.Namespace, matrix: Array) -> None:
+def draw(options: argparse.Namespace, comm: Any, matrix: Array) -> None:
     """Write the picture: who sends how much to whom, and what each rank has to compute."""
     import matplotlib  # noqa: PLC0415  only rank 0 draws
 
@@ -133,6 +135,7 @@ def draw(options: argparse.Namespace, matrix: Array) -> None:
     draw_matrix(left, matrix)
     draw_load(right, matrix)
     options.output.parent.mkdir(parents=True, exist_ok=True)
+    sign(figure, comm)
     figure.savefig(options.output, dpi=130)
     plt.close(figure)
     print_fact("picture", str(options.output))

@@ -21,8 +21,8 @@ import numpy as np
 from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
-from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
+from common.program import figure, read_options, share, sign, to_host
+from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 TOLERANCE = 1e-8  # of the largest number
@@ -50,8 +50,9 @@ def main() -> int:
             ("step", f"{1e6 * seconds:.1f} µs"),
             ("residual", f"{residual:.1e}"),
             ("error", f"{error:.1e} ({TOLERANCE:.0e} allowed)"),
+            *([] if error < TOLERANCE else [("failure", "not converged: give more --steps")]),
         ]
-        draw(options, right, found)
+        draw(options, MPI.COMM_WORLD, right, found)
         code = print_results(options, f"Conjugate gradients, {options.steps} steps", lines, error < TOLERANCE)
     line.Free()
     return int(COMM_WORLD.bcast(code))
@@ -131,13 +132,16 @@ def direct(right: Array) -> Array:
     return sines @ (sines @ right @ sines / (values[:, None] + values)) @ sines
 
 
-def draw(options: argparse.Namespace, right: Array, found: Array) -> None:
+def draw(options: argparse.Namespace, comm: Any, right: Array, found: Array) -> None:
     """Charges and potential."""
     drawing, axes = figure(2)
-    for each, values, title in zip(axes, (right, found), ("charges", "potential"), strict=True):
+    for each, values, title in zip(axes, (right, found), ("Charges", "Potential"), strict=True):
         most = np.abs(values).max()
-        each.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most)
-        each.set_title(title)
+        image = each.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most)
+        each.set(title=title, xlabel="column", ylabel="row")
+        drawing.colorbar(image, ax=each, shrink=0.75)
+    drawing.suptitle("Poisson's equation by conjugate gradients (charge and grid spacing 1)")
+    sign(drawing, comm)
     drawing.savefig(options.output, dpi=120)
 
 
@@ -149,4 +153,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -21,8 +21,8 @@ import numpy as np
 from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
-from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
+from common.program import figure, read_options, share, sign, to_host
+from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 TOLERANCE = 1e-12  # of the largest number
@@ -55,7 +55,7 @@ def main() -> int:
             ("Alltoallw", f"{1e6 * seconds:.1f} µs, {sent / seconds / 1e9:.2f} GB/s to other ranks"),
             ("errors", " and ".join(f"{error:.1e}" for error in errors) + f" ({TOLERANCE:.0e} allowed)"),
         ]
-        draw(options, field, found)
+        draw(options, MPI.COMM_WORLD, field, found)
         code = print_results(options, "Fourier transform, forward and back", lines, max(errors) < TOLERANCE)
     transform.free()
     return int(COMM_WORLD.bcast(code))
@@ -131,14 +131,18 @@ def filter_of(shape: tuple[int, ...]) -> Array:
     return (sum(number**2 for number in numbers) < 16).astype(float)
 
 
-def draw(options: argparse.Namespace, field: Array, found: tuple[Array, Array]) -> None:
+def draw(options: argparse.Namespace, comm: Any, field: Array, found: tuple[Array, Array]) -> None:
     """A slice of the field, of its spectrum, and of what is left."""
     drawing, axes = figure(3)
     spectrum = np.log10(np.abs(np.fft.fftshift(found[0])).max(axis=0) + 1)
     pictures = (field[0].real, spectrum, found[1][0].real)
-    for each, values, title in zip(axes, pictures, ("field", "spectrum (logarithm)", "smoothed"), strict=True):
-        each.imshow(values, cmap="viridis")
-        each.set_title(title)
+    titles = "Field, slice z = 0", "Spectrum, largest over z", "Small wave numbers alone"
+    labels = ("x", "y"), ("wave number of x + n/2", "wave number of y + n/2"), ("x", "y")
+    for each, values, title, (across, down) in zip(axes, pictures, titles, labels, strict=True):
+        image = each.imshow(values, cmap="viridis")
+        each.set(title=title, xlabel=across, ylabel=down)
+        drawing.colorbar(image, ax=each, shrink=0.7, label="log10(1 + |amplitude|)" if values is spectrum else "value")
+    sign(drawing, comm)
     drawing.savefig(options.output, dpi=120)
 
 
@@ -149,4 +153,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

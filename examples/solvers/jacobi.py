@@ -1,13 +1,12 @@
 """Jacobi's method for Laplace's equation: a plate, hot at its upper edge, whose temperature finds its balance.
 
-    mpiexec -n 4 python examples/solvers/jacobi.py [--messages] [--graph] [--mpi4py]
+    mpiexec -n 4 python examples/solvers/jacobi.py [--graph] [--mpi4py]
 
 The plate is divided among the ranks in two dimensions. A rank's array has a halo of one element around its part; in
 each step the neighbours' edges go there, all four by one `Neighbor_alltoallw`. Left and right edges are columns, which
 are not contiguous: their datatypes are subarrays, and kernels pack and unpack them. In the end rank 0 makes the same
 steps alone with NumPy and compares. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs
-without a GPU, on NumPy arrays. `--messages` exchanges the edges by persistent messages instead, all eight sends and
-receives by one `Startall`. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
+without a GPU, on NumPy arrays. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 from mpi4py.MPI import COMM_WORLD
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
-from common.program import figure, read_options, share, to_host
-from solvers import array_module, flags, import_mpi, parse, print_results, repeat, usable
+from common.program import figure, read_options, share, sign, to_host
+from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
 Array = Any  # of NumPy or CuPy
 
@@ -33,7 +32,7 @@ def main() -> int:
     MPI = import_mpi(options.mpi4py)
     xp = array_module(MPI.COMM_WORLD)
     cart = MPI.COMM_WORLD.Create_cart(MPI.Compute_dims(MPI.COMM_WORLD.size, 2))
-    plate = Plate(MPI, cart, xp, options, options.messages)
+    plate = Plate(MPI, cart, xp, options)
     seconds = repeat(cart, xp, plate.two_steps, options.steps // 2, options.graph) / 2
 
     parts = cart.gather((plate.begin, to_host(plate.now)[1:-1, 1:-1]))
@@ -50,7 +49,7 @@ def main() -> int:
             ("step", f"{1e6 * seconds:.1f} µs"),
             ("error", f"{error:.1e}"),
         ]
-        draw(options, whole)
+        draw(options, MPI.COMM_WORLD, whole)
         code = print_results(options, f"Jacobi's method, {options.steps // 2 * 2} steps", lines, error < 1e-12)
     plate.free()
     cart.Free()
@@ -65,11 +64,9 @@ class Plate:
     MPI, xp : module
     cart : Cartcomm
     options : argparse.Namespace
-    messages : bool, default False
-        Whether persistent messages exchange the edges.
     """
 
-    def __init__(self, MPI: Any, cart: Any, xp: Any, options: argparse.Namespace, messages: bool = False) -> None:
+    def __init__(self, MPI: Any, cart: Any, xp: Any, options: argparse.Namespace) -> None:
         self.cart, self.xp = usable(cart, xp, options.mpi4py), xp
         shares = [share(options.size, *each) for each in zip(cart.dims, cart.coords, strict=True)]
         self.begin = tuple(begin for begin, _ in shares)
@@ -85,25 +82,6 @@ class Plate:
         self.sends = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in edges]
         receives = [(edge, start) for (edge, _), start in zip(edges, halos, strict=True)]
         self.receives = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in receives]
-        self.MPI, self.requests = MPI, [self._requests(array) if messages else [] for array in (self.now, self.next)]
-
-    def _requests(self, array: Array) -> list[Any]:
-        """Persistent messages that exchange an array's edges; the tag is the side that the sender's edge is on."""
-        sides = [neighbour for dimension in (0, 1) for neighbour in self.cart.Shift(dimension, 1)]
-        receives = [(each, side, side ^ 1) for side, each in enumerate(sides)]
-        return [
-            *(self.cart.Recv_init([array, 1, self.receives[side]], peer, tag) for peer, side, tag in receives),
-            *(self.cart.Send_init([array, 1, self.sends[side]], peer, side) for side, peer in enumerate(sides)),
-        ]
-
-    def exchange(self, array: Array) -> None:
-        """The neighbours' edges become an array's halo."""
-        requests = self.requests[array is self.next]
-        if requests:
-            self.MPI.Prequest.Startall(requests)
-            self.MPI.Request.Waitall(requests)
-        else:
-            self.cart.Neighbor_alltoallw([array, self.sends], [array, self.receives])
 
     def two_steps(self) -> None:
         """From one array to the other, and back."""
@@ -113,16 +91,16 @@ class Plate:
     def step(self, old: Array, new: Array) -> None:
         """Each element becomes the mean of its four neighbours. No array is made, so that a graph can hold it."""
         add, inner = self.xp.add, new[1:-1, 1:-1]
-        self.exchange(old)
+        self.cart.Neighbor_alltoallw([old, self.sends], [old, self.receives])
         add(old[:-2, 1:-1], old[2:, 1:-1], out=inner)
         add(inner, old[1:-1, :-2], out=inner)
         add(inner, old[1:-1, 2:], out=inner)
         self.xp.multiply(inner, 0.25, out=inner)
 
     def free(self) -> None:
-        """Free the requests and the datatypes."""
-        for each in (*self.requests[0], *self.requests[1], *self.sends, *self.receives):
-            each.Free()
+        """Free the datatypes."""
+        for datatype in (*self.sends, *self.receives):
+            datatype.Free()
 
 
 def reference(size: int, steps: int) -> Array:
@@ -136,12 +114,13 @@ def reference(size: int, steps: int) -> Array:
     return old
 
 
-def draw(options: argparse.Namespace, whole: Array) -> None:
+def draw(options: argparse.Namespace, comm: Any, whole: Array) -> None:
     """The temperature of the plate."""
     drawing, axes = figure(1)
     image = axes.imshow(whole, cmap="inferno", vmin=0, vmax=1)
-    axes.set_title(f"temperature after {options.steps // 2 * 2} steps")
-    drawing.colorbar(image)
+    axes.set(title=f"Heat in a plate after {options.steps // 2 * 2} steps", xlabel="column", ylabel="row")
+    drawing.colorbar(image, label="temperature (upper edge: 1)")
+    sign(drawing, comm)
     drawing.savefig(options.output, dpi=120)
 
 
@@ -149,12 +128,8 @@ def parse_options() -> argparse.Namespace:
     """Parse and check the command line."""
     numbers = [("size", 96, "elements along an edge of the plate"), ("steps", 400, "steps")]
     parser = flags("jacobi.py", "Solve Laplace's equation by Jacobi's method.", *numbers, graph=True)
-    parser.add_argument("--messages", action="store_true", help="exchange edges by persistent messages")
-    options = parse(parser, "size", "steps")
-    if options.messages and options.mpi4py:
-        raise SystemExit("jacobi.py: --messages is for arrays on a GPU, --mpi4py copies them to the host: choose one")
-    return options
+    return parse(parser, "size", "steps")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

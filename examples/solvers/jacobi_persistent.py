@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 import pyncclx.device as d
 from common.overlap_report import add_outputs, warn_if_emulated, write_json
-from common.program import figure, read_options, share, to_host
+from common.program import figure, read_options, share, sign, to_host
 from jacobi import Plate
 from solvers import array_module, repeat, synchronize
 
@@ -107,7 +107,7 @@ def main() -> int:
     warn_if_emulated(world)
     if cart.rank == 0:
         print(f"check: {'PASSED' if passed else 'FAILED'}", flush=True)
-        draw(options.output, points)
+        draw(options.output, world, points)
     return int(not passed)
 
 
@@ -195,7 +195,7 @@ def _multiprocessors(xp: Any) -> int:
     return int(xp.cuda.Device().attributes["MultiProcessorCount"])
 
 
-def draw(path: Path, points: list[Point]) -> None:
+def draw(path: Path, comm: Any, points: list[Point]) -> None:
     """Microseconds of a step over the size of the plate."""
     drawing, axes = figure(1)
     sizes, *times = zip(*points, strict=True)
@@ -204,8 +204,9 @@ def draw(path: Path, points: list[Point]) -> None:
         axes.loglog(sizes, seconds, style, base=2, label=name)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel="elements along an edge", ylabel="µs for a step")
-    drawing.legend(loc="outside lower center")
+    axes.set(title="A step of Jacobi's iteration", xlabel="elements along an edge", ylabel="µs for a step")
+    drawing.legend(loc="outside upper center")
+    sign(drawing, comm)
     drawing.savefig(path, dpi=120)
 
 

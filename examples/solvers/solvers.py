@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from tqdm import tqdm
@@ -133,11 +134,15 @@ def parse(parser: argparse.ArgumentParser, *numbers: str) -> argparse.Namespace:
     return options
 
 
+def end(code: int) -> NoReturn:
+    """End the program with an exit code; after MPI's end, mpi4py's runner aborts no rank for it."""
+    importlib.import_module("mpi4py.MPI").Finalize()
+    sys.exit(code)
+
+
 def print_results(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]], passed: bool) -> int:
     """Print what ran and how it ended; the exit code."""
     print(f"{title}, by {'mpi4py through the host' if options.mpi4py else 'pyncclx'}")
     for name, text in (*lines, ("picture", str(options.output)), ("check", "PASSED" if passed else "FAILED")):
         print(f"  {name:11} {text}", flush=True)
     return 0 if passed else 1
-
-

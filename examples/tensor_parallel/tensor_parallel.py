@@ -69,7 +69,7 @@ def main() -> int:
     warn_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}")
-        draw(options.output, points)
+        draw(options.output, world, points)
     return int(wrong > 0)
 
 

@@ -94,7 +94,7 @@ def main() -> int:
     warn_if_emulated(world)
     if world.rank == 0:
         print(f"check: {'FAILED' if wrong else 'PASSED'}, {wrong} wrong numbers")
-        draw(options.output, points)
+        draw(options.output, world, points)
     return int(wrong > 0)
 
 

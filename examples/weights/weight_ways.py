@@ -9,7 +9,7 @@ import numpy as np
 
 from common.overlap import device_of
 from common.overlap_report import Times, draw_panel, link_us
-from common.program import figure
+from common.program import figure, sign
 from weight_plan import views
 
 WAYS = ("planned", "all-gather", "plain copy")
@@ -114,7 +114,7 @@ class Use:
         return self.seconds(lambda: self.transfer.step(self.work))
 
 
-def draw(path: Path, points: list[Point]) -> None:
+def draw(path: Path, comm: Any, points: list[Point]) -> None:
     """How fast the bytes move, and how long a version takes that is used, over what a trainer sends."""
     drawing, (alone, used) = figure(2)
     drawing.set_figheight(5)
@@ -130,4 +130,5 @@ def draw(path: Path, points: list[Point]) -> None:
     for panel in (alone, used):
         panel.set_xlabel("MB from each trainer")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    sign(drawing, comm)
     drawing.savefig(path, dpi=100)

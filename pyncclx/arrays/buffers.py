@@ -12,6 +12,7 @@ from ..errors import MPIError, NotSupported
 from . import datatypes
 from .checks import Device
 from .datatypes import Datatype
+from .pointers import reaches
 from .readers import read_torch, reader_of
 from .specs import is_nothing, no_buffer, spec_parts
 
@@ -97,7 +98,7 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
         raise no_buffer(spec, name)
     array, count, displ, key = spec_parts(spec, name)
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None)
-    return _select(buffer, array, count, displ, name, blocks)
+    return _select(buffer, array, count, displ, name, blocks, device)
 
 
 def whole_buffer(array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool) -> Buffer:
@@ -120,7 +121,7 @@ def whole_buffer(array: Any, key: Any, name: str, *, writable: bool, device: Dev
     return Buffer(address, count, datatype, shape, readonly, stream, owner)
 
 
-def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, blocks: int) -> Buffer:
+def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, blocks: int, device: Device) -> Buffer:
     """Narrow a whole buffer to the elements that count and displacement select."""
     room = buffer.count
     displ = 0 if o_displ is None else operator.index(o_displ)
@@ -131,7 +132,8 @@ def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, b
         raise ValueError(f"{name} has count {count}; it cannot be negative")
     if count and array is MPI.BOTTOM:
         raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
-    if displ + count * blocks > room:
+    end_nbytes = (displ + count * blocks) * buffer.datatype.itemsize
+    if displ + count * blocks > room and not reaches(array, device, buffer.address, end_nbytes):
         of_blocks = f" in each of {blocks} blocks" if blocks > 1 else ""
         raise ValueError(
             f"{name} has {room} elements of {buffer.datatype.name}, the message {count}{of_blocks} from "

@@ -35,6 +35,8 @@ class Device(Protocol):
 
     def is_device_pointer(self, address: int) -> bool: ...
 
+    def room(self, address: int, nbytes: int) -> int: ...
+
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
     """Return whether strides are those of C or Fortran order; an axis of one element may have any stride."""

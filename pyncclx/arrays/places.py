@@ -9,9 +9,9 @@ from mpi4py import MPI
 from ..system import settings
 from ..system.driver import is_device_pointer
 from ..system.process import cached
-from . import dlpack
+from . import dlpack, pointers
 from .protocols import interface_address
-from .readers import Reader, device_classes, read_buffer, read_cupy, read_numpy, read_torch, reader_of
+from .readers import Reader, device_classes, read_buffer, read_cupy, read_memory, read_numpy, read_torch, reader_of
 from .specs import is_nothing
 
 __all__ = ["host_arrays", "on_device", "on_host", "place", "where"]
@@ -35,8 +35,8 @@ def where(spec: Any) -> str | None:
     -------
     "device", "host" or None
         None for arguments without a buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute
-        addresses. "host" is all that mpi4py should judge. NumPy arrays are on the device under
-        ``PYNCCLX_DEVICE=host``.
+        addresses, memory at no address. "host" is all that mpi4py should judge. NumPy arrays are on the device under
+        ``PYNCCLX_DEVICE=host``, and so is other memory by address, but what bytearrays and their like own.
     """
     if type(spec) in device_classes:
         return "device"
@@ -56,25 +56,37 @@ def on_host(*buffers: Any) -> bool:
 
 
 def on_device(value: Any) -> bool:
-    """Return whether counts or displs are a device array. NumPy arrays never are, not even on the host device."""
+    """Return whether counts or displs are a device array. On the host device NumPy arrays and the like never are."""
     read = reader_of(value)  # none of None, integers, lists and tuples
-    return read is not None and read is not read_numpy and place(value, read) == "device"
+    if read is None or ((read is read_numpy or read is read_memory) and host_arrays()):
+        return False
+    return place(value, read) == "device"
 
 
-def place(array: Any, read: Reader) -> str:
-    """Return "device" or "host" for an array and its reader. Creates no context and loads no array library."""
-    if read is read_cupy or read is read_buffer or host_arrays():
+def place(array: Any, read: Reader) -> str | None:
+    """Return what `where` does, for an array and its reader. Creates no context and loads no array library."""
+    if read is read_cupy or read is read_buffer:
         return "device"
-    if read is read_numpy:
-        return "host"
-    if read is read_torch:
-        return "device" if array.is_cuda else "host"
+    if read is read_memory:
+        return _place_of_memory(array)
+    if host_arrays():
+        return "device"
+    if read is read_numpy or read is read_torch:
+        on_device = array.is_cuda if read is read_torch else pointers.is_over_device(array)
+        return "device" if on_device else "host"
     address = interface_address(array)
     if address is None:
         return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
     # Host memory has the attribute too, so the driver decides. An empty array may have no address: it goes to the
     # device, as the other ranks' parts do.
     return "device" if not address or is_device_pointer(address) else "host"
+
+
+def _place_of_memory(memory: Any) -> str | None:
+    if type(memory) is MPI.buffer and not memory.address:
+        return None  # of an empty array in some libraries: the other buffer decides
+    on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
+    return "host" if on_host else "device"
 
 
 def _where_absolute(spec: Any) -> str | None:

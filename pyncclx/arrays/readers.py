@@ -11,10 +11,12 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from . import pointers
 from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
+from .datatypes import TABLE
 from .protocols import has_protocol, read_protocol
 
-__all__ = ["Reader", "address_reader_of", "in_c_order", "read_numpy", "reader_of"]
+__all__ = ["Reader", "address_reader_of", "in_c_order", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
 device_classes: set[type] = set()  # classes, met so far, whose arrays are always on the device
@@ -34,18 +36,48 @@ def reader_of(array: Any) -> Reader | None:
             device_classes.add(kind)
         return found
     # An attribute of the object alone is not remembered: others of its class may lack it.
-    return read_protocol if has_protocol(array) else None
+    if has_protocol(array):
+        return read_protocol
+    if pointers.has_memory(array):
+        _readers[kind] = read_memory
+        return read_memory
+    return None
 
 
 def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
-    """Read a NumPy array, which only the host device takes."""
-    if device.name != "host":
-        raise in_host_memory(array, name)
-    flags = array.flags
+    """Read a NumPy array: the host device takes all of them, a GPU those over its own memory."""
+    flags, nbytes = array.flags, array.nbytes
     if not flags.forc:
+        if device.name != "host" and not pointers.is_over_device(array):
+            raise in_host_memory(array, name)
         raise not_contiguous(name, array.shape, array.strides)
     # Get_address takes 0.3 µs, array.ctypes.data 2.7 (CPython 3.11, 2026-11-24).
-    return MPI.Get_address(array), array.nbytes, array.dtype, array.shape, not flags.writeable, None, array
+    address = MPI.Get_address(array)
+    if nbytes and not device.is_device_pointer(address):
+        raise in_host_memory(array, name)
+    if device.name == "gpu":
+        _check_gpu(name, address, device)
+    return address, nbytes, array.dtype, array.shape, not flags.writeable, None, array
+
+
+def read_memory(memory: Any, name: str, device: Device) -> Memory:
+    """Read an object that has only a buffer interface: `MPI.buffer`, a memoryview, a ctypes array."""
+    if type(memory) is not MPI.buffer:
+        address, nbytes, key, shape, readonly, *_ = read_numpy(np.asarray(memoryview(memory)), name, device)
+        return address, nbytes, key, shape, readonly, None, memory
+    address, nbytes = memory.address, memory.nbytes
+    if nbytes and not device.is_device_pointer(address):
+        raise in_host_memory(memory, name)
+    if device.name == "gpu":
+        _check_gpu(name, address, device)
+    return address, nbytes, TABLE["uint8"], (nbytes,), memory.readonly, None, memory
+
+
+def _check_gpu(name: str, address: int, device: Device) -> None:
+    """Raise for memory of another GPU."""
+    ordinal = pointers.gpu_at(address)
+    if ordinal is not None:
+        check_ordinal(name, ordinal, device)
 
 
 def read_cupy(array: Any, name: str, device: Device) -> Memory:
@@ -110,10 +142,10 @@ _BY_CLASS: dict[tuple[str, str], Reader] = {
     ("torch", "Tensor"): read_torch,
 }
 _NO_ARRAYS = (
-    *(type(None), list, tuple, int, float, str, bytes, bytearray, memoryview, stdlib_array.array),
-    *(type(MPI.IN_PLACE), type(MPI.BOTTOM), MPI.buffer),
+    *(type(None), list, tuple, int, float, str, bytes, bytearray, stdlib_array.array),
+    *(type(MPI.IN_PLACE), type(MPI.BOTTOM)),
 )
-_readers: dict[type, Reader | None] = dict.fromkeys(_NO_ARRAYS)
+_readers: dict[type, Reader | None] = {**dict.fromkeys(_NO_ARRAYS), memoryview: read_memory, MPI.buffer: read_memory}
 
 
 def reader_of_class(kind: type) -> Reader | None:

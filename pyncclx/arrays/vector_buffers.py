@@ -9,6 +9,7 @@ from .buffers import Buffer, resolve, whole_buffer
 from .checks import Device
 from .datatypes import TABLE
 from .places import on_device
+from .pointers import reaches
 from .readers import reader_of
 from .specs import no_buffer, spec_parts
 
@@ -62,7 +63,8 @@ def resolve_vector(
     else:
         displs = _integers(o_displs, f"{name} displs", size, device, stride=True)
     if isinstance(counts, list):
-        vectors.check(counts, displs if isinstance(displs, list) else None, buffer.count, name)
+        host_displs = displs if isinstance(displs, list) else None
+        vectors.check(counts, host_displs, _room(buffer, array, counts, host_displs, device), name)
     return buffer, counts, displs
 
 
@@ -97,6 +99,15 @@ def resolve_dynamic(
     counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
     displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
     return buffer, counts, displs
+
+
+def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | None, device: Device) -> int:
+    """Return how many elements fit, of those that the blocks need."""
+    if displs is None:
+        return buffer.count
+    needed = max((displ + count for count, displ in zip(counts, displs, strict=False) if count), default=0)
+    more = needed > buffer.count and reaches(array, device, buffer.address, needed * buffer.datatype.itemsize)
+    return needed if more else buffer.count
 
 
 def _integers(value: Any, name: str, size: int, device: Device, *, stride: bool) -> list[int] | Buffer:

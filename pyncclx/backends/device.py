@@ -5,7 +5,7 @@ Addresses are those that kernels use. The GPU (`gpu`) and the emulator (`host`) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -42,6 +42,9 @@ class Memory(Protocol):
     def is_device_pointer(self, address: int) -> bool:
         """Return whether kernels can use this address."""
 
+    def room(self, address: int, nbytes: int) -> int:
+        """Return how many of so many bytes at an address kernels can use."""
+
 
 class Kernels(Protocol):
     """Kernels from their source to their launch.
@@ -54,7 +57,7 @@ class Kernels(Protocol):
         Whether the kernels of a file that have equal template arguments are compiled together, since the headers take
         longer than a kernel, or each when it is needed.
     loads_beside_kernels
-        Whether kernels are loaded, and memory is allocated, without a wait for kernels that run.
+        Whether kernels are loaded without a wait for what the process has on the device.
     """
 
     architecture: str
@@ -122,8 +125,22 @@ class Streams(Protocol):
     def order(self, first: Any, then: Any) -> None:
         """Make what is enqueued on `then` from now on wait for what is on `first` now."""
 
+    def order_eager(self, first: Any, then: Any) -> None:
+        """Do so for two streams of which none is being captured: that is not asked."""
+
     def fork(self, stream: Any, side: Any) -> bool:
-        """Do so, and make `side` part of the capture that `stream` is part of; False if it is part of another one."""
+        """Do as `order`, and take `side` into the capture that `stream` is part of; False if it is in another one."""
+
+    def call_between(self, stream: Any, function: Callable[[], object]) -> None:
+        """Call a function of the host after what a stream has now, and before what it is given next.
+
+        The host waits for the call, unless the stream is a thread of the host device.
+
+        Raises
+        ------
+        NotSupported
+            The stream is being captured.
+        """
 
     def event(self) -> Event:
         """Return a new event."""

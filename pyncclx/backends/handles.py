@@ -85,6 +85,12 @@ class Repeated(Protocol):
     def launch(self, stream: Any) -> None:
         """Launch them on a stream, and record their events behind them."""
 
+    def launch_aside(self, stream: Any, aside: Any) -> bool:
+        """Launch them on `aside`, after what `stream` has now; False, and nothing is done, if `stream` is captured.
+
+        `aside` is in no capture.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:

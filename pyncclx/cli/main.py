@@ -29,6 +29,7 @@ class Command(Protocol):
 COMMANDS = {
     "run": ("cli.run", "run an mpi4py program on device arrays"),
     "info": ("cli.info", "print what this machine has"),
+    "doctor": ("cli.doctor", "try what programs use on the ranks of this job"),
     "build": ("cli.build", "compile kernels beforehand, for a cluster or an image"),
     "bench": ("bench.operations", "time operations over message sizes"),
     "bench-shuffle": ("bench.shuffle", "time token shuffles over tokens a rank"),

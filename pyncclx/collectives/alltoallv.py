@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -18,7 +18,7 @@ from .alltoallv_dynamic import dynamic
 from .alltoallv_exchange import choose, exchange_call, fixed_arguments
 from .alltoallv_options import DynamicOptions
 
-__all__ = ["alltoallv", "choose"]
+__all__ = ["StaticArguments", "alltoallv", "choose", "counts_on_device", "resolve_static"]
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)
@@ -37,22 +37,41 @@ def alltoallv(
 ) -> Call | None:
     """See `Intracomm.Alltoallv`."""
     options = DynamicOptions(layout, capacity, total, status, overflow, segments, algorithm)
-    if _counts_on_device(sendbuf) or options.given:
+    if counts_on_device(sendbuf) or options.given:
         return dynamic(comm, sendbuf, recvbuf, options)
     if algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
     return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
 
 
-def _counts_on_device(spec: Any) -> bool:
+def counts_on_device(spec: Any) -> bool:
     """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
     if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
         return False
     return on_device(spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1])
 
 
+class StaticArguments(NamedTuple):
+    """The arguments of MPI's form; counts and displacements in bytes."""
+
+    send: Buffer
+    recv: Buffer
+    send_counts: list[int]
+    send_displs: list[int]
+    recv_counts: list[int]
+    recv_displs: list[int]
+
+
 def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
     """The call of MPI's form."""
+    send, recv, *fixed = resolve_static(comm, sendbuf, recvbuf)
+    names = "send_counts", "send_displs", "recv_counts", "recv_displs"
+    arguments = fixed_arguments(send, recv, **dict(zip(names, fixed, strict=True)))
+    return exchange_call(arguments, (send, recv), ("static",))
+
+
+def resolve_static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> StaticArguments:
+    """Check the arguments of MPI's form; in place both buffers are one."""
     device, size = backends.select(), comm.size
     recv, recv_counts, recv_displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, recv_counts, recv_displs
@@ -60,15 +79,14 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
         send, send_counts, send_displs = resolve_vector(
             sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
         )
-    arguments = fixed_arguments(
+    return StaticArguments(
         send,
         recv,
-        send_counts=_in_bytes(send_counts, send),
-        send_displs=_in_bytes(send_displs, send),
-        recv_counts=_in_bytes(recv_counts, recv),
-        recv_displs=_in_bytes(recv_displs, recv),
+        _in_bytes(send_counts, send),
+        _in_bytes(send_displs, send),
+        _in_bytes(recv_counts, recv),
+        _in_bytes(recv_displs, recv),
     )
-    return exchange_call(arguments, (send, recv), ("static",))
 
 
 def _in_bytes(values: list[int] | Buffer | None, buffer: Buffer) -> list[int]:

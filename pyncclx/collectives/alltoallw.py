@@ -11,20 +11,26 @@ from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
 from .typed_exchange import Side, arrange, choose, exchange
 
-__all__ = ["alltoallw", "choose"]
+__all__ = ["alltoallw", "choose", "sides_of"]
 
 
 def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
     """See `Intracomm.Alltoallw`."""
     if on_host(sendbuf, recvbuf):
         return None
+    call: Call = exchange(comm, "Alltoallw", *sides_of(comm, sendbuf, recvbuf))
+    return call
+
+
+def sides_of(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Side | None, Side]:
+    """What this rank sends and receives; None for what it sends in place."""
     device, size = backends.select(), comm.size
     recv = resolve_each(recvbuf, "Alltoallw: recvbuf", size, writable=True, device=device)
     if is_in_place(sendbuf):
-        return exchange(comm, "Alltoallw", None, _by_rank(recv, size))
+        return None, _by_rank(recv, size)
     received = _by_rank(recv, size)
     send = resolve_each(sendbuf, "Alltoallw: sendbuf", size, writable=False, device=device)
-    return exchange(comm, "Alltoallw", _by_rank(send, size), received)
+    return _by_rank(send, size), received
 
 
 def _by_rank(typed: Typed, size: int) -> Side:

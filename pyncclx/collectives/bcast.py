@@ -29,7 +29,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Directly while short, or of two ranks; scattered and relayed by the peers when longer; a chain when long."""
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
-        return as_chunks(layout, "bcast_direct", nbytes)
+        return as_chunks(layout, "bcast_direct_long", nbytes)
     direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
     channel_nbytes = (layout.line_nbytes - 32) * peers  # room for what the pieces are rounded up by
     two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
@@ -67,4 +67,5 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         buffers=(buffer,),
         signature=(nbytes, root, algorithm),
         empty=nbytes == 0,
+        root=root,
     )

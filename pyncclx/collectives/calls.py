@@ -10,21 +10,29 @@ from ..memory.parameters import MoveArgs
 from .transports import Choose
 
 
-def move_call(operation: str, choose: Choose, args: MoveArgs, buffers: tuple[Buffer, ...], *also_equal: int) -> Call:
-    """The call of an operation whose messages have the same length on all ranks, as have `also_equal`."""
+def move_call(
+    operation: str, choose: Choose, args: MoveArgs, buffers: tuple[Buffer, ...], root: int | None = None
+) -> Call:
+    """The call of an operation whose messages have the same length on all ranks, as is the root."""
     return Call(
         operation=operation,
         choose=choose,
         sized=(args.nbytes,),
         arguments=args.pack(),
         buffers=buffers,
-        signature=(args.nbytes, *also_equal),
+        signature=(args.nbytes,) if root is None else (args.nbytes, root),
         empty=args.nbytes == 0,
+        root=root,
     )
 
 
 def announced_call(
-    operation: str, choose: Choose, arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
+    operation: str,
+    choose: Choose,
+    arguments: bytes,
+    buffers: tuple[Buffer, ...],
+    signature: tuple[Any, ...],
+    root: int | None = None,
 ) -> Call:
     """The call of an operation whose messages bring their lengths: each rank chooses by its own buffers."""
     # A power of two that is no less than the longest buffer, so that there are few plans.
@@ -36,4 +44,5 @@ def announced_call(
         arguments=arguments,
         buffers=buffers,
         signature=signature,
+        root=root,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from mpi4py import MPI
+import mpi_bootstrap
 
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
@@ -68,7 +68,7 @@ def copy_engine_call(
         return None
     if algorithm is None and not (comm.sm_free and nbytes > comm.team.layout.packet_nbytes):
         return None
-    places = MPI.Comm.allgather(comm, _place(comm.team, buffers[-1].address))
+    places = mpi_bootstrap.allgather_objects(comm, _place(comm.team, buffers[-1].address))
     windows = comm.team.windows
     bases = [windows[place[0]].bases[rank] + place[1] for rank, place in enumerate(places) if place is not None]
     if len(bases) < comm.size:

@@ -22,12 +22,12 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
     if rooted_on_host(comm, root, sendbuf, recvbuf):
         return None
     root = check_root(comm, "Gather", root)
-    send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
+    send, recv, address = resolve_gather(comm, sendbuf, recvbuf, root)
     args = MoveArgs(send=address, recv=recv.address, nbytes=send.nbytes, root=root)
     return move_call("Gather", choose, args, (send, recv), root)
 
 
-def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
+def resolve_gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
     """Both buffers, elsewhere than at root twice the same, and where this rank's block of data is."""
     if comm.rank != root:
         check_not_in_place(comm, "Gather", "sendbuf", sendbuf)

@@ -17,12 +17,14 @@ from .typed_exchange import arrange, choose, exchange
 
 __all__ = [
     "OPERATIONS",
+    "RESOLVERS",
     "choose",
     "neighbor_allgather",
     "neighbor_allgatherv",
     "neighbor_alltoall",
     "neighbor_alltoallv",
     "neighbor_alltoallw",
+    "operation",
 ]
 
 _Resolve = Callable[..., Typed]
@@ -45,10 +47,12 @@ def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, dev
     return replace(typed, parts=parts)
 
 
-def _operation(name: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Callable[..., Call | None]:
-    """The function that makes the call of an operation."""
+def operation(
+    name: str, resolve_send: _Resolve, resolve_recv: _Resolve, exchange: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function that makes the call of an operation by `exchange`."""
 
-    def make(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
+    def make(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Any:
         edges = edges_of(comm)
         if edges is None or on_host(sendbuf, recvbuf):
             return None
@@ -59,16 +63,27 @@ def _operation(name: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Cal
         received = zip(sources, recv.parts, strict=True)
         return exchange(comm, name, arrange(send, sent, comm.size), arrange(recv, received, comm.size))
 
+    make.__name__ = name.lower()
     make.__doc__ = f"See `Topocomm.{name}`."
     return make
 
 
-neighbor_allgather = _operation("Neighbor_allgather", _same_for_each, _block_for_each)
-neighbor_allgatherv = _operation("Neighbor_allgatherv", _same_for_each, resolve_blocks)
-neighbor_alltoall = _operation("Neighbor_alltoall", _block_for_each, _block_for_each)
-neighbor_alltoallv = _operation("Neighbor_alltoallv", resolve_blocks, resolve_blocks)
-neighbor_alltoallw = _operation("Neighbor_alltoallw", resolve_each, resolve_each)
-OPERATIONS = (
-    *("Neighbor_allgather", "Neighbor_allgatherv"),
-    *("Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"),
-)
+RESOLVERS: dict[str, tuple[_Resolve, _Resolve]] = {  # of what is sent and what is received
+    "Neighbor_allgather": (_same_for_each, _block_for_each),
+    "Neighbor_allgatherv": (_same_for_each, resolve_blocks),
+    "Neighbor_alltoall": (_block_for_each, _block_for_each),
+    "Neighbor_alltoallv": (resolve_blocks, resolve_blocks),
+    "Neighbor_alltoallw": (resolve_each, resolve_each),
+}
+OPERATIONS = tuple(RESOLVERS)
+
+
+def _in_node(name: str) -> Callable[..., Call | None]:
+    return operation(name, *RESOLVERS[name], exchange)
+
+
+neighbor_allgather = _in_node("Neighbor_allgather")
+neighbor_allgatherv = _in_node("Neighbor_allgatherv")
+neighbor_alltoall = _in_node("Neighbor_alltoall")
+neighbor_alltoallv = _in_node("Neighbor_alltoallv")
+neighbor_alltoallw = _in_node("Neighbor_alltoallw")

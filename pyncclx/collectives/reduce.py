@@ -73,4 +73,5 @@ def reduce(
         buffers=(send, recv),
         signature=(send.count, send.datatype.name, reduction.name, root, algorithm),
         empty=send.nbytes == 0,
+        root=root,
     )

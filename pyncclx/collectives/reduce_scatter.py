@@ -8,6 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..arrays import vectors
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
@@ -43,7 +45,7 @@ def reduce_scatter(
     """See `Intracomm.Reduce_scatter`."""
     if on_host(sendbuf, recvbuf):
         return None
-    blocks, recv = _buffers(comm, sendbuf, recvbuf, recvcounts)
+    blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
     send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
     reduction = ops.of(op, "Reduce_scatter")
     template = ops.template("Reduce_scatter", reduction, send)
@@ -68,7 +70,9 @@ def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any
     team.device.copy(to, source, nbytes, stream)
 
 
-def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:
+def resolve_reduce_scatter(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any
+) -> tuple[Blocks, Buffer]:
     """The send buffer, cut into blocks, and the receive buffer; in place they are one."""
     name = "Reduce_scatter"
     recv = resolve_recvbuf(name, recvbuf)
@@ -78,7 +82,7 @@ def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tu
         return blocks_of(recv, counts, vectors.packed(counts)), recv
     send = resolve_sendbuf(name, sendbuf)
     check_same_type(name, send, recv)
-    counts = MPI.Comm.allgather(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
+    counts = mpi_bootstrap.allgather_objects(comm, recv.count) if recvcounts is None else _counts(comm, recvcounts)
     _check_sum("sendbuf", send, counts)
     if recv.count != counts[comm.rank]:
         raise ValueError(

@@ -45,7 +45,7 @@ def reduce_scatter_block(
     """See `Intracomm.Reduce_scatter_block`."""
     if on_host(sendbuf, recvbuf):
         return None
-    send, recv = _buffers(comm, sendbuf, recvbuf)
+    send, recv = resolve_reduce_scatter_block(comm, sendbuf, recvbuf)
     reduction = ops.of(op, "Reduce_scatter_block")
     template = ops.template("Reduce_scatter_block", reduction, send)
     return Call(
@@ -60,7 +60,7 @@ def reduce_scatter_block(
     )
 
 
-def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
+def resolve_reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
     """The send buffer, whose count is that of one block, and the receive buffer."""
     name = "Reduce_scatter_block"
     if is_in_place(sendbuf):

@@ -22,12 +22,12 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
     if rooted_on_host(comm, root, recvbuf, sendbuf):
         return None
     root = check_root(comm, "Scatter", root)
-    send, recv, address = _buffers(comm, sendbuf, recvbuf, root)
+    send, recv, address = resolve_scatter(comm, sendbuf, recvbuf, root)
     args = MoveArgs(send=send.address, recv=address, nbytes=recv.nbytes, root=root)
     return move_call("Scatter", choose, args, (send, recv), root)
 
 
-def _buffers(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
+def resolve_scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
     """Both buffers, elsewhere than at root twice the same, and where this rank's block belongs."""
     if comm.rank != root:
         check_not_in_place(comm, "Scatter", "recvbuf", recvbuf)

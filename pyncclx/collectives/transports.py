@@ -69,15 +69,20 @@ def as_chain(layout: Layout, kernel: str) -> Choice:
     return Choice(kernel, layout.channels, None, "pieces from rank to rank, through the heap")
 
 
-def as_spans(layout: Layout, kernel: str, nbytes: int, *, both_ways: bool = True) -> Choice:
-    """Messages of at most `nbytes` to each rank: packets, lines or chunks; the kernel does all of them."""
+def as_spans(
+    layout: Layout, kernel: str, nbytes: int, *, long_kernel: str | None = None, both_ways: bool = True
+) -> Choice:
+    """Messages of at most `nbytes` to each rank: packets, lines or chunks; the kernel does all of them.
+
+    With a `long_kernel` that does, and `kernel` packets and lines alone.
+    """
     limit_nbytes = (STRAIGHT_NBYTES if layout.windows else LINES_NBYTES) if both_ways else sys.maxsize
     fits_lines = nbytes <= layout.channels * min(layout.line_nbytes, limit_nbytes)
     if nbytes <= layout.packet_nbytes and (nbytes <= PACKETS_NBYTES or not fits_lines):
         return as_packets(layout, kernel, nbytes, layout.size - 1)
     messages = layout.peers * (2 if both_ways else 1)
     if not fits_lines:
-        return as_chunks(layout, kernel, nbytes * messages)
+        return as_chunks(layout, long_kernel or kernel, nbytes * messages)
     few_threads_nbytes = EARLY_LINES_NBYTES // messages
     return as_lines(layout, kernel, nbytes, layout.line_nbytes, few_threads_nbytes, WORTH_A_CHANNEL_OF_LINES_NBYTES)
 
@@ -101,11 +106,11 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
 
 
 def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
-    """The `choose` of an operation by `as_spans`, by the bytes of its longest block."""
+    """The `choose` of an operation with two kernels by `as_spans`, by the bytes of its longest block."""
 
     @lru_cache  # the same few sizes come again and again
     def choose(layout: Layout, nbytes: int) -> Choice:
-        return as_spans(layout, kernel, nbytes, both_ways=both_ways)
+        return as_spans(layout, kernel, nbytes, long_kernel=f"{kernel}_long", both_ways=both_ways)
 
     return choose
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -61,14 +61,8 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
     return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
 
 
-def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> Call:
-    """The call of an operation in which every rank sends blocks to every rank; in place if `send` is None."""
-    sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
-    packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
-    received = _buffer(recv, packed.get("recvbuf"))
-    sent = received if send is None else _buffer(send, packed.get("sendbuf"))
-    source = recv if send is None else send
-    buffers = sent, received
+def _in_node(operation: str, sent: Buffer, received: Buffer, source: Side, recv: Side) -> Call:
+    """The call inside one node."""
     arguments = fixed_arguments(
         sent,
         received,
@@ -77,7 +71,22 @@ def exchange(comm: Intracomm, operation: str, send: Side | None, recv: Side) -> 
         recv_counts=recv.counts,
         recv_displs=recv.displs,
     )
-    call = announced_call(operation, choose, arguments, buffers, ("blocks",))
+    return announced_call(operation, choose, arguments, (sent, received), ("blocks",))
+
+
+def exchange(
+    comm: Intracomm, operation: str, send: Side | None, recv: Side, make: Callable[..., Any] = _in_node
+) -> Any:
+    """The call, which `make` makes, of an operation in which every rank sends blocks to every rank.
+
+    In place if `send` is None.
+    """
+    sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
+    packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
+    received = _buffer(recv, packed.get("recvbuf"))
+    sent = received if send is None else _buffer(send, packed.get("sendbuf"))
+    source = recv if send is None else send
+    call = make(operation, sent, received, source, recv)
     read = packed.get("recvbuf" if send is None else "sendbuf")
     written = packed.get("recvbuf")
     return with_copies(call, [read] if read else [], [written] if written else [])

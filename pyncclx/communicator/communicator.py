@@ -18,12 +18,14 @@ from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
 from ..team.base import Base
-from ..team.state import STAGES_BY_DEFAULT, state_of
+from ..team.state import STAGES_BY_DEFAULT, numbered, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
-from .lifetime import Lifetime
+from .fault_tolerance import FaultTolerance
 from .neighborhood import Neighbors
+from .objects import ObjectCollectives, ObjectMessages
+from .over_nodes import OverNodes
 from .point_to_point import PointToPoint
 from .probes import Probes
 from .reductions import Reductions
@@ -91,7 +93,9 @@ class _CommType(StandInType):
         return type.__subclasscheck__(cls, subclass)
 
 
-class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType):
+class Comm(
+    FaultTolerance, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType
+):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
@@ -116,7 +120,6 @@ class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, 
     Create = _makes_ours(MPI.Comm.Create)
     Split = _makes_ours(MPI.Comm.Split)
     Split_type = _makes_ours(MPI.Comm.Split_type)
-    Ishrink = _makes_ours(MPI.Comm.Ishrink)
     Get_parent = _class_makes_ours(MPI.Comm.Get_parent)
     Join = _class_makes_ours(MPI.Comm.Join)
     fromhandle = _class_makes_ours(MPI.Comm.fromhandle)
@@ -133,19 +136,8 @@ class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, 
     def _is_constant(self) -> bool:
         return any(self is constant for constant in _CONSTANTS.values())
 
-    def Shrink(self) -> Comm:
-        """Make a communicator of the ranks that have not failed. Collective. As mpi4py's Shrink.
-
-        The device memory of failed communicators can then be used again: `Free` them before the new one is used.
-
-        Examples
-        --------
-        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> shrunk = comm.Shrink()  # doctest: +SKIP
-        """
-        made = adopt(super().Shrink(), self)
-        self._give_up(made)
-        return made
+    def _adopted(self, made: MPI.Comm) -> Comm:
+        return adopt(made, self)
 
     def Get_info(self) -> MPI.Info:
         """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""
@@ -165,7 +157,9 @@ class Comm(Lifetime, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, 
         return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
-class Intracomm(Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm):
+class Intracomm(
+    OverNodes, ObjectCollectives, Collectives, Reductions, Extensions, StagedCollectives, MPI.Intracomm, Comm
+):
     """An `mpi4py.MPI.Intracomm` whose operations also take device arrays; see `Comm`."""
 
     like = MPI.Intracomm
@@ -226,8 +220,7 @@ class Intercomm(MPI.Intercomm, Comm):
     Merge = _makes_ours(MPI.Intercomm.Merge)
 
 
-# Derived classes before their bases.
-_TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (
+_TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (  # derived classes before their bases
     (MPI.Cartcomm, Cartcomm),
     (MPI.Graphcomm, Graphcomm),
     (MPI.Distgraphcomm, Distgraphcomm),
@@ -297,4 +290,4 @@ def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Comm):
         raise TypeError(f"Communicator: comm is {comm!r}; expecting an mpi4py communicator")
-    return cast(Intracomm, adopt(comm))
+    return cast(Intracomm, numbered(adopt(comm)))

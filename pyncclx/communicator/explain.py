@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from mpi4py import MPI
 
 from ..arrays.places import host_arrays
-from ..collectives import MODULES, blocking_form, copy_engine, neighbors
+from ..collectives import MODULES, blocking_form, copy_engine, neighbors, over_nodes
 from ..errors import NotSupported
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase
 from ..messages.bounce import SLOT_NBYTES
 from ..messages.endpoint import OPERATIONS as MESSAGES
+from ..nodes.spanning import Spanning, spanning_of
 from ..staging.operations import OPERATIONS
 from ..system.mpi_library import is_cuda_aware
+from ..team.base import IntraBase
 from ..team.state import state_of
 
 
@@ -51,7 +55,7 @@ class Explained(MessageBase):
         """
         name = blocking_form(operation)
         try:
-            if operation in MESSAGES and operation != "Startall":
+            if operation in MESSAGES:
                 return self._explain_message(operation, nbytes)
             if name in MODULES and (name not in neighbors.OPERATIONS or isinstance(self, MPI.Topocomm)):
                 return self._explain_collective(name, nbytes)
@@ -62,6 +66,11 @@ class Explained(MessageBase):
         return self._explain_without_kernel(name)
 
     def _explain_collective(self, operation: str, nbytes: int) -> str:
+        spanning = spanning_of(cast(IntraBase, self)) if self.is_intra else None
+        if spanning is None and self.is_intra and state_of(self).team is None:
+            spanning = cast(Any, self).spanning
+        if spanning is not None:
+            return self._explain_over_nodes(spanning, operation, nbytes)
         team = self.team
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
@@ -70,13 +79,18 @@ class Explained(MessageBase):
             how = f"copy engines where all that is received lies in windows, else {how}"
         return f"native: {operation} of {nbytes} bytes among {team.size} ranks on {place}: {how}"
 
+    def _explain_over_nodes(self, spanning: Spanning, operation: str, nbytes: int) -> str:
+        places = spanning.places
+        ranks = f"{places.size} ranks on {places.count} nodes, {places.lanes} rails"
+        how = over_nodes.explain(operation, places, nbytes)
+        return f"native: {operation} of {nbytes} bytes among {ranks}: {how}; {spanning.rails.why}"
+
     def _explain_message(self, operation: str, nbytes: int) -> str:
         _ = self.endpoint  # raises NotSupported where kernels cannot send
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
         how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
-        graph = "; in a graph, the request that it met before is met again" if operation.endswith("_init") else ""
-        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}{graph}"
+        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}"
 
     def _explain_without_kernel(self, operation: str) -> str:
         if operation.startswith("_") or not callable(getattr(type(self), operation, None)):

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -56,20 +58,21 @@ class Extensions(IntraBase):
         """
         if self.checking:
             compare(self, "Create_token_shuffle")
-        return TokenShuffle(
-            self,
-            num_experts,
-            capacity,
-            hidden,
-            dtype,
-            k=k,
-            max_tokens=max_tokens,
-            rows_dtype=rows_dtype,
-            layout=layout,
-            overflow=overflow,
-            placement=placement,
-            blocks=blocks,
-        )
+        with self.state.recorded(self, "Create_token_shuffle"):
+            return TokenShuffle(
+                self,
+                num_experts,
+                capacity,
+                hidden,
+                dtype,
+                k=k,
+                max_tokens=max_tokens,
+                rows_dtype=rows_dtype,
+                layout=layout,
+                overflow=overflow,
+                placement=placement,
+                blocks=blocks,
+            )
 
     def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
         """Make what a program's own kernels need to communicate: the first argument of the device functions.
@@ -104,8 +107,9 @@ class Extensions(IntraBase):
         """
         if self.checking:
             compare(self, "device_team")
-        team, numbers = self.meet(lambda _: tuple(map(operator.index, (signals, blocks, counters))))
-        everywhere = MPI.Comm.allgather(self, numbers)
+        with self.state.recorded(self, "device_team"):
+            team, numbers = self.meet(lambda _: tuple(map(operator.index, (signals, blocks, counters))))
+            everywhere = mpi_bootstrap.allgather_objects(self, numbers)
         if min(map(min, everywhere)) < 0 or len(set(everywhere)) > 1:
             of_ranks = "; ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(everywhere))
             raise ValueError(

@@ -16,24 +16,24 @@ from mpi4py import MPI
 from numpy import ndarray
 
 from .. import events
-from ..arrays import places
+from ..arrays import places, pointers
 from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
+from ..recording.facts import records_all
 from ..system import settings
 from ..system.process import cached
 
 _Method = Callable[..., Any]
 _IN_PLACE = MPI.IN_PLACE
-_CLASSES = frozenset((ndarray, list, tuple, type(None), type(MPI.IN_PLACE)))  # of what may be plain
+_CLASSES = frozenset((ndarray, MPI.buffer, list, tuple, type(None), type(MPI.IN_PLACE)))  # of what may be plain
 
 
 def is_plain(buffer: Any) -> bool:
-    """Whether an argument is certainly in host memory: a NumPy array over NumPy's own memory, in a list or alone.
+    """Whether an argument is certainly in host memory: a NumPy array or `MPI.buffer` there, in a list or alone.
 
-    So are None and `MPI.IN_PLACE`, which have no memory. Of other objects the general way finds out: one of a subclass,
-    or over the memory of an object that is no NumPy array, may be on the device.
+    So are None and `MPI.IN_PLACE`, which have no memory. Of other objects the general way finds out.
     """
     kind = type(buffer)
     if (kind is list or kind is tuple) and buffer:
@@ -41,14 +41,18 @@ def is_plain(buffer: Any) -> bool:
         kind = type(buffer)
     if kind is ndarray:
         base = buffer.base
-        return base is None or (type(base) is ndarray and base.base is None)
+        if base is None or (type(base) is ndarray and base.base is None):
+            return True  # over NumPy's own memory
+        return not pointers.is_over_device(buffer)
+    if kind is MPI.buffer:
+        return bool(buffer.address) and not pointers.is_over_device(buffer)  # else the other buffer decides
     return buffer is None or buffer is _IN_PLACE
 
 
 @cached
 def looks_closely() -> bool:
-    """Whether no array is plain: on the host device, and where the calls of all ranks are compared."""
-    return places.host_arrays() or settings.CHECK.get()
+    """Whether no array is plain: on the host device, and where calls with host arrays are compared or recorded."""
+    return places.host_arrays() or settings.CHECK.get() or records_all()
 
 
 @functools.cache

@@ -6,10 +6,12 @@ from typing import TypeVar, cast
 
 from mpi4py import MPI
 
+from ..errors import RankFailed, RanksMissing, Revoked
 from ..team.base import Base
 from ..team.state import state_of
 
 _Self = TypeVar("_Self", bound="Lifetime")
+_CLOSE_S = 2.0  # that the ranks of a communicator that has failed wait for each other to release its memory
 
 
 class Lifetime(Base):
@@ -43,25 +45,18 @@ class Lifetime(Base):
 
     def _leave(self) -> None:
         """Release the memory on the device, after all ranks' kernels that may write to it."""
-        state = state_of(self)
+        state, comm = state_of(self), cast(MPI.Intracomm, self)
         if state.team is None:
             state.close()
-        elif state.team.has_failed:
+            return
+        try:
+            with state.recorded(comm, "Free"):
+                state.meet(comm, _CLOSE_S if state.team.errors.has_failed else None)
+                state.team.leave(comm)
+        except (RankFailed, Revoked, RanksMissing):  # some rank will never come: what it may write to stays
             state.abandon()
         else:
-            state.team.leave(cast(MPI.Intracomm, self))
             state.close()
-
-    def _give_up(self, shrunk: MPI.Comm) -> None:
-        """Wait no more for the ranks that are not in the shrunk communicator, when memory is given back."""
-        team = state_of(self).team
-        if team is not None:
-            own, survivors = self.Get_group(), shrunk.Get_group()
-            ranks = own.Translate_ranks(None, survivors)
-            own.Free()
-            survivors.Free()
-            gone = [member.uid for member, rank in zip(team.members, ranks, strict=True) if rank == MPI.UNDEFINED]
-            team.heap.failed.update(gone)
 
     def __enter__(self: _Self) -> _Self:
         return self

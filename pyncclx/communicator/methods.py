@@ -10,10 +10,12 @@ from mpi4py import MPI
 
 from .. import events
 from ..collectives import blocking_form
+from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.launched import Launched
 from ..launch.prepared import Prepared
+from ..nodes.requests import SpanningWork, launched
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
@@ -62,11 +64,12 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.now() if events.listeners else None
-            call = make(self, *args, **kwargs)
+            spanning = self.spanning_for(make, args, kwargs)
+            call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
             if call is None:
                 return cast(MPI.Request, _by_mpi(self, family, name, args, kwargs))
             self.prepare_messages()
-            request = request_of(Launched(self, call))
+            request = request_of(Launched(self, call) if spanning is None else launched(self, spanning, call))
             if began is not None:
                 nbytes = events.longest_nbytes([*args, *kwargs.values()])
                 events.emit(name, events.NATIVE, nbytes, began, comm=self)
@@ -85,11 +88,12 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
 
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
             ours = {key: value for key, value in kwargs.items() if key != "info"}
-            call = make(self, *args[:before_info], **ours)
+            spanning = self.spanning_for(make, args, kwargs)
+            call: Any = (make if spanning is None else OVER_NODES[make])(self, *args[:before_info], **ours)
             if call is None:
                 return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
             self.prepare_messages()
-            request = Prequest(Prepared(self, call))
+            request = Prequest(Prepared(self, call) if spanning is None else SpanningWork(self, spanning, call))
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request
 

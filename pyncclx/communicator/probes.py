@@ -10,23 +10,25 @@ from mpi4py import MPI
 
 from ..messages.base import MessageBase
 from ..messages.matched import Message
-from ..messages.probe import ProbedMessage
+from ..messages.probe import HOLDING, ProbedMessage
+from ..recovery.meetings import explained
 
+_T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     """The message that an earlier probe has taken from MPI, if the receive matches it."""
-    found = comm.probed.take(source, tag)
+    found = comm.probed.take(source, tag) if HOLDING else None
     return None if found is None else Message(found.message, comm, found)
 
 
-def _of_any(method: _Method) -> _Method:
+def of_any(method: _Method) -> _Method:
     """A method that may be called with a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
 
     @functools.wraps(method)
     def either(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = method if isinstance(self, Probes) else getattr(type(self), method.__name__)
+        own = method if isinstance(self, MessageBase) else getattr(type(self), method.__name__)
         return own(self, *args, **kwargs)
 
     return cast(_Method, either)
@@ -37,11 +39,11 @@ class Probes(MessageBase):
 
     A message that `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, all forms of
     `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, this is also true of
-    messages that the same rank sent before it with other tags; a persistent receive of those into a host array must
-    have been started before the probe.
+    messages that the same rank sent before it with other tags; a persistent receive of those must have been started
+    before the probe.
     """
 
-    @_of_any
+    @of_any
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
@@ -49,17 +51,17 @@ class Probes(MessageBase):
         self._look(super().Probe, source, tag, status)
         return True
 
-    @_of_any
+    @of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
         return self._look(super().Iprobe, source, tag, status)
 
-    @_of_any
+    @of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
         """As `Probe`; only the returned message can receive it, into a host or device array."""
         return cast(Message, self._match(super().Mprobe, source, tag, status))
 
-    @_of_any
+    @of_any
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
@@ -71,7 +73,7 @@ class Probes(MessageBase):
         found = self.probed.find_and_read(source, tag)
         if found is None:
             status = MPI.Status() if status is None else status
-            if not probe(source, tag, status):
+            if not self._by_mpi(probe, source, tag, status):
                 return False
             found = self.probed.hold(self, status)
         if found is not None:
@@ -87,7 +89,7 @@ class Probes(MessageBase):
             found = found.read()
         else:
             status = MPI.Status() if status is None else status
-            message = probe(source, tag, status)
+            message = self._by_mpi(probe, source, tag, status)
             if message is None:
                 return None
             found = ProbedMessage.of(message, status).read()
@@ -96,9 +98,15 @@ class Probes(MessageBase):
         found.fill(status)
         return Message(found.message, self, found)
 
+    def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
+        try:
+            return probe(source, tag, status)
+        except MPI.Exception as error:
+            raise explained(self, error, probe.__name__) from error
+
     # Of Python objects: mpi4py's own, but for messages that a probe above has found
 
-    @_of_any
+    @of_any
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
@@ -106,13 +114,13 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Probe(source, tag, status) if found else super().probe(source, tag, status)
 
-    @_of_any
+    @of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """As mpi4py's `iprobe`."""
         found = self.probed.find(source, tag)
         return self.Iprobe(source, tag, status) if found else super().iprobe(source, tag, status)
 
-    @_of_any
+    @of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
@@ -120,7 +128,7 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Mprobe(source, tag, status) if found else super().mprobe(source, tag, status)
 
-    @_of_any
+    @of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
@@ -128,7 +136,6 @@ class Probes(MessageBase):
         found = self.probed.find(source, tag)
         return self.Improbe(source, tag, status) if found else super().improbe(source, tag, status)
 
-    @_of_any
     def recv(
         self,
         buf: Any = None,
@@ -140,13 +147,12 @@ class Probes(MessageBase):
         found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
-    @_of_any
+    @of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As mpi4py's `irecv`."""
         found = take_probed(self, source, tag)
         return super().irecv(buf, source, tag) if found is None else found.irecv()
 
-    @_of_any
     def sendrecv(
         self,
         sendobj: Any,

@@ -7,6 +7,8 @@ from ..errors import CapacityExceeded as CapacityExceeded
 from ..errors import CollectiveMismatch as CollectiveMismatch
 from ..errors import NotSupported as NotSupported
 from ..errors import PeerTimeout as PeerTimeout
+from ..errors import RankFailed as RankFailed
+from ..errors import Revoked as Revoked
 from ..operators.ops import AVG as AVG
 from ..operators.row_transform import Transform as Transform
 from ..operators.user_op import Op as Op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from mpi4py import MPI
@@ -11,8 +12,10 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..errors import NotSupported
+from ..recording.facts import is_on, records_all
 from ..staging import stage
-from ..staging.operations import OPERATIONS, device_buffers, is_persistent
+from ..staging.by_mpi import is_message, recorded_by_mpi
+from ..staging.operations import OPERATIONS, device_buffers, is_nonblocking, is_persistent
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
@@ -35,9 +38,13 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
 
 
 def _staged(operation: str, original: _Method) -> _Method:
+    # Those are recorded before they come here.
+    is_blocking_collective = not (is_message(operation) or is_nonblocking(operation) or is_persistent(operation))
+
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
         began = events.now() if events.listeners else None
+        records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
         # On the host device every array is in host memory: staging is MPI's call itself.
         if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
             if self.staging:
@@ -48,7 +55,8 @@ def _staged(operation: str, original: _Method) -> _Method:
                     "arrays, or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host "
                     "memory"
                 )
-        result = original(self, *args, **kwargs)
+        with recorded_by_mpi(self, operation, args, kwargs) if records else nullcontext():
+            result = original(self, *args, **kwargs)
         if is_persistent(operation):
             result = Prequest(result)
             result.emits(operation, events.HOST, events.longest_nbytes([*args, *kwargs.values()]))

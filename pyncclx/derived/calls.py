@@ -12,14 +12,19 @@ from mpi4py import MPI
 
 from .. import backends
 from ..errors import DerivedDatatype
-from ..launch.call import Call, is_in_place
-from ..team.plans import Plan
+from ..launch import keys
+from ..launch.call import is_in_place
 from ..team.team import Team
-from .packing import PACK, UNPACK, packing_of
+from .packing import PACK, UNPACK, Launch, packing_of
 from .typed import Typed, aligned, resolve_blocks, resolve_typed
+from .typemap import known_typemap
 
 ONE, BLOCKS, VECTOR = "one", "blocks", "vector"  # a message, one block for each rank, blocks with counts and displs
-_Make = TypeVar("_Make", bound=Callable[..., "Call | None"])
+_Make = TypeVar("_Make", bound=Callable[..., Any])
+AnyCall = TypeVar("AnyCall", bound=Any)  # launch.Call, or nodes.SpanningCall
+
+
+keys.derived_keys.append(known_typemap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
         kind_of = dict(zip(names, kinds, strict=False))
 
         @functools.wraps(make)
-        def native(comm: Any, *args: Any, **kwargs: Any) -> Call | None:
+        def native(comm: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return make(comm, *args, **kwargs)
             except DerivedDatatype:
@@ -85,8 +90,8 @@ def _roles(used: dict[str, str], at_root: str | None, is_root: bool) -> _Roles:
 
 
 def _in_bytes(
-    comm: Any, operation: str, make: Callable[..., Call | None], given: dict[str, Any], roles: _Roles
-) -> Call | None:
+    comm: Any, operation: str, make: Callable[..., Any], given: dict[str, Any], roles: _Roles
+) -> Any:
     """The call with each buffer argument as bytes, packed where it is not contiguous."""
     typed = {
         name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name in roles.written)
@@ -115,7 +120,7 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
     needed = {name: each for name, each in typed.items() if each.nbytes}
     if not needed:
         return {}
-    address = comm.team.scratch.address(sum(aligned(each.nbytes) for each in needed.values()))
+    address = comm.scratch.address(sum(aligned(each.nbytes) for each in needed.values()))
     packed = {}
     for name, each in needed.items():
         packed[name] = Packed(each, address)
@@ -123,27 +128,39 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
     return packed
 
 
-def with_copies(call: Call, before: list[Packed], after: list[Packed]) -> Call:
-    """A call that packs some arguments before its kernel, and unpacks some after it."""
-    call_after = call.after
+def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> AnyCall:
+    """A call, inside a node or over several, that packs some arguments before it runs, and unpacks some after it."""
+    call_after, pack, unpack = call.after, Moves(PACK, before), Moves(UNPACK, after)
 
-    def pack(team: Team, stream: Any) -> None:
-        for each in before:
-            _move(PACK, each, team, stream)
-
-    def unpack(team: Team, plan: Plan, stream: Any) -> None:
+    def unpack_last(team: Team, plan: Any, stream: Any) -> None:
         if call_after is not None:
             call_after(team, plan, stream)
-        for each in after:
-            _move(UNPACK, each, team, stream)
+        unpack(team, stream)
 
-    return replace(call, before=pack if before else None, after=unpack if after else call_after)
+    is_again = call.before is None and call_after is None
+    last = unpack_last if after else call_after
+    return replace(call, before=pack if before else None, after=last, is_again=is_again)
 
 
-def _move(kernel: str, packed: Packed, team: Team, stream: Any) -> None:
-    parts, memory = packed.typed.parts, packed.typed.buffer.address
-    for launch in packing_of(team.device).launches(kernel, parts, memory, packed.address, stream):
-        team.order.enqueue(*launch, stream)
+class Moves:
+    """Copies between arrays and packed memory. It holds addresses, and not the arrays."""
+
+    def __init__(self, kernel: str, packed: list[Packed]) -> None:
+        self._kernel = kernel
+        self._moved = [(each.typed.parts, each.typed.buffer.address, each.address) for each in packed]
+        self._launches: list[Launch] | None = None  # once they are known, if they need no tables, which may move
+
+    def __call__(self, team: Team, stream: Any) -> None:
+        """Enqueue them."""
+        for launch in self._launches or self._find(team, stream):
+            team.order.enqueue(*launch, stream)
+
+    def _find(self, team: Team, stream: Any) -> list[Launch]:
+        packing = packing_of(team.device)
+        launches = [launch for moved in self._moved for launch in packing.launches(self._kernel, *moved, stream)]
+        if not any(packing.has_tables(*moved) for moved in self._moved):
+            self._launches = launches
+        return launches
 
 
 def _spec(typed: Typed, packed: Packed | None, kind: str) -> Any:

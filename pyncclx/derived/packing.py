@@ -10,7 +10,7 @@ from ..backends import Device, Function, Upload
 from ..errors import NotSupported
 from ..launch import kernels
 from ..system.process import held
-from .batches import WIDEST_NBYTES, BatchStruct, Part, batches_of
+from .batches import WIDEST_NBYTES, Batch, BatchStruct, Part, batches_of
 from .nest import Runs
 
 PACK, UNPACK = "pack", "unpack"
@@ -61,13 +61,22 @@ class Packing:
             If the stream is being captured and a table has to be uploaded.
         """
         self._make_room()
-        for batch in batches_of(parts, memory % WIDEST_NBYTES | packed % WIDEST_NBYTES, self._threads, limit):
+        for batch in self._batches(parts, memory, packed, limit):
             nests = bytearray(batch.nests)
             for offset, runs in batch.tables:
                 struct.pack_into("=Q", nests, offset, self._table(runs, stream))
             head = BatchStruct(memory=memory, packed=packed, tiles=batch.tiles, nests=batch.count)
             grid = min(batch.tiles, BLOCKS_PER_CHANNEL * self._device.max_channels)
             yield Launch(self._functions[kernel], grid, self._threads, head.pack() + nests)
+
+    def has_tables(self, parts: tuple[Part, ...], memory: int, packed: int) -> bool:
+        """Whether launches that pack all of some parts read tables, which may be elsewhere the next time."""
+        return any(batch.tables for batch in self._batches(parts, memory, packed))
+
+    def _batches(
+        self, parts: tuple[Part, ...], memory: int, packed: int, limit: int | None = None
+    ) -> tuple[Batch, ...]:
+        return batches_of(parts, memory % WIDEST_NBYTES | packed % WIDEST_NBYTES, self._threads, limit)
 
     def _table(self, runs: Runs, stream: Any) -> int:
         """The address of a table in device memory."""

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..arrays import vectors
 from ..arrays.buffers import Buffer, resolve
+from ..arrays.pointers import reaches
 from ..arrays.specs import spec_parts
 from ..backends import Device
 from ..errors import MPIError
@@ -78,7 +79,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
             )
     else:
         count = operator.index(o_count) * blocks
-    part = _checked(Part(typemap, count, offset, 0), buffer, array, name)
+    part = _checked(Part(typemap, count, offset, 0), buffer, array, device, name)
     return Typed(buffer, (part,), part.nbytes)
 
 
@@ -100,7 +101,7 @@ def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: D
         vectors.packed(counts) if o_displs is None else vectors.integers(o_displs, f"{name} displs", size, stride=True)
     )
     rows = [(typemap, count, displ * typemap.extent) for count, displ in zip(counts, displs, strict=True)]
-    return _of_rows(buffer, array, rows, name)
+    return _of_rows(buffer, array, device, rows, name)
 
 
 def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
@@ -116,7 +117,7 @@ def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Dev
         raise ValueError(f"{name} has {len(types)} datatypes, expecting {size}, one for each block")
     buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
     rows = [(typemap_of(key), count, displ) for key, count, displ in zip(types, counts, displs, strict=True)]
-    return _of_rows(buffer, array, rows, name)
+    return _of_rows(buffer, array, device, rows, name)
 
 
 def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Sequence[int], Sequence[Any]]:
@@ -151,18 +152,18 @@ def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
     return nbytes // typemap.extent if nbytes else 0
 
 
-def _of_rows(buffer: Buffer, array: Any, rows: list[tuple[Typemap, int, int]], name: str) -> Typed:
+def _of_rows(buffer: Buffer, array: Any, device: Device, rows: list[tuple[Typemap, int, int]], name: str) -> Typed:
     """An argument of blocks, given typemap, count and offset of each; packed one after the other."""
     parts: list[Part] = []
     start = 0
     for rank, (typemap, count, offset) in enumerate(rows):
-        parts.append(_checked(Part(typemap, count, offset, start), buffer, array, f"{name}, block {rank},"))
+        parts.append(_checked(Part(typemap, count, offset, start), buffer, array, device, f"{name}, block {rank},"))
         start += aligned(parts[-1].nbytes)
     return Typed(buffer, tuple(parts), start)
 
 
-def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
-    """Return a part; raise unless all of it is in the array."""
+def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) -> Part:
+    """Return a part; raise unless all of it is in the array, which may be longer than its buffer has been so far."""
     typemap, count, offset = part.typemap, part.count, part.offset
     if count < 0:
         text = f"{name} has count {count}; it cannot be negative"
@@ -173,6 +174,8 @@ def _checked(part: Part, buffer: Buffer, array: Any, name: str) -> Part:
         return part
     last = (count - 1) * typemap.extent
     begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
+    if end > buffer.nbytes and begin >= 0 and reaches(array, device, buffer.address, end):
+        buffer.count = end  # of bytes
     if begin < 0 or end > buffer.nbytes:
         raise ValueError(
             f"{name} has {buffer.nbytes} bytes, the message takes those from {begin} to {end}; pass a larger array, or "

@@ -16,7 +16,7 @@ from ..errors import DerivedDatatype, NotSupported
 from ..system.process import PerProcess
 from .nest import Nest, Nests, join, place, repeat
 
-__all__ = ["Typemap", "typemap_of"]
+__all__ = ["Typemap", "known_typemap", "typemap_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,14 +68,19 @@ def typemap_of(key: Any) -> Typemap:
     NotSupported
         A constructor that MPI does not decode.
     """
-    if isinstance(key, MPI.Datatype) and _KEYVAL.made is not None:
-        known: Any = key.Get_attr(_KEYVAL.get())
-        if isinstance(known, Typemap):
-            return known
+    known = known_typemap(key) if isinstance(key, MPI.Datatype) else None
+    if known is not None:
+        return known
     try:
         return _basic(datatypes.of(key).itemsize)
     except DerivedDatatype:
         return _flattened(key)
+
+
+def known_typemap(datatype: MPI.Datatype) -> Typemap | None:
+    """The typemap of a derived datatype that has been flattened before; another datatype never has the same one."""
+    known: Any = datatype.Get_attr(_KEYVAL.get()) if _KEYVAL.made is not None else None
+    return known if isinstance(known, Typemap) else None
 
 
 @functools.cache

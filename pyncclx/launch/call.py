@@ -35,7 +35,9 @@ class Call:
     empty: bool = False  # on all ranks: nothing has to be launched
     before: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
     after: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
+    is_again: bool = False  # `before` and `after` do the same for an equal call, and hold no arrays
     beside: tuple[str, ...] = ()  # other kernels of the same file that those two launch
+    root: int | None = None
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
 

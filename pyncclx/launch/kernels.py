@@ -7,9 +7,10 @@ it. A kernel loaded lazily, beside another one that waits for a peer, could wait
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -20,12 +21,15 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..system import settings
 from ..system.cache_folders import cache_directory
-from ..system.notes import reported_if_long
+from ..system.notes import called_if_long, note, reported_if_long
 from ..system.process import held
 from ..team.options import Options
 from ..team.team import Team
 from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
+
+LONGEST_COMPILATION_S = 600.0  # of another rank, beyond PYNCCLX_TIMEOUT, which may be short
 
 _loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
 
@@ -115,34 +119,57 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     if missing:
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing)
-        mpi_bootstrap.agree(comm, lambda: _load(missing, images))
+        mpi_bootstrap.agree(comm, lambda: _load(device, missing, images))
     return {name: _loaded[name] for name in names}
 
 
 def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
     """Return the image of each part; each rank compiles some, and sleeps until all are done. Collective."""
 
+    own_parts = parts[comm.rank :: comm.size]
+
     def compile_own() -> list[bytes]:
         try:
-            return [part.compile() for part in parts[comm.rank :: comm.size]]
+            with _shown(comm, "its compiler", own_parts):
+                return [part.compile() for part in own_parts]
         finally:
-            with mpi_bootstrap.interrupts_deferred():
-                mpi_bootstrap.sleeping_barrier(comm)
+            with mpi_bootstrap.interrupts_deferred(), _shown(comm, "the other ranks' compilers", parts):
+                mpi_bootstrap.sleeping_barrier(comm, settings.TIMEOUT.get() + LONGEST_COMPILATION_S)
 
     own = mpi_bootstrap.agree(comm, compile_own)
     of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
     return [of_ranks[i % comm.size][i // comm.size] for i in range(len(parts))]
 
 
-def _load(parts: Sequence[Part], images: Sequence[bytes]) -> None:
-    for part, image in zip(parts, images, strict=True):
-        if not all(name in _loaded for name in part.names):
-            _loaded.update(part.load(image))
+def _shown(comm: MPI.Intracomm, what: str, parts: Sequence[Part]) -> AbstractContextManager[object]:
+    """Show what this process waits for, to those who look at it from outside."""
+    if not (parts and isinstance(comm, Options)):
+        return nullcontext()
+    return comm.state.waiting(comm, what, _listed(parts))
+
+
+def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> None:
+    with _explained_if_long(device, parts):
+        for part, image in zip(parts, images, strict=True):
+            if not all(name in _loaded for name in part.names):
+                _loaded.update(part.load(image))
+
+
+def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContextManager[None]:
+    """Report what loading waits for: CUDA loads no module while the process has work on the GPU, on any stream."""
+    if device.loads_beside_kernels:
+        return nullcontext()
+    text = (
+        f"loading {_listed(parts)} waits for all that this process has on the GPU. If that waits for what this call "
+        "is to do (Wait_signal, a collective that has begun), it waits in vain: make such a call once before"
+    )
+    return called_if_long(lambda: note(logging.WARNING, text))
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
     """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
-    return _alone(device, _parts(device, file, FILES[file].kernels, ()))
+    loaded = _alone(device, _parts(device, file, FILES[file].kernels, ()))
+    return {kernel: loaded[instantiation(kernel)] for kernel in FILES[file].kernels}
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
@@ -155,13 +182,16 @@ def _alone(device: Device, parts: Sequence[Part]) -> dict[str, Function]:
     if missing:
         with _reported(device, missing, reports=MPI.COMM_WORLD.rank == 0):
             images = [part.compile() for part in missing]
-        _load(missing, images)
+        _load(device, missing, images)
     return {name: _loaded[name] for part in parts for name in part.names}
 
 
 def _reported(device: Device, parts: Sequence[Part], *, reports: bool) -> AbstractContextManager[None]:
-    names = ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
-    return reported_if_long(f"{names} for {device.architecture}", cache_directory, reports=reports)
+    return reported_if_long(f"{_listed(parts)} for {device.architecture}", cache_directory, reports=reports)
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    return ", ".join(part.names[0] + (" …" if len(part.names) > 1 else "") for part in parts)
 
 
 def compile_image(device: Device, file: str, kernels: Sequence[str], template: Template) -> bytes:
@@ -196,10 +226,8 @@ def load_image(
     return {instantiation(kernel, *template): loaded[name] for kernel, name in names.items()}
 
 
-def _linked_names(
-    function: linked.LinkedFunction, file: str, kernels: Sequence[str]
-) -> tuple[str, dict[str, str]]:
+def _linked_names(function: linked.LinkedFunction, file: str, kernels: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
-    if isinstance(function, BoundOp) and function.of_records:
+    if isinstance(function, BoundOp) and function.of_records and set(kernels) <= set(RECORD_KERNELS):
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..arrays import datatypes
+from ..arrays import datatypes, pointers
 from ..arrays.places import host_arrays
 from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
+
+#: Returns the key of a derived datatype, None if it has none yet; the room of derived datatypes adds its own.
+derived_keys: list[Callable[[MPI.Datatype], Hashable | None]] = []
 
 
 class NoKey(Exception):
@@ -29,9 +32,17 @@ def key_of(argument: Any) -> Hashable:
     Raises
     ------
     NoKey
-        For others, such as derived datatypes, and arrays of libraries that only an interface describes.
+        For others, such as derived datatypes that no call has flattened, and arrays that only an interface describes.
     """
     return _makers[type(argument)](argument)
+
+
+def key_of_call(make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """Return the key of a call, None if some argument has none."""
+    try:
+        return make, *map(key_of, args), *map(key_of, options.values())
+    except NoKey:
+        return None
 
 
 def _itself(argument: Any) -> Hashable:
@@ -55,9 +66,15 @@ def _of_torch(tensor: Any) -> Hashable:
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
-    if not host_arrays():
+    if not host_arrays() and not pointers.is_over_device(array):
         raise NoKey
     return array.ctypes.data, array.dtype, array.shape, array.strides, array.flags.writeable
+
+
+def _of_buffer(buffer: MPI.buffer) -> Hashable:
+    if not host_arrays() and not pointers.is_over_device(buffer):
+        raise NoKey
+    return buffer.address, buffer.nbytes, buffer.readonly
 
 
 def _of_spec(spec: Any) -> Hashable:
@@ -79,10 +96,12 @@ def _of_value(value: Any) -> Hashable:
 
 
 def _of_datatype(datatype: MPI.Datatype) -> Hashable:
-    row = datatypes.predefined(datatype)
-    if row is None:
+    key: Hashable = datatypes.predefined(datatype)
+    if key is None:
+        key = next(filter(None, (find(datatype) for find in derived_keys)), None)
+    if key is None:
         raise NoKey
-    return row
+    return key
 
 
 def _of_operator(operator: MPI.Op) -> Hashable:
@@ -111,4 +130,4 @@ class _Makers(dict[type, _Maker]):
 
 
 _makers = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
-_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type}
+_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}

@@ -46,4 +46,4 @@ def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
     threads = min(choice.threads or team.threads, team.threads)
     most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
     early = call.load is None and choice.grid <= most_early
-    return Plan(call.operation, function, choice.grid, threads, early)
+    return Plan(call.operation, function, choice.grid, threads, early, choice.kernel)

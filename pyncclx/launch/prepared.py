@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..arrays.readers import address_reader_of
 from ..backends import Repeated
 from ..errors import MPIError
+from ..recording.calls import Begun
 from ..system.process import held
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -20,6 +21,7 @@ from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
 from .plan import plan_of
+from .run import describe
 
 _serials = itertools.count()
 _ACTIVE: set[Prepared] = held(set())  # keeps arrays that kernels use, also if the program drops the request
@@ -37,6 +39,7 @@ class Prepared(KernelWork):
     """
 
     stream: Callable[[], Any]
+    _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         super().__init__(comm)
@@ -46,33 +49,28 @@ class Prepared(KernelWork):
         self._before, self._after = call.before, call.after
         readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
         self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
+        calls = comm.state.calls(comm)
+        begun = None if calls is None else calls.begin(call.operation)
+        if begun is not None:
+            describe(begun, call)
         if comm.checking:
             compare(comm, call.operation, call.signature)
         self._team = None if call.empty else comm.team
         if self._team is not None:
-            self._prepare(comm, self._team, call)
+            self._prepare(comm, self._team, call, begun)
 
-    def _prepare(self, comm: IntraBase, team: Team, call: Call) -> None:
+    def _prepare(self, comm: IntraBase, team: Team, call: Call, begun: Begun | None) -> None:
         device = team.device
         self._plan = plan_of(comm, team, call)
-        _, function, grid, threads, _ = self._plan
+        _, function, grid, threads, _, kernel = self._plan
         parameters = team.parameters(self._plan, call.buffers, call.arguments)
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
+        if begun is not None:
+            self._record = begun.prepared(kernel, beside=call.load is not None)
         stream_for(device, call.buffers)  # waits for producers now: at a start, the arrays are ready
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
-
-    receive = None  # it is no message
-
-    @property
-    def starter(self) -> Callable[[Sequence[Prepared]], None]:
-        """Starts several."""
-        return start_several
-
-    def abandon(self) -> None:
-        """Refuse: its memory is in use."""
-        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
 
     @property
     def is_only_a_launch(self) -> bool:
@@ -98,16 +96,24 @@ class Prepared(KernelWork):
         self.check()
         team = self._team
         if team is not None:
+            if self._record is not None:
+                self._record()
             self._began_on = self.stream()
-            stream = team.order.aside(self._began_on)
-            if self._before is not None:
-                self._before(team, stream)
-            team.order.repeat(self._launch, stream)
-            if self._after is not None:
-                self._after(team, self._plan, stream)
-                team.order.extend(stream)
-                self._event.record(stream)
+            if self._before is None and self._after is None:
+                team.order.repeat_aside(self._launch, self._began_on)
+            else:
+                self._start_between(team, team.order.aside(self._began_on))
         self._activate()
+
+    def _start_between(self, team: Team, stream: Any) -> None:
+        """Launch between what comes before and after the kernel."""
+        if self._before is not None:
+            self._before(team, stream)
+        team.order.repeat(self._launch, stream)
+        if self._after is not None:
+            self._after(team, self._plan, stream)
+            team.order.extend(stream)
+            self._event.record(stream)
 
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Launch this one and others after it: those of each communicator by one launch."""
@@ -128,10 +134,13 @@ class Prepared(KernelWork):
         """Launch this one and others of its communicator as one."""
         assert self._team is not None
         works = self, *others
+        for work in works:
+            if work._record is not None:
+                work._record()
         key = tuple(work._serial for work in works)
         if key not in self._together:
             self._together[key] = self._device.together([work._launch for work in works])
-        self._team.order.repeat(self._together[key], self._team.order.aside(stream))
+        self._team.order.repeat_aside(self._together[key], stream)
 
     def _activate(self) -> None:
         self.active = True
@@ -147,13 +156,3 @@ class Prepared(KernelWork):
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""
         return not self.active or self._team is None or self._event.is_over()
-
-
-def start_several(works: Sequence[Prepared]) -> None:
-    """Start several, by one launch for each communicator if nothing else has to be done between them."""
-    streams = [work.stream() for work in works if work.is_only_a_launch]
-    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
-        works[0].start_with(works[1:], streams[0])
-    else:
-        for work in works:
-            work.start()

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
 from ..errors import NotSupported
+from ..recording import layout
+from ..recording.calls import Begun
 from ..team.compare import compare
-from ..team.plans import Producer, RememberedLaunch
+from ..team.plans import Plan, Producer, RememberedLaunch
 from ..team.state import State, state_of
 from ..team.streams import stream_for
 from ..team.team import Team
@@ -52,10 +54,26 @@ def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any,
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
     team.errors.check()
-    (_, function, grid, threads, early), parameters, producers = remembered
-    team.order.enqueue(function, grid, threads, parameters, stream_for(team.device, producers), early)
+    (_, function, grid, threads, early, _), parameters, producers, around, record = remembered
+    if record is not None:
+        record()
+    stream = stream_for(team.device, producers)
+    if around is None:
+        team.order.enqueue(function, grid, threads, parameters, stream, early)
+    else:
+        _launch_with(team, remembered.plan, parameters, *around, stream)
     if state.blocking == "host":
         team.drain()
+
+
+def _launch_with(team: Team, plan: Plan, parameters: bytes, before: Any, after: Any, stream: Any) -> None:
+    """Launch a kernel, and what comes before it and after it."""
+    if before is not None:
+        before(team, stream)
+    team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
+    if after is not None:
+        after(team, plan, stream)
+        team.order.extend(stream)
 
 
 def _by_new_kernel(
@@ -67,12 +85,29 @@ def _by_new_kernel(
     key: Hashable,
     began: float | None,
 ) -> bool:
-    call = make(comm, *args, **options)
+    operation, calls = make.__name__.capitalize(), state.calls(comm)
+    begun = None if calls is None else calls.begin(operation)
+    if state.team is None:
+        done = comm.by_nodes(make, args, options)
+        if done is not None:
+            if begun is not None:
+                begun.by_steps(operation)
+            if done and began is not None:
+                _emit(comm, operation, began, args)
+            return done
+    try:
+        call = make(comm, *args, **options)
+    except BaseException:
+        if begun is not None:
+            begun.refused()
+        raise
     if call is None:
+        if begun is not None:
+            begun.of_host_arrays(operation)
         if state.checking:
-            compare(comm, make.__name__.capitalize(), ("host arrays",))
+            compare(comm, operation, ("host arrays",))
         return False
-    launched = enqueue(comm, state, call, key)
+    launched = enqueue(comm, state, call, key, begun)
     if launched is not None and state.blocking == "host":
         launched.team.drain()
     if began is not None:
@@ -88,41 +123,85 @@ class Enqueued(NamedTuple):
     stream: Any  # that it was launched on
 
 
-def enqueue(comm: Intracomm, state: State, call: Call, key: Hashable = None, *, aside: bool = False) -> Enqueued | None:
+def enqueue(
+    comm: Intracomm,
+    state: State,
+    call: Call,
+    key: Hashable = None,
+    begun: Begun | None = None,
+    *,
+    aside: bool = False,
+) -> Enqueued | None:
     """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
 
     With `aside` it is launched on the communicator's own stream, after what the current one has now, and the caller
-    compares it with those of other ranks. With a `key` the launch is remembered, if the kernel is all of the call.
+    compares it with those of other ranks. With a `key` the launch is remembered, if an equal call does just the same.
     """
+    if begun is None and (calls := state.calls(comm)) is not None:
+        begun = calls.begin(call.operation, flags=layout.ASIDE)
+    try:
+        if state.team is not None and not state.checking:
+            state.team.errors.check()  # before the call has a number: it may be made again
+        if begun is not None:
+            describe(begun, call)
+        return _enqueue(comm, state, call, key, begun, aside=aside)
+    except BaseException:
+        if begun is not None:
+            begun.refused()
+        raise
+
+
+def _enqueue(
+    comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None, *, aside: bool
+) -> Enqueued | None:
     if state.checking and not aside:
         compare(comm, call.operation, call.signature)
     if call.empty:
+        if begun is not None:
+            begun.not_launched()
         return None
     team = state.team
     if team is None:
         team = comm.team  # made now, by all ranks
-    else:
+    elif state.checking:
         team.errors.check()
     plan = plan_of(comm, team, call)
     current = stream_for(team.device, call.buffers)
     stream = team.order.aside(current) if aside else current
-    if call.before is not None:
-        try:
-            call.before(team, stream)
-        except NotSupported:
-            team.device.order(stream, current)  # a capture that it has joined
-            raise
     parameters = team.parameters(plan, call.buffers, call.arguments)
-    team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
-    if call.after is not None:
-        call.after(team, plan, stream)
-        team.order.extend(stream)
-    if key is not None and call.before is None and call.after is None:
+    beside = call.load is not None
+    record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
+    try:
+        _launch_with(team, plan, parameters, call.before, call.after, stream)
+    except NotSupported:
+        team.device.order(stream, current)  # a capture that it has joined
+        raise
+    if key is not None and (call.is_again or (call.before is None and call.after is None)):
         if len(team.remembered) >= MOST_KEPT:
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
-        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers))  # without the arrays
+        around = (call.before, call.after) if call.is_again else None
+        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers), around, record)  # no arrays
     return Enqueued(team, current, stream)
+
+
+def describe(begun: Begun, call: Call) -> None:
+    """Write what a call is into its entry of the flight recorder."""
+    last = call.buffers[-1] if call.buffers else None
+    begun.describe(
+        operation=call.operation,
+        signature=call.signature,
+        count=last.count if last else 0,
+        nbytes=max((buffer.nbytes for buffer in call.buffers), default=0),
+        datatype=last.datatype.name if last else "",
+        reduction=call.template[1].upper() if len(call.template) == 2 else "",
+        root=call.root,
+    )
+
+
+def handle_of(stream: Any) -> int:
+    """Return the handle of a stream; 0 for the host device's own, which has none."""
+    return int(getattr(stream, "ptr", 0))
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:

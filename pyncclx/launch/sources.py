@@ -15,6 +15,7 @@ Template = tuple[str, ...]
 
 # C++ words by their bytes: for kernels that copy or compare an element's bits.
 WORDS = {nbytes: datatypes.TABLE[f"uint{8 * nbytes}"].cxx for nbytes in (1, 2, 4, 8)}
+_LONG = "_long"  # ends the name of a kernel for messages of any length, beside one for packets and lines alone
 MOST_ATOMIC_NBYTES = 8  # of an element that a GPU changes atomically
 
 
@@ -69,17 +70,17 @@ class Source(NamedTuple):
 
 FILES = {
     "collectives/barrier.cu": Source(("barrier",)),
-    "collectives/bcast.cu": Source(("bcast_direct", "bcast_two_shot_lines", "bcast_chain")),
-    "collectives/allgather.cu": Source(("allgather",)),
-    "collectives/alltoall.cu": Source(("alltoall",)),
+    "collectives/bcast.cu": Source(("bcast_direct", "bcast_direct_long", "bcast_two_shot_lines", "bcast_chain")),
+    "collectives/allgather.cu": Source(("allgather", "allgather_long")),
+    "collectives/alltoall.cu": Source(("alltoall", "alltoall_long")),
     "collectives/transformed.cu": Source(("allgather_transformed", "alltoall_transformed"), _unlimited),
     "collectives/alltoallv.cu": Source(("alltoallv",)),
     "collectives/alltoallv_segments.cu": Source(("list_segments", "move_segments")),
-    "collectives/gather.cu": Source(("gather",)),
+    "collectives/gather.cu": Source(("gather", "gather_long")),
     "collectives/gatherv.cu": Source(("gatherv",)),
-    "collectives/scatter.cu": Source(("scatter",)),
+    "collectives/scatter.cu": Source(("scatter", "scatter_long")),
     "collectives/scatterv.cu": Source(("scatterv",)),
-    "collectives/allgatherv.cu": Source(("allgatherv",)),
+    "collectives/allgatherv.cu": Source(("allgatherv", "allgatherv_long")),
     "collectives/allreduce.cu": Source(
         ("allreduce_one_shot", "allreduce_two_shot_lines", "allreduce_two_shot"), _reductions
     ),
@@ -87,7 +88,7 @@ FILES = {
         ("reduce_one_shot", "reduce_two_shot_lines", "reduce_two_shot", "reduce_two_shot_to_root"), _reductions
     ),
     "collectives/reduce_chain.cu": Source(("reduce_chain",), _reductions_without_halves),
-    "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull", "move_messages")),
+    "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull")),
     "derived/packing.cu": Source(("pack", "unpack")),
     "tokens/dispatch.cu": Source(("dispatch",), _dispatches),
     "tokens/combine.cu": Source(("combine",), _combines),
@@ -97,10 +98,14 @@ FILES = {
         _reductions,
     ),
     "collectives/reduce_scatter.cu": Source(("reduce_scatter_one_shot", "reduce_scatter_two_shot"), _reductions),
+    "collectives/fold.cu": Source(("fold",), _reductions),
     "collectives/scan.cu": Source(("scan_one_shot", "scan_two_shot"), _reductions),
     "windows/rma.cu": Source(("accumulate",), _atomics),
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),
 }
+_OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]
+# Those with others in their file are templates all the same, for of templates NVRTC compiles only what is asked for.
+_BESIDE_OTHERS = {kernel for kernels in _OF_BYTES if len(kernels) > 1 for kernel in kernels}
 REDUCTIONS = tuple(
     file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)
 )
@@ -128,8 +133,15 @@ def file_of(kernel: str) -> str:
 
 
 def instantiation(kernel: str, *template: str) -> str:
-    """Return the C++ name of a kernel: ``allreduce_one_shot<float, Sum>``."""
-    return f"{kernel}<{', '.join(template)}>" if template else kernel
+    """Return the C++ name of a kernel: ``allreduce_one_shot<float, Sum>``, ``alltoall<true>``, ``barrier``."""
+    if template:
+        return f"{kernel}<{', '.join(template)}>"
+    if kernel not in _BESIDE_OTHERS:
+        return kernel
+    short = kernel.removesuffix(_LONG)
+    if short + _LONG in _BESIDE_OTHERS:  # one template for both (exchange.cuh)
+        return f"{short}<{'false' if kernel == short else 'true'}>"
+    return f"{kernel}<>"
 
 
 def check_records(operation: str, kernel: str, template: Template) -> None:

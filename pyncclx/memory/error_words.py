@@ -25,8 +25,9 @@ class ErrorWords(NamedTuple):
 
 
 NBYTES = 8 * len(ErrorWords._fields)
-FAILURE, OVERFLOW = ErrorWords._fields.index("failure"), ErrorWords._fields.index("overflow")
+ABORT, FAILURE, OVERFLOW = map(ErrorWords._fields.index, ("abort", "failure", "overflow"))
 TIMED_OUT, ABORTED = 1, 2  # Watch::failure
+LOST = 3  # the same, set by the host: no kernel has recorded anything
 
 
 def read(watch: Watch, dtype: str = "u8") -> ErrorWords:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 import uuid
 from bisect import insort
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mpi4py import MPI
@@ -20,6 +22,7 @@ from mpi4py import MPI
 from .. import backends
 from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
+from ..recovery.detector import DETECTOR
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
@@ -48,8 +51,8 @@ class Heap:
         By the heap's uid.
     abandoned : dict of bytes to Abandoned
         Communicators that were freed without a meeting of their ranks; their leases are in `leases`, too.
-    failed : set of bytes
-        Heaps of processes that MPI has found to have failed.
+    members : Counter of bytes
+        How many communicators each process's heap belongs to, by its uid.
     """
 
     device: Device
@@ -58,7 +61,7 @@ class Heap:
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
     abandoned: dict[bytes, Abandoned] = field(default_factory=dict)
-    failed: set[bytes] = field(default_factory=set)
+    members: Counter[bytes] = field(default_factory=Counter)
     memory: Shared = field(init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)  # of leases and peers
 
@@ -133,10 +136,37 @@ class Heap:
         """Give back what waited for a meeting of the ranks that meet here. Collective."""
         with self._lock:
             waiting = dict(self.abandoned)
-        for each in left_by_all(comm, self.uid, waiting, self.failed):
+        for each in left_by_all(comm, self.uid, waiting, self._failed()):
             with self._lock:
                 if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
                     self.leases.remove(each.lease)
+
+        self._unmap_failed()
+
+    def _failed(self) -> set[bytes]:
+        """Return the uids of processes that have failed, and no longer write to this heap."""
+        detector = DETECTOR.made
+        return detector.gone() if detector is not None else set()
+
+    def _unmap_failed(self) -> None:
+        """Unmap the heaps of processes that have failed, once they belong to no communicator."""
+        for uid in self._failed():
+            with self._lock:
+                peer = self.peers.pop(uid, None) if not self.members[uid] else None
+            if peer is not None:
+                peer.close()
+                DETECTOR.get().drop(uid)
+
+    def join(self, uids: Iterable[bytes]) -> None:
+        """Count a communicator of these processes."""
+        with self._lock:
+            self.members.update(uids)
+
+    def part(self, uids: Iterable[bytes]) -> None:
+        """Count it no more."""
+        with self._lock:
+            self.members.subtract(uids)
+            self.members = +self.members
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
         """Map other processes' heaps: by uid, the handle as it was sent, and the bytes behind it."""

@@ -72,7 +72,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked), undo=lambda allocated: allocated.close())
     try:
         offer = memory.address, asked, memory.nbytes, memory.ipc_handle
-        offers: list[tuple[int, int, int, bytes]] = MPI.Comm.allgather(comm, offer)
+        offers: list[tuple[int, int, int, bytes]] = mpi_bootstrap.allgather_objects(comm, offer)
         addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)  # mapped: whole pages, more than asked
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         handles = exchange_handles(comm, memory, ipc_handles, others)
@@ -103,7 +103,9 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
         On all ranks, if other processes cannot open some rank's allocation.
     """
     memory = mpi_bootstrap.agree(comm, lambda: _allocation(device, address) if nbytes else _NOTHING)
-    offers: list[tuple[int, int, bytes]] = MPI.Comm.allgather(comm, (memory.address, memory.nbytes, memory.handle))
+    offers: list[tuple[int, int, bytes]] = mpi_bootstrap.allgather_objects(
+        comm, (memory.address, memory.nbytes, memory.handle)
+    )
     addresses, sizes, exported = zip(*offers, strict=True)
     others = [rank for rank, size in enumerate(sizes) if size and rank != comm.rank]
     sized = {rank: (exported[rank], sizes[rank]) for rank in others}

@@ -38,6 +38,7 @@ class _Attachment(Attachment):
     def close(self) -> None:
         """Drop the endpoint; messages that are on their way keep it."""
         if self.endpoint is not None:
+            self.endpoint.forget_comm()
             postbox, self.endpoint = self.endpoint.postbox, None
             postbox.bounce.headers.reclaim()
 
@@ -62,7 +63,7 @@ class MessageBase(Base):
         own = self._messages
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            own.endpoint = Endpoint(self, backends.select())
+            own.endpoint = Endpoint(self, backends.select(), state_of(self).calls(self))
             own.endpoint.team = state_of(self).team
         return own.endpoint
 

@@ -10,7 +10,6 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
 from ..team.streams import stream_for
-from .channels import Outlet
 from .mpi_transfer import start_receive, start_send
 from .receive import Incoming
 from .send import SYNCHRONOUS, Outgoing
@@ -31,16 +30,14 @@ def resolve_send(endpoint: Endpoint, operation: str, side: Side) -> ResolvedSide
     return ResolvedSide(buffer, stream, dest, tag)
 
 
-def begin_send(
-    comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide | None, channel: Outlet | None = None
-) -> Outgoing | None:
-    """Begin to send what was resolved; a persistent request's has a channel."""
+def begin_send(comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide | None) -> Outgoing | None:
+    """Begin to send what was resolved."""
     if side is None:
         return None
     if isinstance(side.buffer, TypedBuffer):
         side.buffer.pack(endpoint, side.stream)
     call = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, side, partial(start_send, call, comm, side.rank, side.tag), channel)
+    return Outgoing(endpoint, operation, side, partial(start_send, call, comm, side.rank, side.tag))
 
 
 def begin_receive(
@@ -52,6 +49,7 @@ def begin_receive(
         return None
     buffer, stream = resolve(endpoint, operation, side, writable=True, not_captured=not_captured)
     incoming = Incoming(endpoint, operation, buffer, stream)
+    incoming.record(source, tag)
     incoming.start(partial(start_receive, comm, source, tag))
     return incoming
 
@@ -66,6 +64,6 @@ def resolve(
     if stream is not not_captured and device.is_capturing(stream):
         raise NotSupported(
             f"{operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "
-            "capture, by requests of Send_init and Recv_init, or by a collective such as Alltoallv"
+            "capture, or exchange by a collective such as Alltoallv"
         )
     return buffer, stream

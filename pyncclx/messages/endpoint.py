@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
 
+from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
 from ..memory import error_words, layout
 from ..memory.parameters import NO_PLACES, TeamStruct
+from ..recording import layout as record_layout
+from ..recording.calls import Calls
+from ..recovery.detector import DETECTOR
+from ..recovery.losses import Loss
+from ..recovery.meetings import explained
 from ..requests.open_receives import LOCK
 from ..system import settings
-from ..team.launch_order import LaunchOrder
 from ..team.team import Team
+from .envelope import Sender
 from .postbox import POSTBOX
 
 #: Names of the methods; their indices are in error records.
 OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
-    *("Send_init", "Ssend_init", "Rsend_init", "Recv_init", "Startall"),
+    *("send", "recv"),  # of objects, by any method
 )
 _serials = itertools.count(1)
 
@@ -47,16 +53,25 @@ class Endpoint:
         Of the communicator, once it has one: its windows.
     watch : Watch
         Error record.
+    calls : Calls or None
+        What records messages.
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
+    id, uids, comm, world_ranks, loss
+        As of `recovery.detector.Watched`; only MPI is asked, and what is known of ranks of MPI.COMM_WORLD counts.
     """
 
-    def __init__(self, comm: MPI.Comm, device: Device) -> None:
+    id: bytes = b""
+    uids: Sequence[bytes] = ()
+    comm: MPI.Comm | None
+
+    def __init__(self, comm: MPI.Comm, device: Device, calls: Calls | None = None) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
         self._world = _world_ranks(comm)
         self.rank, self.size = comm.rank, len(self._world)
         self.team: Team | None = None
+        self.calls = calls
         self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
@@ -72,12 +87,14 @@ class Endpoint:
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
         self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
+        self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
+        self.world_ranks = tuple(-1 if rank == MPI.UNDEFINED else rank for rank in self._world)
+        self.loss: Loss | None = None
+        self.senders: dict[int, Sender] = {}  # by rank, those whose data kernels here have fetched
+        self._broken: set[tuple[int, int]] = set()  # rank and clock of messages whose data never came
+        if comm.size > 1 or isinstance(comm, MPI.Intercomm):
+            DETECTOR.get().watch(self)
         weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
-
-    @cached_property
-    def order(self) -> LaunchOrder:
-        """The order of launches that graphs capture of persistent requests."""
-        return LaunchOrder(self.device)
 
     @cached_property
     def highest_tag(self) -> int:
@@ -106,13 +123,25 @@ class Endpoint:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
         self.device.launch(function, grid, threads, parameters, stream)
 
+    def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
+        """Write the entry of a message for the flight recorder; return its number there."""
+        if self.calls is None:
+            return 0
+        datatype = buffer.datatype.name
+        kind = record_layout.MESSAGE
+        return self.calls.one(operation, kind, peer=peer, tag=tag, nbytes=buffer.nbytes, datatype=datatype)
+
+    def record_end(self, entry: int) -> None:
+        """Note that a message was sent: matched, or handed to MPI."""
+        if self.calls is not None:
+            self.calls.end(entry)
+
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
         with LOCK:
             streams, self._streams, self._stream = self._streams, {}, None
         for stream in streams.values():
-            if not self.device.is_capturing(stream):  # what a graph holds does not run now
-                self.device.synchronize(stream)
+            self.device.synchronize(stream)
         self.check()
 
     def check(self) -> None:
@@ -124,10 +153,74 @@ class Endpoint:
         if not self.watch.array[error_words.FAILURE]:
             return
         record = error_words.read(self.watch)
+        if record.failure == error_words.LOST:
+            raise self._take_loss()
         operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
         if record.failure == error_words.ABORTED:
             raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record.peer}")
         raise PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen)
+
+    # Ranks that fail
+
+    def lose(self, loss: Loss) -> None:
+        """Let kernels leave that wait for ranks that have failed, or all, if the communicator was revoked."""
+        before = () if self.loss is None else self.loss.ranks
+        self.loss = loss if len(loss.ranks) > len(before) or loss.note is not None else self.loss
+        if loss.note is not None:
+            self.abort()
+            self.watch.array[error_words.FAILURE] = error_words.LOST
+        for rank in set(loss.ranks).difference(before):
+            broken: frozenset[int] = frozenset()
+            sender = self.senders.get(rank)
+            bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
+            if sender is not None and bounce is not None:
+                broken = self.postbox.rescue.receives(sender.uid, bounce)
+            self._broken.update((rank, clock) for clock in broken)
+            self.postbox.rescue.sends(self.number_of(rank))
+            if broken:
+                self.watch.array[error_words.FAILURE] = error_words.LOST
+
+    def given_up(self) -> None:
+        """Return None: a wait that was in vain for a message is no other rank's concern."""
+
+    def _take_loss(self) -> Exception:
+        """Return the exception for what was lost: once, if messages between other ranks go on."""
+        assert self.loss is not None
+        if self.loss.note is None:
+            self._broken.clear()
+            self.watch.array[error_words.FAILURE] = 0
+        return self.loss.exception("a message")
+
+    def failure_of(self, rank: int, operation: str) -> Exception | None:
+        """Return the exception for a rank that has failed; None for one that lives."""
+        loss = self.loss
+        if loss is None or not (rank in loss.ranks or loss.note is not None):
+            return None
+        return loss.exception(operation)
+
+    def check_peer(self, operation: str, rank: int) -> None:
+        """Raise if a rank has failed."""
+        error = None if self.loss is None else self.failure_of(rank, operation)
+        if error is not None:
+            raise error
+
+    def check_data(self, operation: str, rank: int, clock: int) -> None:
+        """Raise if the data of a message never came, since its sender has failed."""
+        if self._broken and (rank, clock) in self._broken:
+            self._take_loss()
+            self.check_peer(operation, rank)
+
+    def explained(self, error: MPI.Exception, operation: str) -> Exception:
+        """Return what to raise for an exception of MPI's."""
+        return error if self.comm is None else explained(self.comm, error, operation)
+
+    def forget_comm(self) -> None:
+        """Use the communicator no more: it is being freed."""
+        if DETECTOR.made is not None:
+            DETECTOR.made.forget(self)
+        self.comm = None
+
+    # Arguments
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
         """Return both as integers; raise as MPI does if there is no such rank or tag, and what kernels recorded."""
@@ -137,6 +230,7 @@ class Endpoint:
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
+        self.check_peer(operation, dest)
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict, deque
-from pathlib import Path
+from collections import Counter, OrderedDict
+
+from mpi_bootstrap import node_identity
 
 from ..backends import Device, Peer
 from .envelope import Envelope, Sender
 
 MAX_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
 _Key = tuple[bytes, int, int]  # uid of the sender, allocation, and of a copy for one message its clock
-
-
-def this_node() -> bytes:
-    """Return 16 bytes that identify the running operating system."""
-    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
 
 
 class OpenedMemory:
@@ -25,12 +21,11 @@ class OpenedMemory:
     """
 
     def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
-        self._device, self._uid, self._node = device, uid, this_node()
+        self._device, self._uid, self._node = device, uid, node_identity()
         self._own_bounce = bounce
         self._bounces: dict[bytes, Peer | None] = {}
         self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()  # with their identities
         self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
-        self.unused: deque[Envelope] = deque()  # to be released; appended to at any time, by destructors
         self._lock = threading.Lock()
 
     def bounce_address(self, sender: Sender) -> int | None:
@@ -59,8 +54,6 @@ class OpenedMemory:
 
     def data_address(self, envelope: Envelope) -> int:
         """Return the address here of offered data, which stays open until `release` is called."""
-        while self.unused:
-            self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:
             return envelope.allocation + envelope.offset
         key = self._key(envelope)

@@ -17,7 +17,8 @@ class Places:
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
         self._first, self._number, self._done_words = first, number, done_words
         self._free = deque(range(first, first + number))
-        self._held: dict[int, tuple[int, Exported | None]] = {}  # place -> clock of its message, what was exported
+        # place -> clock of its message, what was exported, number of the receiver
+        self._held: dict[int, tuple[int, Exported | None, int]] = {}
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
@@ -27,17 +28,23 @@ class Places:
                 self._sweep()
             return self._free.popleft() if self._free else None
 
-    def hold(self, place: int, clock: int, exported: Exported | None = None) -> None:
-        """Note that the message of this clock holds the place, and keep what was exported for it."""
+    def hold(self, place: int, clock: int, number: int, exported: Exported | None = None) -> None:
+        """Note that the message of this clock to a rank holds the place, and keep what was exported for it."""
         with self._lock:
             if len(self._held) % _SWEEP == _SWEEP - 1 and exported is not None:
                 self._sweep()
-            self._held[place] = clock, exported
+            self._held[place] = clock, exported, number
+
+    def held_for(self, number: int) -> list[tuple[int, int]]:
+        """Return place and clock of the messages to a rank, by its number, that are not known to be over."""
+        with self._lock:
+            self._sweep()
+            return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]
 
     def _sweep(self) -> None:
         """Free the places whose messages are over."""
         done = self._done_words(self._first, self._number)
-        for place, (clock, exported) in list(self._held.items()):
+        for place, (clock, exported, _) in list(self._held.items()):
             if done[place - self._first] == clock:
                 del self._held[place]
                 if exported is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-import weakref
 from collections import deque
 from typing import Any
 
 from mpi4py import MPI
+
+from mpi_bootstrap import node_identity
 
 from .. import backends
 from ..backends import Device
@@ -15,12 +16,12 @@ from ..launch import kernels
 from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
 from .bounce import NBYTES, BounceMemory
-from .channel_memory import ChannelMemory
 from .clock import LamportClock
 from .envelope import Sender
-from .opened_memory import OpenedMemory, this_node
+from .opened_memory import OpenedMemory
 from .progress import ReceiveProgress
 from .readers import Readers
+from .rescue import Rescue
 from .scratch import Scratch
 
 
@@ -39,9 +40,8 @@ class Postbox:
     opened : OpenedMemory
         Other processes' memory.
     clock : LamportClock
-    channel_memory : ChannelMemory
-    inlets : mapping of (bytes, int) to object
-        The receiver's ends of channels, by the uid of the sender and the channel's number, while requests have them.
+    rescue : Rescue
+        For kernels that wait for ranks that have failed.
     receives : ReceiveProgress
     scratch : Scratch
     side_stream : stream
@@ -59,15 +59,14 @@ class Postbox:
         self.opened = OpenedMemory(device, uid, self.bounce.address)
         self.sender = Sender(
             uid=uid,
-            node=this_node(),
+            node=node_identity(),
             bounce_handle=self.bounce.handle,
             bounce_nbytes=NBYTES,
             socket=self.readers.name,
             token=self.readers.token,
         )
-        self.channel_memory = ChannelMemory(device, self.bounce.address)
-        self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
+        self.rescue = Rescue(device, self.bounce)
         self.scratch = Scratch()
         self.side_stream: Any = None
         self.host_array_stream: Any = None
@@ -78,16 +77,23 @@ class Postbox:
     def keep(self, request: MPI.Request, message: Any) -> None:
         """Keep a message that no call waits for until MPI has sent it."""
         with LOCK:
-            if not request.Test():
+            if not _is_over(request):
                 self._sent.append((request, message))
-            while self._sent and self._sent[0][0].Test():
+            while self._sent and _is_over(self._sent[0][0]):
                 self._sent.popleft()
+
+
+def _is_over(request: MPI.Request) -> bool:
+    """Whether MPI has sent a message, or never will: its receiver has failed, and no call waits for it."""
+    try:
+        return request.Test()
+    except MPI.Exception:
+        return True
 
 
 POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
-    """Return the bytes of bounce memory, and of slots of channels."""
-    postbox = POSTBOX.made
-    return 0 if postbox is None else NBYTES + postbox.channel_memory.nbytes
+    """Return the bytes of bounce memory."""
+    return 0 if POSTBOX.made is None else NBYTES

@@ -11,15 +11,13 @@ from mpi4py import MPI
 
 from ..backends import Exported
 from .arguments import offer_arguments, put_arguments
-from .batch import Batch
 from .bounce import SLOT_NBYTES, slot_offset, words_of
-from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .side import ResolvedSide
 
-SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
+SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
 _THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once (not measured)
 
 
@@ -29,7 +27,7 @@ class Outgoing:
     A short one is copied to a slot, or MPI has its data: it is over when MPI has its envelope. A long one is offered:
     the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for. The receiver
     gets the envelope before the kernel is launched that copies the message or sets its ready word, so that both hosts
-    launch at the same time. That of a persistent request describes its channel, too.
+    launch at the same time.
 
     Attributes
     ----------
@@ -42,22 +40,21 @@ class Outgoing:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        operation: str,
-        side: ResolvedSide,
-        start: Callable[[Any], MPI.Request],
-        channel: Outlet | None = None,
+        self, endpoint: Endpoint, operation: str, side: ResolvedSide, start: Callable[[Any], MPI.Request]
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
-        self._nbytes, self._channel = self.buffer.nbytes, channel
+        self._nbytes = self.buffer.nbytes
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
+        self._entry = endpoint.record(operation, self.peer, self.tag, self.buffer)
         self._message = self._choose()  # what MPI reads
-        self._request = start(self._message)
+        try:
+            self._request = start(self._message)
+        except MPI.Exception as error:
+            raise endpoint.explained(error, operation) from error
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
@@ -69,10 +66,7 @@ class Outgoing:
         return self._eager() or self._offer() or self._inline()
 
     def _envelope(self, transport: int) -> Envelope:
-        envelope = Envelope(self.postbox.sender, transport, self.clock, self._nbytes)
-        if self._channel is not None:
-            self._channel.describe(envelope)
-        return envelope
+        return Envelope(self.postbox.sender, transport, self.clock, self._nbytes)
 
     def _eager(self) -> bytes | None:
         """The data is copied to a slot."""
@@ -89,7 +83,7 @@ class Outgoing:
             nbytes=self._nbytes,
             clock=self.clock,
         )
-        bounce.slots.hold(place, self.clock)
+        bounce.slots.hold(place, self.clock, self.endpoint.number_of(self.peer))
         return envelope.pack()
 
     def _offer(self) -> bytes | None:
@@ -104,7 +98,7 @@ class Outgoing:
             if exported is not None:
                 exported.close()
             return None
-        tickets.hold(place, self.clock, exported)
+        tickets.hold(place, self.clock, self.endpoint.number_of(self.peer), exported)
         self._offered = envelope.place = place
         return envelope.pack()
 
@@ -114,13 +108,15 @@ class Outgoing:
         window = team.windows.at(address) if team else None
         if window is not None:
             envelope = self._envelope(WINDOW)
-            envelope.locate_in_window(window.number, address - window.memory.address)
+            envelope.allocation, envelope.offset = window.number, address - window.memory.address
             return envelope, None
         exported = self.endpoint.device.export(address, self._nbytes)
         if exported is None:
             return None
         envelope = self._envelope(OFFERED)
-        envelope.locate(exported)
+        envelope.allocation, envelope.offset = exported.address, exported.offset
+        envelope.identity, envelope.allocation_nbytes = exported.identity, exported.nbytes
+        envelope.handle = exported.handle
         return envelope, exported
 
     def _inline(self, answer: int = 0) -> Any:
@@ -128,9 +124,6 @@ class Outgoing:
         self.is_inline = True
         envelope = self._envelope(INLINE)
         envelope.answer = answer
-        located = self._located() if envelope.channel and self._nbytes > SLOT_NBYTES else None
-        if located is not None:  # for the channel alone
-            envelope.locate_as(located[0])
         message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
@@ -155,15 +148,6 @@ class Outgoing:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
         self._leave_to_mpi()
-
-    def signal_ready_by(self, batch: Batch) -> None:
-        """Do what `signal_ready` does by the launch of a batch."""
-        if self.put:
-            batch.put(self.put, self.peer, self.tag)
-            self.put = b""
-        if self._offered is not None:
-            ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.signal(ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
 
     def _launch_put(self) -> None:
         threads = min(-(-self._nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)
@@ -205,11 +189,20 @@ class Outgoing:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched."""
         if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
             self.postbox.keep(self._request, self._message)
-        else:
+            self.endpoint.record_end(self._entry)
+            return
+        try:
             self.postbox.receives.wait(self._request)
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error
+        self.endpoint.check_peer(self.operation, self.peer)
+        self.endpoint.record_end(self._entry)
 
     def is_over(self) -> bool:
         """Whether the buffer may be written again, by the host too."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
-        return self._offered is None and bool(self._request.Test())
+        try:
+            return self._offered is None and bool(self._request.Test())
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error

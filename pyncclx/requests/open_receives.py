@@ -8,8 +8,7 @@ behind the wait on the same stream.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..system.process import held
 
@@ -45,12 +44,6 @@ class OpenReceive(Protocol):
 
     def launch(self) -> None:
         """Launch the kernel that moves the data."""
-
-    def launch_with(self, others: Sequence[Any]) -> None:
-        """Do so for this one and others of its kind after it, by as few launches as possible."""
-
-    def gather(self, others: Sequence[Any]) -> None:
-        """Give this one's and others' messages a moment to arrive, so that one launch fetches them."""
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])

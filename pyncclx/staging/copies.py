@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from mpi4py import MPI
 
 from .. import backends
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.readers import reader_of
+from ..backends import Device
 from ..team.streams import stream_for
 
 Bytes = npt.NDArray[np.uint8]
@@ -63,9 +65,11 @@ class Copy:
         Whether MPI may write to it.
     whole : bool
         Whether all of the array belongs to the operation.
+    span_nbytes : int
+        How far the operation may reach, be it beyond the array's own length (`pointers.reaches`).
     """
 
-    def __init__(self, array: Any, name: str, *, written: bool, whole: bool) -> None:
+    def __init__(self, array: Any, name: str, *, written: bool, whole: bool, span_nbytes: int = 0) -> None:
         device, read = backends.select(), reader_of(array)
         if read is None:
             raise TypeError(f"{name} is {array!r}; expecting an array")
@@ -73,10 +77,19 @@ class Copy:
         self.address, self.nbytes, key, shape, readonly, stream, owner = read(array, name, device)
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
-        self.host = self._mover.allocate(self.nbytes)
+        self._memory = self.host = self._mover.allocate(self.nbytes)
+        if span_nbytes > self.nbytes and type(array) is MPI.buffer:
+            self._reach(span_nbytes, device)
         self._before: Bytes | None = None
         self._typestr, self._itemsize = _element(key)
         self._readonly = readonly
+
+    def _reach(self, span_nbytes: int, device: Device) -> None:
+        """Have room for all that MPI may use; the array's copy in it is as long as the array's allocation allows."""
+        self.nbytes = device.room(self.address, span_nbytes)
+        self._source.count = self.nbytes
+        self._memory = self._mover.allocate(span_nbytes)
+        self.host = self._memory[: self.nbytes]
 
     def download(self, part: slice = slice(None)) -> None:
         """Copy a part of the array to the host, after what its producer has enqueued."""
@@ -118,7 +131,7 @@ class Copy:
 
     def host_array(self) -> HostArray:
         """The copy in the array's place."""
-        return HostArray(self.host, self._typestr, self._itemsize, self._readonly)
+        return HostArray(self._memory, self._typestr, self._itemsize, self._readonly)
 
 
 def copy_in(copies: Iterable[Copy]) -> None:

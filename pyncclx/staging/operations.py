@@ -21,7 +21,7 @@ class Argument(NamedTuple):
 
 _SEND = (Argument("buf", 0, False),)
 _RECV = (Argument("buf", 0, True),)
-_PAIR = (Argument("sendbuf", 0, False), Argument("recvbuf", 1, True))
+PAIR = (Argument("sendbuf", 0, False), Argument("recvbuf", 1, True))
 _EXCHANGE = (Argument("sendbuf", 0, False), Argument("recvbuf", 3, True))
 
 
@@ -39,7 +39,7 @@ _PAIRS = (
 
 #: By the name of the method. Neither MPI's barriers nor the lower-case methods, which take Python objects, are here.
 OPERATIONS: dict[str, tuple[Argument, ...]] = {
-    **dict.fromkeys(_forms(*_PAIRS), _PAIR),
+    **dict.fromkeys(_forms(*_PAIRS), PAIR),
     **dict.fromkeys(_forms("Send", "Bsend", "Ssend", "Rsend"), _SEND),
     **dict.fromkeys(_forms("Recv", "Bcast"), _RECV),
     **dict.fromkeys(("Sendrecv", "Isendrecv"), _EXCHANGE),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
 from .. import events
+from ..arrays.spans import span_nbytes
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
+from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
-from .operations import OPERATIONS, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
+from .operations import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
 from .persistent import StagedPrequest
 
 if TYPE_CHECKING:
@@ -43,13 +45,15 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     computing = computes(operation, args, kwargs)
-    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads, computing=computing)
+    blocks = _partitions(operation, args, kwargs) or blocks_of(comm, operation)
+    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads, computing=computing, blocks=blocks)
     if is_persistent(operation):
         request = StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
         return request
     copy_in(copies)
-    result = call(*args, **kwargs)
+    with recorded_by_mpi(comm, operation, args, kwargs):
+        result = call(*args, **kwargs)
     if is_nonblocking(operation):
         result = copy_back_on_completion(result, copies)
     else:
@@ -67,6 +71,7 @@ def replace(
     *,
     reads: bool = False,
     computing: bool = False,
+    blocks: int = 1,
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
     """Replace the device arrays `found` among the arguments of a call by host copies.
 
@@ -77,6 +82,8 @@ def replace(
         The call writes to none of them.
     computing : bool
         MPI computes with the elements.
+    blocks : int
+        The most blocks that an argument has.
 
     Returns
     -------
@@ -94,7 +101,8 @@ def replace(
         spec = argument(which, args, kwargs)
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
-        copy = Copy(array, f"{operation}: {which.name}", written=which.written and not reads, whole=whole)
+        span, written = span_nbytes(spec, blocks), which.written and not reads
+        copy = Copy(array, f"{operation}: {which.name}", written=written, whole=whole, span_nbytes=span)
         if computing and not copy.is_of_numbers and spec_parts(spec)[-1] is None:
             raise no_arithmetic(operation)
         host = copy.host_array()
@@ -113,6 +121,15 @@ def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dic
         return False
     root = argument(Argument("root", 1, False), args, kwargs) or 0
     return bool(root == MPI.ROOT if comm.is_inter else root == comm.rank)
+
+
+def blocks_of(comm: Base, operation: str) -> int:
+    """The most blocks, one for each rank or neighbour, that an argument of an operation has."""
+    if "eighbor" in operation:
+        topology: Any = comm
+        return int(max(topology.indegree, topology.outdegree))
+    ranks = cast(MPI.Intercomm, comm).remote_size if comm.is_inter else comm.size
+    return ranks if OPERATIONS[operation] is PAIR else 1
 
 
 def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from typing import Any
 
 _NAME_NBYTES = 256
 _MEMORY_TYPE, _DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
+_IS_MANAGED, _ORDINAL = 8, 9  # CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 def version() -> str | None:
@@ -47,6 +49,34 @@ def is_device_pointer(address: int) -> bool:
     memory_type = ctypes.c_uint(0)
     status = library.cuPointerGetAttribute(ctypes.byref(memory_type), _MEMORY_TYPE, ctypes.c_uint64(address))
     return bool(status == 0 and memory_type.value == _DEVICE)
+
+
+def gpu_of_memory(address: int) -> int | None:
+    """Return the number of the GPU whose memory is at an address; None for memory that the host can use, managed too.
+
+    None as well without a driver, or before a program has initialised it.
+    """
+    library = _library()
+    return None if library is None else _attributes.gpu(library, address)
+
+
+class _Attributes(threading.local):
+    """What the driver says of an address; the places for its answers are made once in each thread."""
+
+    def __init__(self) -> None:
+        self._memory_type, self._is_managed, self._ordinal = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int()
+        self._wanted = (ctypes.c_int * 3)(_MEMORY_TYPE, _IS_MANAGED, _ORDINAL)
+        answers = self._memory_type, self._is_managed, self._ordinal
+        self._places = (ctypes.c_void_p * 3)(*map(ctypes.addressof, answers))
+
+    def gpu(self, library: Any, address: int) -> int | None:
+        # Of memory that the driver has not heard of, all of them are zero.
+        status = library.cuPointerGetAttributes(3, self._wanted, self._places, ctypes.c_uint64(address))
+        on_gpu = status == 0 and self._memory_type.value == _DEVICE and not self._is_managed.value & 0xFF
+        return self._ordinal.value if on_gpu else None
+
+
+_attributes = _Attributes()
 
 
 @functools.cache

@@ -44,6 +44,17 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
     def report() -> None:
         note(logging.INFO, f"compiling {what}, {time.monotonic() - began:.1f} s so far; kept in {where()}")
 
+    try:
+        with called_if_long(report):
+            yield
+    finally:
+        took = time.monotonic() - began
+        note(logging.INFO if took > LONG_S else logging.DEBUG, f"{what}: ready after {took:.1f} s")
+
+
+@contextmanager
+def called_if_long(report: Callable[[], None]) -> Iterator[None]:
+    """Call a function, in another thread, if a block takes long."""
     timer = threading.Timer(LONG_S, report)
     timer.daemon = True
     timer.start()
@@ -51,5 +62,3 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
         yield
     finally:
         timer.cancel()
-        took = time.monotonic() - began
-        note(logging.INFO if took > LONG_S else logging.DEBUG, f"{what}: ready after {took:.1f} s")

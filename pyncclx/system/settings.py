@@ -109,7 +109,7 @@ def _folders(text: str) -> tuple[Path, ...]:
     return tuple(Path(each) for each in text.split(os.pathsep) if each)
 
 
-def _verbosity(text: str) -> int:
+def _level(text: str) -> int:
     return int(_one_of("0", "1", "2")(text))
 
 
@@ -147,6 +147,22 @@ TIMEOUT = Setting(
     text="seconds that a kernel waits for a peer before it gives up",
     default_text="`300`",
 )
+NODE = Setting(  # mpi_bootstrap reads it, which needs no other room
+    "PYNCCLX_NODE",
+    default="",
+    parse=str,
+    accepts="any text",
+    text="makes pretend nodes: ranks in which it differs never share memory, as if they ran on different nodes",
+    default_text="found out",
+)
+ENGINE = Setting[str | None](
+    "PYNCCLX_ENGINE",
+    default=None,
+    parse=_one_of("mpi", "nccl"),
+    accepts="'mpi' or 'nccl'",
+    text="what moves data between nodes: `nccl`, which follows streams, or `mpi`",
+    default_text="`nccl` on GPUs where all ranks have nccl4py and NCCL 2.28 or newer",
+)
 BLOCKING = Setting(
     "PYNCCLX_BLOCKING",
     default="stream",
@@ -175,7 +191,7 @@ CACHE = Setting[tuple[Path, ...]](
 VERBOSE = Setting(
     "PYNCCLX_VERBOSE",
     default=1,
-    parse=_verbosity,
+    parse=_level,
     accepts="0, 1 or 2",
     text="what is reported on stderr, if the program has no log handlers: `0` warnings, `1` kernels that take a second "
     "or more to compile, `2` each kernel",
@@ -188,6 +204,23 @@ IPC = Setting(
     accepts="'descriptors' (the default) or 'legacy'",
     text="`legacy`: share memory by CUDA IPC, where file descriptors of GPU memory do not work",
     default_text="`descriptors`",
+)
+RECORD = Setting(
+    "PYNCCLX_RECORD",
+    default=1,
+    parse=_level,
+    accepts="0, 1 or 2",
+    text="what the flight recorder keeps: `0` nothing, `1` calls on device arrays, `2` those with host arrays, too",
+    default_text="`1`",
+)
+DUMP = Setting[Path | None](
+    "PYNCCLX_DUMP",
+    default=None,
+    parse=Path,
+    accepts="a folder",
+    text="folder for what each rank writes after a failure, for `python -m pyncclx analyze`; ranks on several nodes "
+    "need one that all of them see",
+    default_text="`pyncclx-dump` in the folder for temporary files, by user and job",
 )
 SEED = Setting(
     "PYNCCLX_SEED",
@@ -207,8 +240,9 @@ HOSTILE = Setting(
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, TIMEOUT, BLOCKING),
-    *(CHECK, CACHE, VERBOSE, IPC, SEED, HOSTILE),
+    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
+    *(CHECK, CACHE, VERBOSE, IPC, RECORD, DUMP),
+    *(SEED, HOSTILE),
 )
 
 
@@ -224,6 +258,11 @@ def unknown() -> Iterator[str]:
 def foreign(name: str) -> str | None:
     """Return an environment variable that belongs to another program, such as XDG_CACHE_HOME; None if it is not set."""
     return os.environ.get(name)
+
+
+def set_foreign(name: str, value: str) -> None:
+    """Set an environment variable that belongs to another program, unless it is set."""
+    os.environ.setdefault(name, value)
 
 
 def environment() -> dict[str, str]:

@@ -15,9 +15,11 @@ import mpi_bootstrap
 from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
+from ..memory.layout import MAX_RANKS
 from .compare import compare
 from .options import Options
 from .registration import Registration
+from .scratch import Scratch
 from .state import State, state_of
 from .team import Team
 
@@ -34,7 +36,8 @@ class Base(Options):
         team = state.team
         if team is None:
             with mpi_bootstrap.interrupts_deferred():
-                team = state.team = self._make_team(state)
+                with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
+                    team = state.team = self._make_team(state)
                 for attachment in state.attachments.values():
                     attachment.join(team)
         else:
@@ -57,16 +60,48 @@ class Base(Options):
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
+        if state.loss is not None:
+            raise state.loss.exception()
         if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
         comm = cast(MPI.Intracomm, self)
-        mpi_bootstrap.check_launch(comm)
+        if self.node_topology.node_count > 1:
+            raise NotSupported(
+                f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
+                "works inside one node; Split it by node"
+            )
         state.meet(comm)
         try:
             return Team(comm, mpi_bootstrap.agree(comm, backends.select))
         except NotSupported as refusal:
             state.refusal = refusal
             raise
+
+    @property
+    def node_topology(self) -> mpi_bootstrap.Topology:
+        """The nodes of the communicator, none with more ranks than a Team can have. Collective at the first use.
+
+        Raises
+        ------
+        RanksMissing
+            Some rank has not come within PYNCCLX_TIMEOUT.
+        """
+        state = state_of(self)
+        if state.topology is None:
+            comm = cast(MPI.Intracomm, self)
+            mpi_bootstrap.check_launch(comm)
+            state.meet(comm)
+            state.topology = mpi_bootstrap.topology(comm, most=MAX_RANKS)
+        return state.topology
+
+    def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
+        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""
+        return None
+
+    @property
+    def scratch(self) -> Scratch:
+        """Memory for copies of arguments. Collective at the first use."""
+        return self.team.scratch
 
     @property
     def device(self) -> str:
@@ -87,7 +122,7 @@ class Base(Options):
         >>> comm.select_device()
         0
         """
-        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self))
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # GPUs are the machine's
         return backends.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:
@@ -106,10 +141,11 @@ class Base(Options):
         >>> comm.synchronize()
         """
         state = state_of(self)
-        for attachment in state.attachments.values():
-            attachment.drain()
-        if state.team is not None:
-            state.team.drain()
+        with state.waiting(self, "the device"):
+            for attachment in state.attachments.values():
+                attachment.drain()
+            if state.team is not None:
+                state.team.drain()
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
@@ -144,8 +180,9 @@ class Base(Options):
         """
         if self.checking:
             compare(self, "Alloc")
-        team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
-        window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
+        with state_of(self).recorded(self, "Alloc"):
+            team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
+            window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
         return team.device.array(window.owner, lengths, datatype)
 
     def Register(self, array: Any) -> Registration:
@@ -180,10 +217,11 @@ class Base(Options):
         if self.checking:
             compare(self, "Register")
         comm = cast(MPI.Intracomm, self)
-        team, buffer = self.meet(
-            lambda team: resolve(array, "Register: array", writable=False, device=team.device)
-        )
-        return Registration(comm, team, team.register(comm, buffer))
+        with state_of(self).recorded(self, "Register"):
+            team, buffer = self.meet(
+                lambda team: resolve(array, "Register: array", writable=False, device=team.device)
+            )
+            return Registration(comm, team, team.register(comm, buffer))
 
 
 def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from mpi_bootstrap.presence import Note
+
 from ..backends import Device
-from ..memory.error_words import FAILURE, NBYTES, OVERFLOW, read
+from ..memory.error_words import ABORT, FAILURE, LOST, NBYTES, OVERFLOW, TIMED_OUT, read
+from ..recovery import blame, losses
+from ..recovery.detector import DETECTOR
+from ..recovery.losses import Loss
 from . import kernel_errors
 
 
 class ErrorRecord:
     """Words that kernels write, and their claims: a kernel sets a claim, so that one alone writes the words.
+
+    The failure detector looks after it: it gives the record its loss, and publishes what kernels have given up.
 
     Attributes
     ----------
@@ -16,37 +29,107 @@ class ErrorRecord:
         Of the words: `Team::watch`.
     claims : list of int
         Addresses of the claims on `Watch::overflow`, one in each lease or workspace of the communicator.
+    loss : Loss or None
+        Why the communicator cannot go on, if not for what a kernel here has found.
+    id, rank, comm, uids, world_ranks
+        As of `recovery.detector.Watched`.
     """
 
+    comm: MPI.Comm
+    id: bytes = b""
+    uids: Sequence[bytes] = ()
+    world_ranks: tuple[int, ...] = ()
+
     def __init__(self, device: Device, rank: int) -> None:
-        self._device, self._rank = device, rank
+        self._device, self.rank = device, rank
         self._watch = device.allocate_watch(NBYTES)
-        self._words = self._watch.array.data  # a third of the time of indexing the array
+        self._words: Any = self._watch.array.data  # a third of the time of indexing the array
         self.address = self._watch.address
         self.claims: list[int] = []
+        self.loss: Loss | None = None
+        self._gave_up: Note | None = None  # what the others have been given to read
+
+    def belong(self, comm: MPI.Comm, name: bytes, uids: Sequence[bytes], world_ranks: Sequence[int]) -> None:
+        """Set what the detector looks for."""
+        self.comm, self.id, self.uids, self.world_ranks = comm, name, tuple(uids), tuple(world_ranks)
 
     def check(self) -> None:
         """Raise what a kernel has recorded since the last look.
 
         Raises
         ------
-        PeerTimeout, Aborted
-            From then on at every call: ranks no longer agree where they are. Free the communicator.
+        RankFailed, Revoked, PeerTimeout, Aborted
+            From then on at every call: ranks no longer agree where they are. Free the communicator, or Shrink it.
         CapacityExceeded, ValueError, MPI.Exception
             Once; the communicator goes on. A call that was about to be launched has not been made then.
         """
         if self._words[FAILURE]:
-            raise kernel_errors.failure(read(self._watch), self._rank)
+            raise self.failure()
         if self._words[OVERFLOW]:
-            error = kernel_errors.overflow(read(self._watch, "i8"), self._rank)
+            error = kernel_errors.overflow(read(self._watch, "i8"), self.rank)
             self._words[OVERFLOW] = 0  # then the claims: a kernel that has one may write the record at once
             for claim in self.claims:
                 self._device.fill_zero(claim, 4)
             raise error
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether every call raises from now on."""
+        return bool(self._words[FAILURE])
+
+    def failure(self) -> Exception:
+        """Return the exception for what has ended the communicator."""
+        blame.look_now()
+        record, loss = read(self._watch), self.loss
+        own = None if record.failure == LOST else kernel_errors.failure(record, self.rank)
+        note = loss.note if loss is not None else None
+        if own is not None and (loss is None or (note is not None and self._was_first(note))):
+            return blame.with_evidence(own, self.rank, self.uids)
+        assert loss is not None
+        if own is None:
+            return loss.exception()
+        wait = kernel_errors.wait_of(record, self.rank)
+        if note is None or note.kind != losses.TIMED_OUT or note.peer == self.rank:
+            return loss.exception(wait=wait)
+        if 0 <= note.peer < len(self.uids):
+            wait.peer = note.peer  # the others gave up first, so what they waited for is late
+        return blame.with_evidence(wait, self.rank, self.uids)
+
+    def _was_first(self, note: Note) -> bool:
+        """Whether kernels here gave up before another rank did, and not since this process stood still."""
+        own = self._gave_up
+        return own is not None and own.when_ns < note.when_ns
+
+    def lose(self, loss: Loss) -> None:
+        """Make every kernel of this communicator on this rank leave its waits, and every call raise."""
+        before = self.loss
+        if before is None or len(loss.ranks) > len(before.ranks):  # failed ranks count more than notes
+            self.loss = loss
+        self._watch.array[ABORT] = 1
+        if not self._words[FAILURE]:
+            self._words[FAILURE] = LOST
+
+    def give_up(self, kind: str, operation: str = "") -> None:
+        """End what goes on here and on all other ranks, for a reason that is no rank's failure."""
+        note = Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), operation)
+        self.lose(Loss(note=note))
+        if DETECTOR.made is not None:
+            DETECTOR.made.presence.note(note)
+
+    def given_up(self) -> Note | None:
+        """Return a note for the other ranks if kernels here have given up by themselves; once."""
+        if not self._words[FAILURE] or self._gave_up is not None or self.loss is not None:
+            return None
+        record = read(self._watch)
+        wait = kernel_errors.wait_of(record, self.rank)
+        kind = losses.TIMED_OUT if record.failure == TIMED_OUT else losses.ABORTED
+        words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
+        self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
+        return self._gave_up
+
     def abort(self) -> None:
         """Make every kernel of this communicator on this rank leave its waits."""
-        self._watch.array[0] = 1
+        self._watch.array[ABORT] = 1
 
     def close(self) -> None:
         """Free the words."""

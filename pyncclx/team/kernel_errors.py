@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from ..errors import Aborted, CapacityExceeded, MPIError, PeerTimeout
-from ..memory.error_words import ABORTED, ErrorWords
+from ..memory.error_words import ABORTED, TIMED_OUT, ErrorWords
 from . import device_errors
 from .operations import DEVICE_TEAM, OPERATIONS
 
@@ -36,6 +36,13 @@ def failure(record: ErrorWords, rank: int) -> Exception:
     if record.failure == ABORTED:
         return Aborted(f"{operation}: rank {rank} was told to stop waiting for rank {peer} (epoch {record.epoch})")
     return PeerTimeout(operation, record.epoch, rank, peer, record.expected, record.seen)
+
+
+def wait_of(record: ErrorWords, rank: int) -> PeerTimeout:
+    """Return a wait that a kernel gave up as the exception that it would be at its deadline."""
+    error = failure(record._replace(failure=TIMED_OUT), rank)
+    assert isinstance(error, PeerTimeout)
+    return error
 
 
 def overflow(record: ErrorWords, rank: int) -> Exception:

@@ -9,7 +9,7 @@ from typing import Any
 from ..backends import Device, Event, Function, Repeated
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 
-_NO_STREAM = object()
+_NO_STREAM, _ABSENT = object(), object()
 
 
 class LaunchOrder:
@@ -21,9 +21,10 @@ class LaunchOrder:
 
     Nonblocking and persistent calls are launched aside: on a stream of the communicator's own, so that what the caller
     enqueues next does not wait for them. Several such streams run at once as far as the hardware does: CUDA maps all
-    streams of a process to a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS up to 32). In one queue a kernel waits for
-    the one before it. So where more streams than queues have collectives under way that the ranks began in different
-    orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU together.
+    streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS). In one queue a kernel
+    waits for the one before it. So where more streams than queues have collectives under way that the ranks began in
+    different orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU
+    together.
     """
 
     def __init__(self, device: Device) -> None:
@@ -51,6 +52,15 @@ class LaunchOrder:
         else:
             with self.following(stream):
                 repeated.launch(stream)
+
+    def repeat_aside(self, repeated: Repeated, stream: Any) -> Any:
+        """Launch aside what was prepared before; return the stream that it is on. See `aside`."""
+        aside = self._asides.get(False, _ABSENT)
+        if aside is self._ready and not OPEN_RECEIVES and repeated.launch_aside(stream, aside):
+            return aside
+        aside = self.aside(stream)
+        self.repeat(repeated, aside)
+        return aside
 
     @contextmanager
     def following(self, stream: Any) -> Iterator[None]:
@@ -88,9 +98,10 @@ class LaunchOrder:
         if capturing not in self._asides:
             self._asides[capturing] = self._device.new_stream()
         aside = self._asides[capturing]
-        if not self._device.fork(stream, aside):
-            return stream
-        if stream is self._stream and not capturing:  # so it also comes after the last launch
+        if capturing:
+            return aside if self._device.fork(stream, aside) else stream
+        self._device.order_eager(stream, aside)
+        if stream is self._stream:  # so it also comes after the last launch
             self._ready = self._stream = aside
         return aside
 

@@ -17,6 +17,7 @@ from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap
 from ..memory.mapped import exchange_handles
+from ..recovery.detector import DETECTOR
 from ..system import settings
 
 
@@ -24,6 +25,7 @@ from ..system import settings
 class Member:
     """What each rank sends to all others before they make a Team."""
 
+    node: bytes  # mpi_bootstrap.node_identity
     hostname: str
     device: str  # Device.identity
     runs_concurrently: bool  # Device.runs_concurrently
@@ -38,13 +40,17 @@ class Member:
     offer_nbytes: int  # of the lease that it can give
     timeout_s: float
     limits: tuning.Limits  # rank 0's are used
+    presences: frozenset[bytes]  # uids of the processes whose pages it has mapped
 
 
 def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> list[Member]:
     """Exchange the ranks' members; map the heaps that this process has not mapped yet. Collective."""
-    members: list[Member] = comm.allgather(_own(comm, device, heap, offer_nbytes))
+    members: list[Member] = mpi_bootstrap.allgather_objects(
+        comm, _own(comm, device, heap, offer_nbytes)
+    )
     _check(members)
     _map_heaps(comm, heap, members)
+    _map_presences(comm, heap, members)
     # Under `agree`, since only one rank warns and a program may turn warnings into errors.
     mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
     return members
@@ -53,12 +59,14 @@ def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
 def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> Member:
     """This rank's member; raises on all ranks if some rank's settings or tables cannot be read."""
 
-    def read() -> tuple[float, tuning.Limits, int]:
+    def read() -> tuple[float, tuning.Limits, int, frozenset[bytes]]:
         limits = tuning.limits(device.kind, comm.size) if comm.rank == 0 else ()
-        return settings.TIMEOUT.get(), limits, channels(device)
+        presences = frozenset(DETECTOR.get().peers if comm.size > 1 else ())
+        return settings.TIMEOUT.get(), limits, channels(device), presences
 
-    timeout_s, limits, max_channels = mpi_bootstrap.agree(comm, read)
+    timeout_s, limits, max_channels, presences = mpi_bootstrap.agree(comm, read)
     return Member(
+        node=mpi_bootstrap.node_identity(),
         hostname=MPI.Get_processor_name(),
         device=device.identity,
         runs_concurrently=device.runs_concurrently,
@@ -73,6 +81,7 @@ def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
         offer_nbytes=offer_nbytes,
         timeout_s=timeout_s,
         limits=limits,
+        presences=presences,
     )
 
 
@@ -81,6 +90,15 @@ def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
     handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
     peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
     mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+
+
+def _map_presences(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
+    """Let the detector look at the pages of all ranks' processes; without them it asks MPI alone."""
+    missing = [{m.uid for m in members} - each.presences - {each.uid} for each in members]
+    if any(missing):
+        wanted = [rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]]
+        fds = mpi_bootstrap.allgather_fds(comm, DETECTOR.get().presence.fd, wanted)
+        DETECTOR.get().add_peers({members[rank].uid: fd for rank, fd in fds.items()})
 
 
 def channels(device: Device) -> int:
@@ -123,9 +141,8 @@ def _check(members: list[Member]) -> None:
             f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
             "arrays; Split it by node"
         )
-    nodes = sorted({member.hostname for member in members})
-    if len(nodes) > 1:
-        where = ", ".join(nodes)
+    if len({member.node for member in members}) > 1:
+        where = ", ".join(sorted({member.hostname for member in members}))
         raise NotSupported(f"ranks on several nodes ({where}): device arrays move inside one node; Split it by node")
     architectures = sorted({member.architecture for member in members})
     if len(architectures) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..backends import Function
@@ -15,6 +16,7 @@ class Plan(NamedTuple):
     grid: int
     threads: int  # of a block
     early: bool = False  # takes few multiprocessors: launched early, it waits for the kernel before, and lets the next
+    kernel: str = ""  # its name
 
 
 class Producer(NamedTuple):
@@ -30,3 +32,5 @@ class RememberedLaunch(NamedTuple):
     plan: Plan
     parameters: bytes  # of the kernel
     producers: tuple[Producer, ...]  # of those buffers that name a stream
+    around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
+    record: Callable[[], None] | None  # writes the entry of the flight recorder

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Protocol, TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
 from ..errors import MPIError, NotSupported, RanksMissing
+from ..recording.calls import Calls, calls_of
+from ..recording.facts import records_calls
+from ..recording.identity import Identity, identity_of
+from ..recovery.losses import Loss
+from ..recovery.meetings import JUDGE
 from ..system import settings
 from ..system.process import PerProcess
 from .team import Team
@@ -27,7 +33,11 @@ class Attachment:
         """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
 
     def close(self) -> None:
-        """Called when the communicator has been freed, or gives its memory back."""
+        """Called when the communicator has been freed, or gives its memory back. All its ranks do so."""
+
+    def abandon(self) -> None:
+        """Called in place of `close` where the other ranks may not do so."""
+        self.close()
 
 
 class Carrier(Protocol):
@@ -42,46 +52,82 @@ class Carrier(Protocol):
         """As mpi4py's."""
 
 
+_Made = TypeVar("_Made", bound=Carrier)
+
+
 class State:
     """What a communicator carries: all objects with its handle share it, through an MPI attribute."""
 
-    def __init__(self, parent: State | None = None) -> None:
+    def __init__(self, parent: State | None = None, identity: Identity | None = None) -> None:
         self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
         self.staging: bool | None = parent.staging if parent else None
         self.sm_free: bool = parent.sm_free if parent else False
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
+        self.loss: Loss | None = None  # why the ranks never meet again
+        self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
         self.meeting = mpi_bootstrap.Meeting()
+        JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+        self.identity = identity  # None: no calls are recorded
+        self._calls: Calls | None = None
 
-    def meet(self, comm: MPI.Intracomm) -> None:
+    def calls(self, comm: MPI.Comm) -> Calls | None:
+        """Return what records the communicator's calls; None if none are recorded."""
+        if self._calls is None and self.identity is not None:
+            self._calls = calls_of(self.identity, comm.Get_name(), comm.rank)
+        return self._calls
+
+    def recorded(self, comm: MPI.Comm, operation: str) -> AbstractContextManager[object]:
+        """Record a collective call in which the ranks meet on the host, which the block is."""
+        calls = self.calls(comm)
+        return nullcontext() if calls is None else calls.meeting(operation)
+
+    def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
+        """Show, to those who look at this process from outside, that it waits while the block runs."""
+        calls = self.calls(comm)
+        return nullcontext() if calls is None else calls.waiting(what, detail)
+
+    def meet(self, comm: MPI.Intracomm, seconds: float | None = None) -> None:
         """Wait for all ranks to come here, before they make something together. Collective.
 
         Raises
         ------
         RanksMissing
-            Some have not come within PYNCCLX_TIMEOUT.
+            Some have not come within PYNCCLX_TIMEOUT, or so many seconds.
+        RankFailed, Revoked
+            Some will never come.
         """
-        missing = self.meeting.missing(comm, settings.TIMEOUT.get())
+        with self.waiting(comm, "the other ranks", "before something is made together"):
+            missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
         if missing:
             raise RanksMissing(comm.rank, tuple(missing))
 
     def close(self) -> None:
         """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""
-        self._end(Team.close)
+        self._end(Team.close, lambda attachment: attachment.close())
 
     def abandon(self) -> None:
         """Release what no other rank uses; the rest is kept until the ranks have met."""
-        self._end(Team.abandon)
+        self._end(Team.abandon, lambda attachment: attachment.abandon())
 
-    def _end(self, end: Callable[[Team], None]) -> None:
+    def abandon_device(self) -> None:
+        """Release what the device side holds, as `abandon`; messages between living ranks go on."""
+        team, self.team = self.team, None
+        if team is not None:
+            team.abandon()
+
+    def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, self.team = self.team, None
         if team is not None:
             end(team)
         for attachment in self.attachments.values():
-            attachment.close()
+            end_attachment(attachment)
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
 
 
 class _Attribute:
@@ -100,7 +146,8 @@ class _Attribute:
 
 
 def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
-    return _Attribute(State(attribute.state))
+    parent = attribute.state
+    return _Attribute(State(parent, parent.identity and parent.identity.another()))
 
 
 # Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
@@ -120,10 +167,19 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
     keyval = _KEYVAL.get()
     attribute = cast("_Attribute | None", comm.Get_attr(keyval))
     if attribute is None:
-        attribute = _Attribute(State(None if parent is None else state_of(parent)))
+        identity = identity_of(cast(MPI.Comm, comm)) if records_calls() else None
+        attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
     comm._state = attribute.state
     return comm._state
+
+
+def numbered(comm: _Made) -> _Made:
+    """Return a communicator after it has got its state, in the order in which all ranks make theirs: see `Identity`."""
+    if comm != MPI.COMM_NULL and MPI.Is_initialized():
+        with suppress(ValueError):  # a setting that cannot be used: the first call raises it
+            state_of(comm)
+    return comm
 
 
 #: Whether MPI may work on host copies where `comm.staging` has not been set; `pyncclx.MPI` sets it when it is imported.

@@ -22,6 +22,8 @@ from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Abandoned
+from ..recovery import ulfm
+from ..recovery.detector import DETECTOR
 from . import members
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
@@ -66,6 +68,7 @@ class Team:
         self.dependents: list[Dependent] = []
         self.device_teams: list[KernelTeam] = []
         self._structs: dict[tuple[str, bool], bytes] = {}
+        self.generation = 0  # changes when parameters that were packed before are no longer right
         self._packed_table = 0  # the address of the windows' table in `_structs`
 
     def _meet(self, comm: MPI.Intracomm) -> None:
@@ -79,13 +82,24 @@ class Team:
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
             mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
-            leases: list[tuple[int, bytes]] = comm.allgather((self.lease.offset, uuid.uuid4().bytes))
+            leases: list[tuple[int, bytes]] = mpi_bootstrap.allgather_objects(
+                comm, (self.lease.offset, uuid.uuid4().bytes)
+            )
             self.id = leases[0][1]  # the same on all ranks
             self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
             self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
+            self._look_after(comm)
         except BaseException:
             self.heap.release(self.lease)
             raise
+
+    def _look_after(self, comm: MPI.Intracomm) -> None:
+        """Let the failure detector look after the ranks."""
+        uids = [member.uid for member in self.members]
+        self.heap.join(uids)
+        self.errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
+        if comm.size > 1:
+            DETECTOR.get().watch(self.errors)
 
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
@@ -131,6 +145,7 @@ class Team:
         """Forget what `struct_for` has packed, and launches with it: members, windows or the layout have changed."""
         self._structs.clear()
         self.remembered.clear()
+        self.generation += 1
 
     @mpi_bootstrap.interrupts_deferred()
     def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
@@ -175,6 +190,7 @@ class Team:
 
     def _window_changed(self, number: int) -> None:
         self.remembered.clear()
+        self.generation += 1
         if self._packed_table != self.windows.table:
             self._packed_table = self.windows.table
             self._structs.clear()
@@ -186,7 +202,7 @@ class Team:
 
         `arguments` are the bytes after the Team in the kernel's only parameter.
         """
-        _, function, grid, threads, early = plan
+        _, function, grid, threads, early, _ = plan
         self.order.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
@@ -198,11 +214,6 @@ class Team:
         """Wait on the host until everything launched on this communicator is over, and check it."""
         self.order.synchronize()
         self.errors.check()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether MPI has found a rank's process to have failed."""
-        return any(member.uid in self.heap.failed for member in self.members)
 
     def leave(self, comm: MPI.Intracomm) -> None:
         """Wait until the kernels of all ranks have ended. Collective."""
@@ -233,6 +244,9 @@ class Team:
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()
+        self.heap.part(self.errors.uids)
+        if DETECTOR.made is not None:
+            DETECTOR.made.forget(self.errors)
         self.errors.close()
         self.windows.close()
         self.scratch.close()

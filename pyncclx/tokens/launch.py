@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
+
+import mpi_bootstrap
 
 from .. import events
 from ..arrays.buffers import Buffer
 from ..launch import kernels
 from ..operators.row_transform import NONE, Applied
+from ..recording import layout
+from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.state import state_of
 from ..team.streams import stream_for
@@ -19,6 +24,7 @@ from .parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
 from .settings import Settings
 
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
+_MOST_KEPT = 256
 _Self = TypeVar("_Self", bound="Launching")
 
 
@@ -39,6 +45,10 @@ class Launching(Settings):
     _memory: Memory | None = None
     _begun: Move | None = None  # the first half is launched, the second is not
     _closed = False
+
+    def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
+        super().__init__(comm, *args, **options)
+        self._records: dict[Hashable, Callable[[], None]] = {}  # of earlier moves
 
     def memory(self) -> Memory:
         """The memory, allocated at the first use. Collective then."""
@@ -61,6 +71,7 @@ class Launching(Settings):
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
+        self._record(move, name + _SUFFIXES[phases])
         if state.checking:
             compare(comm, move.operation, (move.applied.template[:2], move.applied.name, phases))
         team, memory = comm.team, self.memory()
@@ -77,6 +88,24 @@ class Launching(Settings):
             events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
         return move.result
 
+    def _record(self, move: Move, name: str) -> None:
+        """Write the entry of the flight recorder."""
+        nbytes = max(buffer.nbytes for buffer in move.buffers)
+        key = name, move.applied.name, nbytes
+        if (again := self._records.get(key)) is not None:
+            again()
+            return
+        state = state_of(self.comm)
+        calls = state.calls(self.comm)
+        if calls is not None:
+            if state.team is not None:
+                state.team.errors.check()  # a call that raises them has no number: it is made again
+            begun = calls.begin(name, layout.SHUFFLE)
+            signature = name, move.applied.template[:2], move.applied.name
+            begun.describe(operation=name, signature=signature, nbytes=nbytes)
+            if len(self._records) < _MOST_KEPT:
+                self._records[key] = begun.launched(move.operation.lower(), 0, beside=True)
+
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more.
 
@@ -86,7 +115,7 @@ class Launching(Settings):
         if memory is None or memory not in memory.team.dependents:
             return
         memory.team.device.synchronize()
-        MPI.Comm.Barrier(self.comm)
+        mpi_bootstrap.sleeping_barrier(cast(MPI.Intracomm, self.comm))
         memory.close()
 
     def __enter__(self: _Self) -> _Self:

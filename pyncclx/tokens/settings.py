@@ -74,7 +74,7 @@ class Settings:
 
     def _compare(self) -> None:
         mine = {name: value for name, value in vars(self).items() if name != "comm" and not name.startswith("_")}
-        others = MPI.Comm.allgather(self.comm, mine)
+        others = mpi_bootstrap.allgather_objects(self.comm, mine)
         wrong = sorted({name for other in others for name in mine if other[name] != others[0][name]})
         if wrong:
             raise CollectiveMismatch(f"Create_token_shuffle: the ranks gave different values for {', '.join(wrong)}")

@@ -13,6 +13,10 @@ from ..arrays import places
 from ..arrays.buffers import Buffer
 from ..backends import Device
 from ..errors import MPIError, NotSupported
+from ..recording.calls import Calls, calls_of
+from ..recording.facts import place, records_calls
+from ..recording.identity import identity_of_window
+from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.status import fill_empty
 from ..staging.operations import Argument, argument, device_buffers
@@ -32,6 +36,19 @@ class Accesses(MPI.Win):
     _reach: Reach | None = None  # None: the window is MPI's in everything
     _origins: Origins | None = None  # host copies of device arrays, once there are some
     _staging: bool | None = None  # the communicator's setting, if the window was made from one of ours
+    _recording: Calls | None = None
+
+    def _calls(self) -> Calls | None:
+        """What records the window's calls; None if none are recorded."""
+        if self._recording is None and records_calls():
+            identity = identity_of_window(self)
+            self._recording = calls_of(identity, self.Get_name(), identity.world.index(place()[0]))
+        return self._recording
+
+    def _record(self, operation: str, rank: int, nbytes: int = 0, tag: int = ANY) -> int:
+        """Write the entry of a call that is not collective; return its number."""
+        calls = self._calls()
+        return 0 if calls is None else calls.one(operation, ACCESS, peer=rank, tag=tag, nbytes=nbytes)
 
     def _reach_now(self) -> Reach:
         """The device memory, if it is still there; raises the errors of kernels that ran before."""
@@ -76,6 +93,7 @@ def on_device(method: _Method) -> _Method:
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
         began = events.now() if events.listeners else None
         rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
+        self._record(name, rank, getattr(args[0], "nbytes", 0) if args else 0)
         if self._reach is not None and self._reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:

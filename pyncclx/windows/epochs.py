@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import time
 from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
 
+import mpi_bootstrap
+
+from ..errors import PeerTimeout
+from ..recording.layout import ANY
+from ..system import settings
 from .accesses import Accesses
 from .exposed import Attached
+from .locks import Locks
 
 WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+_COLLECTIVE = ("Fence",)
+
+
+def recorded(method: _Method) -> _Method:
+    """Make a method of a window one that is recorded, with its end, and whose wait can be seen from outside."""
+    name = method.__name__
+    with_rank = "rank" in inspect.signature(method).parameters
+
+    @functools.wraps(method)
+    def either(self: Epochs, *args: Any, **kwargs: Any) -> None:
+        calls = self._calls()
+        if calls is None:
+            method(self, *args, **kwargs)
+        elif name in _COLLECTIVE:
+            with calls.meeting(name):
+                method(self, *args, **kwargs)
+        else:
+            rank = (args[0] if args else kwargs.get("rank", ANY)) if with_rank else ANY
+            with calls.waiting(name):
+                entry = self._record(name, rank)
+                method(self, *args, **kwargs)
+                calls.end(entry)
+
+    return cast(_Method, either)
 
 
 class Epochs(Accesses):
@@ -21,8 +59,10 @@ class Epochs(Accesses):
     """
 
     _comm: MPI.Intracomm
+    _locks: Locks | None = None  # of a window of device memory
     _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
+    @recorded
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks, and begin the next. Collective. As mpi4py's Fence.
 
@@ -32,35 +72,73 @@ class Epochs(Accesses):
             MPI.MODE_NOPRECEDE and the like.
         """
         self._wait_for_device()
+        if self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
+            mpi_bootstrap.sleeping_barrier(self._comm)
         super().Fence(assertion)
         self._copy_back()
-        if self._reach is not None:  # MPI itself need not wait, as no call has used its window
-            MPI.Comm.Barrier(self._comm)
 
+    @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock."""
+        """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock.
+
+        Raises
+        ------
+        RankFailed
+            Of device memory: a rank has failed, which may have had the lock.
+        PeerTimeout
+            Of device memory: another rank has kept the lock for longer than PYNCCLX_TIMEOUT.
+        """
+        self._lock(rank, shared=lock_type == MPI.LOCK_SHARED, checked=not assertion & MPI.MODE_NOCHECK)
         super().Lock(rank, lock_type, assertion)
         self._acquire(rank)
 
+    @recorded
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an epoch with all ranks; this rank has their shared locks when it returns. As mpi4py's Lock_all."""
+        for rank in range(self._comm.size if self._locks is not None else 0):
+            self._lock(rank, shared=True, checked=not assertion & MPI.MODE_NOCHECK)
         super().Lock_all(assertion)
         if self._reach is not None:
             for rank in range(self._comm.size):
                 self._acquire(rank)
 
+    @recorded
     def Unlock(self, rank: int) -> None:
         """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
-        self._complete_by(super().Unlock, rank)
+        try:
+            self._complete_by(super().Unlock, rank)
+        finally:
+            self._release(rank)
 
+    @recorded
     def Unlock_all(self) -> None:
         """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
-        self._complete_by(super().Unlock_all)
+        try:
+            self._complete_by(super().Unlock_all)
+        finally:
+            for rank in range(self._comm.size if self._locks is not None else 0):
+                self._release(rank)
 
+    def _release(self, rank: int) -> None:
+        if self._locks is not None and rank != MPI.PROC_NULL:
+            self._locks.release(rank)
+
+    def _lock(self, rank: int, *, shared: bool, checked: bool) -> None:
+        """Wait for a lock here, where the wait ends, before MPI takes its own."""
+        if self._locks is not None and checked and 0 <= rank < self._comm.size:
+            self._locks.acquire(rank, shared=shared, check=self._check)
+
+    def _check(self) -> None:
+        """Raise if the ranks of a window of device memory cannot go on together."""
+        if self._reach is not None and self._reach.in_use:
+            self._reach.team.errors.check()
+
+    @recorded
     def Flush(self, rank: int) -> None:
         """Complete the operations with a rank, here and there. As mpi4py's Flush."""
         self._complete_by(super().Flush, rank)
 
+    @recorded
     def Flush_all(self) -> None:
         """Complete all operations, here and at the targets. As mpi4py's Flush_all."""
         self._complete_by(super().Flush_all)
@@ -73,14 +151,28 @@ class Epochs(Accesses):
         """Complete all operations here: their arrays may be used again. As mpi4py's Flush_local_all."""
         self._complete_by(super().Flush_local_all)
 
+    @recorded
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
         self._wait_for_device()
         super().Post(group, assertion)
 
+    @recorded
     def Complete(self) -> None:
         """End the epoch that `Start` has begun: its operations are complete. As mpi4py's Complete."""
         self._complete_by(super().Complete)
+
+    def Wait(self) -> Literal[True]:
+        """Wait until the ranks of the group have completed their operations here. As mpi4py's Wait."""
+        if self._reach is None:
+            return super().Wait()
+        deadline = time.monotonic() + settings.TIMEOUT.get()
+        while not super().Test():
+            self._check()
+            if time.monotonic() > deadline:
+                raise PeerTimeout("Win.Wait", 0, self._comm.rank, -1, 0, 0)
+            os.sched_yield()
+        return True
 
     def Sync(self) -> None:
         """Make what this rank has stored visible to the others, and theirs to it. As mpi4py's Sync."""
@@ -90,6 +182,7 @@ class Epochs(Accesses):
     def _complete_by(self, call: Callable[..., None], *rank: int) -> None:
         """Complete operations with a rank, or with all, by a call of MPI's."""
         self._wait_for_device()
+        self._check()
         call(*rank)
         self._copy_back(*rank)
 

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
+from ..recording.layout import ANY
 from .accesses import Accesses
 from .reach import parse
 
@@ -58,6 +59,7 @@ class Signalling(Accesses):
         exposed.team.require_links("Put_signal")
         buffer = resolve(origin, "Put_signal: origin", writable=False, device=exposed.device)
         target_rank = integer(target_rank)
+        self._record("Put_signal", target_rank, buffer.nbytes, signal)
         if target_rank != MPI.PROC_NULL:
             found = exposed.find("Put_signal", target_rank, parse("Put_signal", target), buffer)
             exposed.signals.put(buffer, found.address, target_rank, signal)
@@ -86,12 +88,15 @@ class Signalling(Accesses):
 
         Notes
         -----
-        CUDA may load a kernel at its first launch only, and wait for the device then, and so for the signal. Kernels of
-        the program's that the signal depends on must have run once before. Those of windows and communicators are
-        loaded when they are made or prepared.
+        CUDA loads no module while the process has work on the GPU, on any stream; a wait for a signal is such work. So
+        what the signal depends on must be loaded before: run the program's own kernels once, and `Accumulate`,
+        `Get_accumulate`, `Fetch_and_op` and collectives once with these types and operators. `Put`, `Get` and
+        `Put_signal` are loaded when a window is made.
 
         Examples
         --------
         See `Put_signal`.
         """
-        self._exposed("Wait_signal").signals.wait(signal, count)
+        exposed = self._exposed("Wait_signal")
+        self._record("Wait_signal", ANY, tag=signal)
+        exposed.signals.wait(signal, count)

@@ -6,6 +6,7 @@ ends an epoch the host waits for the device, so that all is done when the peers 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import NotSupported
+from ..errors import NotSupported, RankFailed, Revoked
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
@@ -21,6 +22,7 @@ from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
 from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, place_of
+from .locks import Locks
 from .operations import Operations
 from .signalling import Signalling
 from .views import Views
@@ -93,14 +95,16 @@ class Win(StandIn, Operations, Signalling, Views):
                     "pyncclx, and memory from its Alloc"
                 )
             return super().Create(memory, disp_unit, info, comm)
-        place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
-        found = MPI.Comm.allgather(comm, place)
+        with state_of(comm).recorded(comm, "Win.Create"):
+            place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
+            found = mpi_bootstrap.allgather_objects(comm, place)
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
         places = all_from_alloc(found)
         reach = Exposed(comm, cast(Team, state_of(comm).team), places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
         win._array, win._comm, win._reach = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), reach
+        win._locks = Locks(comm)
         return win
 
     @classmethod
@@ -193,18 +197,31 @@ class Win(StandIn, Operations, Signalling, Views):
         if isinstance(comm, Base):
             win._reach, win._comm, win._array = Attached(comm), MPI.Intracomm(MPI.Comm.Dup(comm)), np.zeros(1, "u8")
             MPI.Win.Attach(win, win._array)
-            win._words = MPI.Comm.allgather(comm, MPI.Get_address(win._array))
+            if mpi_bootstrap.topology(comm).node_count == 1:
+                win._locks = Locks(comm)
+            win._words = mpi_bootstrap.allgather_objects(comm, MPI.Get_address(win._array))
         return win
 
     def Free(self) -> None:
         """Free the window; arrays stay. Collective. As mpi4py's Free."""
-        if self._reach is not None:
-            mpi_bootstrap.agree(self._comm, self._wait_for_device)
-            self._comm.Free()
-            self._reach.close()
-            self._reach = None
-        super().Free()
-        self._array = None
+        try:
+            if self._reach is not None:
+                calls = self._calls()
+                with nullcontext() if calls is None else calls.meeting("Win.Free"):
+                    mpi_bootstrap.agree(self._comm, self._wait_for_device)
+                self._comm.Free()
+        except (RankFailed, Revoked):  # MPI would wait for all ranks: its part stays, a word on each rank
+            self._close()
+        else:
+            self._close()
+            super().Free()
+
+    def _close(self) -> None:
+        """Release what this rank has for the window."""
+        for held in (self._reach, self._locks, self._recording):
+            if held is not None:
+                held.close()
+        self._reach = self._locks = self._array = self._recording = None
 
 
 WIN_NULL = Win(MPI.WIN_NULL)

@@ -12,7 +12,8 @@ inline void gather(Call& call) {
     const Buffer recv(me == root ? nbytes * call.size() : 0, any_alignment(call)), apart(nbytes, any_alignment(call));
     char* send = in_place ? recv.as() + nbytes * me : apart.as();
     fill(call, send, nbytes, me, root);
-    call.run(gather, MoveArgs{call.team, send, recv.as(), nbytes, root}, grid);
+    const auto kernel = takes_short(call, nbytes, grid, false) ? gather<false> : gather<true>;
+    call.run(kernel, MoveArgs{call.team, send, recv.as(), nbytes, root}, grid);
     for (int rank = 0; me == root && rank < call.size(); ++rank)
         if (!check(call, recv.as() + nbytes * rank, nbytes, rank, root)) break;
     if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
@@ -28,7 +29,8 @@ inline void scatter(Call& call) {
     char* recv = in_place ? send.as() + nbytes * me : apart.as();
     for (int rank = 0; me == root && rank < call.size(); ++rank)
         fill(call, send.as() + nbytes * rank, nbytes, root, rank);
-    call.run(scatter, MoveArgs{call.team, send.as(), recv, nbytes, root}, grid);
+    const auto kernel = takes_short(call, nbytes, grid, false) ? scatter<false> : scatter<true>;
+    call.run(kernel, MoveArgs{call.team, send.as(), recv, nbytes, root}, grid);
     check(call, recv, nbytes, root, me);
     if (!apart.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
 }
@@ -92,7 +94,8 @@ inline void allgatherv(Call& call) {
     const Buffer recv(lengths.nbytes, any_alignment(call)), apart(lengths.sent[me], any_alignment(call));
     char* send = call.draw.one_in(3) ? recv.as() + lengths.begin[me] : apart.as();
     fill(call, send, lengths.sent[me], me, kAll);
-    call.run(allgatherv, lengths.args(call, send, recv.as(), lengths.sent[me], 0, lengths.sent), grid);
+    const u64 longest = *std::max_element(lengths.sent, lengths.sent + call.size());
+    call.run(takes_short(call, longest, grid) ? allgatherv<false> : allgatherv<true>, lengths.args(call, send, recv.as(), lengths.sent[me], 0, lengths.sent), grid);
     check_blocks(call, lengths, recv, kAll);
 }
 

@@ -87,16 +87,16 @@ inline void put_and_wait(Call& call) {
     fill(call, send.as(), nbytes, rank, next);
     const auto wait = [&](u32 signal) {
         call.threads = 1;
-        call.run(wait_signal, WaitSignalArgs{team, signal_word(memory.states[rank], signal), &memory.taken[rank][signal], 1, signal}, 1);
+        call.run(wait_signal<>, WaitSignalArgs{team, signal_word(memory.states[rank], signal), &memory.taken[rank][signal], 1, signal}, 1);
         call.threads = threads;
     };
     const auto put = [&](int peer, u32 signal, const window_signals::PutArgs& data) {
-        call.run(put_signal, PutSignalArgs{signal_word(memory.states[peer], signal), data}, 1);
+        call.run(put_signal<>, PutSignalArgs{signal_word(memory.states[peer], signal), data}, 1);
     };
     wait(kCredit);
     window_signals::PutArgs data{send.as(), memory.inboxes[next]->put + shift, nbytes};
     if (call.draw.one_in(3)) {
-        call.run(put_blocks, data, call.team.channels);
+        call.run(put_blocks<>, data, call.team.channels);
         data.nbytes = 0;
     }
     put(next, kData, data);
@@ -113,7 +113,7 @@ struct PutAndBarrierArgs {
 // Both in one launch, since the emulator writes what is delayed before a launch returns. On a GPU a kernel's end puts its
 // stores before those of the next, and no peer sees that: it is the barrier that releases them.
 __global__ void put_and_barrier(const __grid_constant__ PutAndBarrierArgs args) {
-    window_signals::put_blocks(args.put);
+    window_signals::put_blocks<>(args.put);
     __syncthreads();
     barrier(args.barrier);
 }
@@ -132,7 +132,7 @@ inline void put_and_meet(Call& call) {
     if (call.draw.one_in(2)) {
         call.run(put_and_barrier, PutAndBarrierArgs{put, {call.team}}, 1);
     } else {
-        call.run(window_signals::put_blocks, put, call.team.channels);
+        call.run(window_signals::put_blocks<>, put, call.team.channels);
         meet();
     }
     check(call, memory.inboxes[rank]->put, nbytes, last, rank);

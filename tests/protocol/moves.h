@@ -38,6 +38,15 @@ inline u64 message_nbytes(Call& call, u64 grid) {
     }
 }
 
+// Whether every second message that fits packets or lines is moved by the kernel for those alone.
+inline bool takes_short(const Call& call, u64 nbytes, u32 grid, bool both_ways = true) {
+    const u64 packets_nbytes = (call.team.slot_packets - kHeader) / 2 * kPackNbytes;
+    const u64 most = !both_ways ? ~0ull : call.team.windows != nullptr ? kStraightNbytes : kLinesNbytes;
+    const u64 lines_nbytes = smaller(u64(call.team.slot_rows) * kRowPacks * kPackNbytes, most);
+    const u64 part_nbytes = Part(nbytes, grid, 0).nbytes;
+    return part_nbytes <= std::max(packets_nbytes, lines_nbytes) && call.label() % 2 == 0;
+}
+
 inline u32 any_alignment(Call& call) { return call.own.one_in(2) ? 0 : u32(call.own.below(16)); }
 
 inline void barrier(Call& call) {
@@ -46,7 +55,7 @@ inline void barrier(Call& call) {
 }
 
 inline void bcast(Call& call) {
-    void (*const kernels[])(MoveArgs) = {bcast_direct, bcast_two_shot_lines, bcast_chain};
+    void (*const kernels[])(MoveArgs) = {bcast_direct<true>, bcast_two_shot_lines<>, bcast_chain<>};
     const char* const names[] = {"bcast_direct", "bcast_two_shot_lines", "bcast_chain"};
     const u64 room = u64(call.team.slot_rows) * kRowPacks * kPackNbytes;
     const u64 kind = room > 64 ? call.draw.below(3) : 2 * call.draw.below(2);
@@ -57,7 +66,8 @@ inline void bcast(Call& call) {
     if (kind == 1) nbytes = call.draw.below((room - 32) * u64(call.size() - 1) * grid + 1);
     const Buffer buffer(nbytes, any_alignment(call));
     if (call.team.rank == root) fill(call, buffer.as(), nbytes, root, kAll);
-    call.run(kernels[kind], MoveArgs{call.team, buffer.as(), buffer.as(), nbytes, root}, grid);
+    const bool is_short = kind == 0 && takes_short(call, nbytes, grid, false);
+    call.run(is_short ? bcast_direct<false> : kernels[kind], MoveArgs{call.team, buffer.as(), buffer.as(), nbytes, root}, grid);
     check(call, buffer.as(), nbytes, root, kAll);
     if (!buffer.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
 }
@@ -69,7 +79,7 @@ inline void allgather(Call& call) {
     const Buffer recv(nbytes * call.size(), any_alignment(call)), apart(nbytes, any_alignment(call));
     char* send = call.draw.one_in(3) ? recv.as() + nbytes * call.team.rank : apart.as();
     fill(call, send, nbytes, call.team.rank, kAll);
-    call.run(allgather, MoveArgs{call.team, send, recv.as(), nbytes, 0}, grid);
+    call.run(takes_short(call, nbytes, grid) ? allgather<false> : allgather<true>, MoveArgs{call.team, send, recv.as(), nbytes, 0}, grid);
     for (int rank = 0; rank < call.size(); ++rank)
         if (!check(call, recv.as() + nbytes * rank, nbytes, rank, kAll)) break;
     if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
@@ -82,7 +92,7 @@ inline void alltoall(Call& call) {
     const Buffer recv(nbytes * call.size(), any_alignment(call)), apart(nbytes * call.size(), any_alignment(call));
     const Buffer& send = call.draw.one_in(2) ? recv : apart;
     for (int rank = 0; rank < call.size(); ++rank) fill(call, send.as() + nbytes * rank, nbytes, call.team.rank, rank);
-    call.run(alltoall, MoveArgs{call.team, send.as(), recv.as(), nbytes, 0}, grid);
+    call.run(takes_short(call, nbytes, grid) ? alltoall<false> : alltoall<true>, MoveArgs{call.team, send.as(), recv.as(), nbytes, 0}, grid);
     for (int rank = 0; rank < call.size(); ++rank)
         if (!check(call, recv.as() + nbytes * rank, nbytes, rank, call.team.rank)) break;
     if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");

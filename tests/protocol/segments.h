@@ -106,8 +106,8 @@ struct SegmentsCall {
         }
         const SegmentsArgs moved = args;
         args.rows.team.send = args.rows.team.recv = Place{0, nullptr};  // what is exchanged first is in no window
-        call.run(list_segments, args, 1);
-        call.run(move_segments, moved, call.team.channels);
+        call.run(list_segments<>, args, 1);
+        call.run(move_segments<>, moved, call.team.channels);
     }
 
     void check_rows() {

@@ -2,12 +2,14 @@
 
 from mpi4py import MPI
 
+from support.lease import layout_of
+
 INT64 = MPI.INT64_T
 
 
 def rows_of(comm):
     """As many rows of a column as go in chunks."""
-    return comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8 + 5
+    return layout_of(comm).chunk_nbytes * layout_of(comm).channels // 8 + 5
 
 
 # By name: a datatype of int64, given how many elements of it there are side by side.

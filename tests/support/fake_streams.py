@@ -51,6 +51,11 @@ class Device(HostDevice):
         if first.capture == then.capture:
             then.end |= first.end
 
+    def order_eager(self, first, then):
+        assert not first.capture
+        assert not then.capture
+        then.end |= first.end
+
     def fork(self, stream, side):
         if side.capture not in (0, stream.capture):
             return False
@@ -73,3 +78,22 @@ class Device(HostDevice):
 
     def is_per_thread(self, stream):
         return stream.per_thread
+
+
+class Repeated:
+    """A launch of a name, to be made again and again."""
+
+    def __init__(self, device, name):
+        self._device, self._name = device, name
+        self.aside = 0  # how many launches needed nothing but what `launch_aside` does
+
+    def launch(self, stream):
+        self._device.launch(self._name, 1, 1, b"", stream)
+
+    def launch_aside(self, stream, aside):
+        if stream.capture:
+            return False
+        self._device.order_eager(stream, aside)
+        self.launch(aside)
+        self.aside += 1
+        return True

@@ -43,14 +43,14 @@ NAMES = (
 )
 
 
-def call(comm, form, name, *args, starts=1):
+def call(comm, form, name, *args, starts=1, **keywords):
     """A collective in one of its forms."""
     if form == "blocking":
-        getattr(comm, name)(*args)
+        getattr(comm, name)(*args, **keywords)
     elif form == "nonblocking":
-        getattr(comm, f"I{name.lower()}")(*args).Wait()
+        getattr(comm, f"I{name.lower()}")(*args, **keywords).Wait()
     else:
-        request = getattr(comm, f"{name}_init")(*args)
+        request = getattr(comm, f"{name}_init")(*args, **keywords)
         for _ in range(starts):
             request.Start()
             request.Wait()

@@ -3,7 +3,7 @@
 import numpy as np
 
 import pyncclx
-from pyncclx.memory.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS
+from pyncclx.memory.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS, Layout
 from support.arrays import get, memory_at, put, synchronize
 
 CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
@@ -14,6 +14,12 @@ CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
         "itemsize": CHANNEL_NBYTES,
     }
 )
+
+
+def layout_of(comm: pyncclx.Intracomm) -> Layout:
+    """What lies where in the communicator's lease; over nodes, in that of its node's part."""
+    spanning = comm.spanning
+    return (comm.team if spanning is None else spanning.team).layout
 
 
 def _channels(comm: pyncclx.Intracomm):

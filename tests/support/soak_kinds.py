@@ -17,7 +17,6 @@ from support.soak_jobs import (
     Maker,
     Messages,
     Pair,
-    Persistent,
     Registered,
     Shuffled,
     side,
@@ -164,7 +163,7 @@ def messages(m: Maker) -> Job:
             receives.append((m.room(count), MPI.ANY_SOURCE if any_source else source, tag))
         if source == m.rank:
             sends.append((m.sent(count), dest, tag))
-    return (Messages, Persistent)[m.shared.integers(2)](receives, sends)
+    return Messages(receives, sends)
 
 
 def shuffled(m: Maker) -> Job:

@@ -14,6 +14,7 @@ LEGACY_DEFAULT = (0, 1)  # two handles of one stream: it cannot be captured, nor
 PER_THREAD_DEFAULT = 2  # a handle of another stream in each thread
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
+_pointers: dict[int, ctypes.c_void_p] = {}
 # Through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
 _record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
@@ -34,13 +35,13 @@ def fail(status: int) -> None:
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Move an event to the end of the work that a CuPy stream has now."""
-    if status := _record(event, ctypes.c_void_p(stream.ptr)):
+    if status := _record(event, pointer_of(stream)):
         fail(status)
 
 
 def wait_for_event(stream: Any, event: ctypes.c_void_p) -> None:
     """Make a CuPy stream wait for an event."""
-    if status := _wait(ctypes.c_void_p(stream.ptr), event, 0):
+    if status := _wait(pointer_of(stream), event, 0):
         fail(status)
 
 
@@ -50,6 +51,14 @@ def handle_of(stream: Any) -> Any:
         return _handles[stream.ptr]
     except KeyError:
         return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
+
+
+def pointer_of(stream: Any) -> ctypes.c_void_p:
+    """Return it in the form that ctypes passes at once."""
+    try:
+        return _pointers[stream.ptr]
+    except KeyError:
+        return _pointers.setdefault(stream.ptr, ctypes.c_void_p(stream.ptr))
 
 
 def is_capturing(stream: Any) -> bool:

@@ -24,7 +24,7 @@ class GpuKernels(GpuProperties):
     """`backends.device.Kernels` on the GPU."""
 
     compiles_together = False
-    loads_beside_kernels = False  # the driver may wait for all kernels, to load one and to allocate memory
+    loads_beside_kernels = False  # the driver waits for all work of the process to load a module (docs/design_notes.md)
 
     def __init__(self) -> None:
         super().__init__()

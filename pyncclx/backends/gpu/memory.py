@@ -98,6 +98,13 @@ class GpuMemory(GpuStreams):
     def is_device_pointer(self, address: int) -> bool:
         return is_device_pointer(address)
 
+    def room(self, address: int, nbytes: int) -> int:
+        end = address
+        while end < address + nbytes and is_device_pointer(end):  # pools may map several allocations side by side
+            begin, length = checked(driver.cuMemGetAddressRange(end))
+            end = int(begin) + int(length)
+        return min(end - address, nbytes)
+
     def _unmap_idle(self) -> None:
         if Owner.idle:
             self.synchronize()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import cupy
 
+from ...errors import NotSupported
 from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturing, record_event, wait_for_event
 from .events import Event
 from .properties import GpuProperties
@@ -49,19 +50,25 @@ class GpuStreams(GpuProperties):
         if first.ptr == then.ptr:
             return
         if capture_of(first) == capture_of(then):
-            self._order(first, then)
+            self.order_eager(first, then)
+
+    def order_eager(self, first: Any, then: Any) -> None:
+        with self._ordering:
+            record_event(self._event_pointer, first)
+            wait_for_event(then, self._event_pointer)
 
     def fork(self, stream: Any, side: Any) -> bool:
         capture = capture_of(side)
         if capture and capture != capture_of(stream):
             return False
-        self._order(stream, side)  # an event of a capture takes the stream that waits for it into the capture
+        self.order_eager(stream, side)  # an event of a capture takes the stream that waits for it into the capture
         return True
 
-    def _order(self, first: Any, then: Any) -> None:
-        with self._ordering:
-            record_event(self._event_pointer, first)
-            wait_for_event(then, self._event_pointer)
+    def call_between(self, stream: Any, function: Callable[[], object]) -> None:
+        if is_capturing(stream):
+            raise NotSupported("MPI moves the data between nodes here, which no graph can hold; call it outside")
+        stream.synchronize()
+        function()
 
     def event(self) -> Event:
         return Event()

@@ -62,6 +62,14 @@ class Repeated:
     def __init__(self, launch: Callable[[Stream | None], None]) -> None:
         self.launch = launch
 
+    def launch_aside(self, stream: Stream | None, aside: Stream | None) -> bool:
+        """Make `aside` wait for what `stream` has, and launch there."""
+        end = Event()
+        end.record(stream)
+        end.order(aside)
+        self.launch(aside)
+        return True
+
 
 class HostKernels:
     """`backends.device.Kernels` on CPU threads. Other Python threads run while a kernel does.

@@ -135,9 +135,17 @@ class HostStreams:
     def order(self, first: Stream | None, then: Stream | None) -> None:
         self._end_of(first).order(then)
 
+    order_eager = order
+
     def fork(self, stream: Stream | None, side: Stream | None) -> bool:
         self.order(stream, side)
         return True
+
+    def call_between(self, stream: Stream | None, function: _Work) -> None:
+        if stream is None:
+            function()
+        else:
+            stream.enqueue(function)
 
     def event(self) -> Event:
         return Event()

@@ -1,5 +1,6 @@
 """python -m pyncclx run and info, and mpi4py's own programs under the first."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import launch
+from pyncclx.cli import trials
 from pyncclx.system import settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,6 +77,60 @@ def test_info_without_mpiexec() -> None:
         assert word in done.stdout
     assert lines[-1].startswith("-> ")
     assert len(lines) < 24 + len(settings.SETTINGS)
+
+
+def info(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m pyncclx info` in one process."""
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-m", "pyncclx", "info", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_info_as_json() -> None:
+    done = info("--json", PYNCCLX_HAEP="1M")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert {each["name"] for each in printed["settings"]} == {each.name for each in settings.SETTINGS}
+    device = next(each for each in printed["settings"] if each["name"] == "PYNCCLX_DEVICE")
+    assert (device["value"], device["source"]) == ("host", "environment")
+    assert printed["problems"] == []
+    assert any("PYNCCLX_HEAP" in text for text in printed["advice"])
+    assert printed["mpi"]["name"] in ("Open MPI", "MPICH")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_info_exits_with_1_if_programs_would_not_run(arguments: tuple[str, ...]) -> None:
+    done = info(*arguments, PYNCCLX_TIMEOUT="soon")
+    assert done.returncode == 1, done.stderr
+    assert "PYNCCLX_TIMEOUT is 'soon'" in done.stdout
+
+
+def test_doctor() -> None:
+    done = ranks(2, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * len(trials.TRIALS)
+    assert lines[-1] == "All works, on 2 rank(s)."
+
+
+def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
+    """A trial whose result is wrong on rank 1."""
+    program = tmp_path / "wrong.py"
+    program.write_text(
+        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.cli import doctor, main, trials\n"
+        "def wrong(job):\n"
+        "    job.compare('Trial', job.array(np.array([5, 6 + job.comm.rank])), np.array([5, 6]))\n"
+        "    return ''\n"
+        "trials.TRIALS['Allreduce'] = wrong\n"
+        "doctor.run(main.parse(['doctor']))\n"
+    )
+    command = launch.mpiexec(2, str(program))
+    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_HEAP": "512K"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].startswith("FAILED Allreduce")
+    text = "rank 1: AssertionError: Trial: 1 of 2 elements are wrong: element 1 is 7, not 6"
+    assert done.stdout.splitlines()[2].strip() == text
 
 
 def test_a_file_and_its_arguments(tmp_path: Path) -> None:

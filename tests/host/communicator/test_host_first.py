@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI as MPI4PY
 
 from pyncclx import backends
-from pyncclx.arrays import places
+from pyncclx.arrays import places, pointers
 from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
 from pyncclx.staging import operations
@@ -41,12 +41,21 @@ def test_plain_arrays(MPI):
         assert is_plain(plain)
 
 
-def test_what_may_be_on_the_device(MPI):
+def test_memory_of_others(MPI, monkeypatch):
+    """The driver is asked where it is."""
+    array, memory = np.zeros(4), (ctypes.c_double * 4)()
+    for gpu in (None, 0):
+        monkeypatch.setattr(pointers, "gpu_of_memory", lambda address, gpu=gpu: gpu)
+        of_others = [np.asarray(Exposes(array)), np.ctypeslib.as_array(memory), np.frombuffer(MPI.Alloc_mem(32))]
+        for other in (each for whole in of_others for each in (whole, whole[1:])):
+            assert is_plain(other) == is_plain([other, MPI.DOUBLE]) == (gpu is None)
+        assert is_plain(np.frombuffer(bytearray(32)))
+
+
+def test_other_objects(MPI):
     array = np.zeros(4)
     memory = (ctypes.c_double * 4)()
-    of_others = [np.asarray(Exposes(array)), np.frombuffer(bytearray(32)), np.ctypeslib.as_array(memory)]
-    of_others += [each[1:] for each in of_others]
-    for other in (*of_others, array.view(Subclass), memory, memoryview(array), bytearray(8), MPI.BOTTOM, [], 3, "x"):
+    for other in (array.view(Subclass), memory, memoryview(array), bytearray(8), MPI.BOTTOM, [], 3, "x"):
         assert not is_plain(other)
         assert not is_plain([other, MPI.DOUBLE])
 

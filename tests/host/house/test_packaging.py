@@ -3,6 +3,7 @@
 import configparser
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -86,3 +87,37 @@ def test_import_is_light(package: str) -> None:
     """Nothing that costs time or touches a GPU is imported before it is used."""
     brought = imported(f"import {package}") - imported("import numpy, mpi4py.MPI")
     assert brought & HEAVY == set()
+
+
+def numbers_of(text: str, distribution: str) -> set[str]:
+    """The versions that a recipe or setup.cfg names beside a distribution, as "1.26" and "3"."""
+    named = re.search(rf"\b{distribution}\b([^\n\"]*)", text)
+    assert named, f"{distribution} is not named"
+    return set(re.findall(r"\d+(?:\.\d+)*", named.group(1)))
+
+
+@pytest.mark.parametrize("distribution", ["mpi4py", "numpy"])
+def test_recipes_require_what_setup_does(distribution: str) -> None:
+    required = numbers_of(SETUP["options"]["install_requires"], distribution)
+    conda = (ROOT / "packaging/conda/meta.yaml").read_text()
+    assert numbers_of(conda.partition("run:")[2], distribution) == required
+    spack = numbers_of((ROOT / "packaging/spack/package.py").read_text(), f"py-{distribution}@")
+    # Spack's ranges include their end: 1.26:2 is all before 3
+    assert spack == {str(int(each) - 1) if each == "3" else each for each in required}
+
+
+def test_recipes_have_the_version_the_python_and_extras_that_exist() -> None:
+    conda = (ROOT / "packaging/conda/meta.yaml").read_text()
+    assert f'version = "{SETUP["metadata"]["version"]}"' in conda
+    assert f"python {SETUP['options']['python_requires']}" in conda
+    for recipe in ("Dockerfile", "apptainer.def"):
+        (extras,) = re.findall(r"/src\[([\w,]+)\]", (ROOT / "packaging" / recipe).read_text())
+        assert set(extras.split(",")) <= set(SETUP["options.extras_require"])
+
+
+def test_the_workflow_runs_what_continuous_integration_runs() -> None:
+    """Every `make` target and script that it names exists."""
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text()
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "run: bash .ci/run" in workflow
+    assert set(re.findall(r"run: make ([\w-]+)", workflow)) <= set(targets)

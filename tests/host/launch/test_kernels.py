@@ -1,5 +1,7 @@
 """Which kernels are compiled together: on a GPU the one that is asked for, on the host device those of a template."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import pyncclx
 from pyncclx.launch import kernels
 from pyncclx.launch.sources import FILES
 from pyncclx.operators.bound_op import bound_op
+from pyncclx.system import notes
 
 PACKING, ALLREDUCE, RMA = "derived/packing.cu", "collectives/allreduce.cu", "windows/rma.cu"
 ADD = ("float", "Sum")
@@ -18,14 +21,16 @@ class Device:
     architecture = "fake"
 
     def __init__(self, *, compiles_together):
-        self.compiles_together = compiles_together
+        self.compiles_together = self.loads_beside_kernels = compiles_together
         self.compiled = []
+        self.busy_s = 0.0  # loading takes as long
 
     def compile(self, file, instantiations, called=None, *, within=()):
         self.compiled.append((file, list(instantiations), len(within)))
         return "\n".join(instantiations).encode()
 
     def load(self, image, called=None):
+        time.sleep(self.busy_s)
         return {name: (name, self) for name in image.decode().split("\n")}
 
 
@@ -45,7 +50,18 @@ def test_kernels_of_a_gpu_are_compiled_one_by_one(gpu):
     for _ in range(2):
         assert kernels.load_template(gpu, RMA, "accumulate", *ADD) == ("accumulate<float, Sum>", gpu)
         assert list(kernels.load_alone(gpu, PACKING)) == ["pack", "unpack"]
-    assert gpu.compiled == [(RMA, ["accumulate<float, Sum>"], 0), (PACKING, ["pack"], 0), (PACKING, ["unpack"], 0)]
+    assert gpu.compiled == [(RMA, ["accumulate<float, Sum>"], 0), (PACKING, ["pack<>"], 0), (PACKING, ["unpack<>"], 0)]
+
+
+def test_loading_that_waits_for_a_busy_gpu_is_explained(gpu, host, monkeypatch, capsys):
+    """CUDA waits for all work on the GPU; what that work waits for may come behind this call."""
+    monkeypatch.setattr(notes, "LONG_S", 0.1)
+    monkeypatch.setattr(notes.LOGGER, "hasHandlers", lambda: False)
+    for device, busy_s, explained in (gpu, 0.0, False), (gpu, 0.3, True), (host, 0.3, False):
+        kernels._loaded.clear()
+        device.busy_s = busy_s
+        kernels.load_template(device, RMA, "accumulate", *ADD)
+        assert ("loading accumulate<float, Sum> waits for all" in capsys.readouterr().err) == explained
 
 
 def test_kernels_of_the_host_device_are_compiled_by_template(host):
@@ -55,7 +71,7 @@ def test_kernels_of_the_host_device_are_compiled_by_template(host):
     assert list(kernels.load_alone(host, PACKING)) == ["pack", "unpack"]
     names = [f"{kernel}<float, Sum>" for kernel in FILES[ALLREDUCE].kernels]
     every = len(FILES[ALLREDUCE].kernels) * len(FILES[ALLREDUCE].templates())
-    assert host.compiled == [(ALLREDUCE, names, every), (PACKING, ["pack", "unpack"], 2)]
+    assert host.compiled == [(ALLREDUCE, names, every), (PACKING, ["pack<>", "unpack<>"], 2)]
 
 
 def test_no_more_of_a_programs_operator_is_compiled(gpu):

@@ -14,6 +14,8 @@ VALUES = {
     "PYNCCLX_HEAP": [("16777216", 16 << 20), ("16M", 16 << 20), ("512k", 512 << 10), ("1G", 1 << 30)],
     "PYNCCLX_CHANNELS": [("1", 1), ("132", 132)],
     "PYNCCLX_TIMEOUT": [("0.5", 0.5), ("20", 20.0)],
+    "PYNCCLX_NODE": [("a", "a"), ("node 2", "node 2")],
+    "PYNCCLX_ENGINE": [("mpi", "mpi"), ("nccl", "nccl")],
     "PYNCCLX_BLOCKING": [("host", "host"), ("stream", "stream")],
     "PYNCCLX_CHECK": [("1", True), ("0", False)],
     "PYNCCLX_CACHE": [
@@ -22,6 +24,8 @@ VALUES = {
     ],
     "PYNCCLX_VERBOSE": [("0", 0), ("2", 2)],
     "PYNCCLX_IPC": [("legacy", "legacy")],
+    "PYNCCLX_RECORD": [("0", 0), ("2", 2)],
+    "PYNCCLX_DUMP": [("/tmp/dump", Path("/tmp/dump"))],
     "PYNCCLX_SEED": [("12", 12)],
     "PYNCCLX_HOSTILE": [("1", True), ("0", False)],
 }
@@ -30,10 +34,12 @@ REFUSED = {
     "PYNCCLX_HEAP": ["big", "-1", "16T"],
     "PYNCCLX_CHANNELS": ["0", "-1", "many", "2.0"],
     "PYNCCLX_TIMEOUT": ["soon", "inf", "nan", "0", "-1"],
+    "PYNCCLX_ENGINE": ["ucx"],
     "PYNCCLX_BLOCKING": ["never"],
     "PYNCCLX_CHECK": ["yes"],
     "PYNCCLX_VERBOSE": ["3", "yes"],
     "PYNCCLX_IPC": ["cuda"],
+    "PYNCCLX_RECORD": ["3", "on"],
     "PYNCCLX_SEED": ["x"],
     "PYNCCLX_HOSTILE": ["maybe"],
 }

@@ -17,11 +17,12 @@ comm = pyncclx.Communicator(MPI.COMM_WORLD).Dup()
 comm.Allreduce(MPI.IN_PLACE, comm.Alloc(4))
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
+lease = comm.team.lease
 try:
-    MPI.Comm.Barrier(comm)
-except MPI.Exception:  # the process has failed, or the other rank has revoked the communicator
-    comm.Revoke()
-shrunk, lease = comm.Shrink(), comm.team.lease
+    comm.Barrier(device=True)
+except pyncclx.RankFailed as error:
+    assert error.ranks == (1,) and error == MPI.ERR_PROC_FAILED
+shrunk = comm.Shrink()
 comm.Free()
 x = shrunk.Alloc(4)
 x[:] = 1

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from pyncclx.team.launch_order import LaunchOrder
-from support.fake_streams import Device, Stream
+from support.fake_streams import Device, Repeated, Stream
 
 
 @pytest.fixture
@@ -157,3 +157,34 @@ def test_aside_in_two_captures_at_once(device, launch):
     assert aside(launch, "first", first) is not first
     assert aside(launch, "second", second) is second
     assert device.before["second"] == set()
+
+
+def test_what_is_started_again_and_again(device, launch):
+    """Each start comes after what its stream has and after the launches before, as an eager launch comes after it."""
+    first, second = Stream(), Stream()
+    starts = [Repeated(device, name) for name in ("a", "b", "c", "d")]
+    where = launch.order.repeat_aside(starts[0], first)
+    device.launch("own work", 1, 1, b"", second)
+    assert launch.order.repeat_aside(starts[1], second) is where
+    launch("eager", first)
+    assert launch.order.repeat_aside(starts[2], second) is where
+    device.launch("more work", 1, 1, b"", first)
+    assert launch.order.repeat_aside(starts[3], first) is where
+    assert [start.aside for start in starts] == [0, 1, 0, 1]
+    assert device.before["a"] == set()
+    assert device.before["b"] == {"a", "own work"}
+    assert device.before["eager"] == {"a", "b", "own work"}
+    assert device.before["c"] == {"a", "b", "own work", "eager"}
+    assert device.before["d"] == {"a", "b", "c", "own work", "more work", "eager"}
+
+
+def test_a_start_in_a_capture_between_others(device, launch):
+    eager, captured = Stream(), Stream()
+    captured.capture = 1
+    first, inside, last = (Repeated(device, name) for name in ("first", "inside", "last"))
+    where = launch.order.repeat_aside(first, eager)
+    device.launch("own work", 1, 1, b"", captured)
+    assert launch.order.repeat_aside(inside, captured).capture == 1
+    assert launch.order.repeat_aside(last, eager) is where
+    assert device.before["inside"] == {"own work"}
+    assert device.before["last"] == {"first"}

@@ -28,6 +28,7 @@ def test_a_wrong_number_of_channels(monkeypatch, text):
 def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
     """A rank on a GPU."""
     return members.Member(
+        node=b"node",
         hostname="node",
         device=device,
         runs_concurrently=runs_concurrently,
@@ -42,6 +43,7 @@ def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
         offer_nbytes=0,
         timeout_s=1.0,
         limits=(),
+        presences=frozenset(),
     )
 
 

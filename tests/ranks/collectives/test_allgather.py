@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import block_counts, comparing, dtype_of, labels
 
 
@@ -15,7 +16,7 @@ def gathered(size: int, count: int, call: int = 0) -> np.ndarray:
 
 def test_sizes(comm):
     with comparing() as compare:
-        for call, count in enumerate(block_counts(comm.team.layout, 8)):
+        for call, count in enumerate(block_counts(layout_of(comm), 8)):
             recv = Output((comm.size, count), "i8")
             comm.Allgather(put(labels(comm.rank, count, call)), recv.array)
             compare(recv, gathered(comm.size, count, call).reshape(comm.size, count), f"count {count}")
@@ -23,7 +24,7 @@ def test_sizes(comm):
 
 def test_in_place(comm):
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 8):
+        for count in block_counts(layout_of(comm), 8):
             recv = Output(comm.size * count, "i8")
             recv.array[comm.rank * count : (comm.rank + 1) * count] = put(labels(comm.rank, count))
             comm.Allgather(MPI.IN_PLACE, recv.array)
@@ -33,7 +34,7 @@ def test_in_place(comm):
 def test_unaligned_bytes(comm):
     """Blocks of odd lengths: each rank's begins at another distance from a multiple of 16."""
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 1)[1:]:
+        for count in block_counts(layout_of(comm), 1)[1:]:
             blocks = np.random.default_rng(count).integers(0, 256, (comm.size, count | 1)).astype("u1")
             recv = Output(blocks.shape, "u1", offset=3)
             comm.Allgather(put(blocks[comm.rank], offset=comm.rank), recv.array)
@@ -59,7 +60,7 @@ def test_datatypes_may_differ_where_the_bytes_agree(comm):
 
 
 def test_calls_back_to_back(comm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 8 * 3 + 1
     sizes = [3, large, 40, 5, large, 1] * 3
     recvs = [Output(comm.size * count, "i8") for count in sizes]

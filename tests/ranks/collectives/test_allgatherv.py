@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import comparing, dtype_of, labels, spread, uneven_counts
 
 
@@ -15,7 +16,7 @@ def gathered(counts, call: int = 0) -> np.ndarray:
 
 def test_counts(comm):
     with comparing() as compare:
-        for call, counts in enumerate(uneven_counts(comm.team.layout, 8, comm.size)):
+        for call, counts in enumerate(uneven_counts(layout_of(comm), 8, comm.size)):
             recv = Output(sum(counts), "i8")
             comm.Allgatherv(put(labels(comm.rank, counts[comm.rank], call)), [recv.array, counts])
             compare(recv, gathered(counts, call), f"counts {counts}")
@@ -26,7 +27,7 @@ def test_displacements(comm, in_place):
     """Blocks in reversed order with gaps between them, which stay as they are; another distance on each rank."""
     me = comm.rank
     with comparing() as compare:
-        for counts in uneven_counts(comm.team.layout, 8, comm.size):
+        for counts in uneven_counts(layout_of(comm), 8, comm.size):
             displs = [displ + me for displ in spread(counts)]
             recv = Output(sum(counts) + 3 * comm.size + me, "i8")
             wanted, send = recv.read(), put(labels(me, counts[me]))
@@ -59,7 +60,7 @@ def test_against_mpi(comm):
 
 def test_unaligned_bytes(comm):
     with comparing() as compare:
-        for counts in uneven_counts(comm.team.layout, 1, comm.size):
+        for counts in uneven_counts(layout_of(comm), 1, comm.size):
             blocks = [np.random.default_rng(rank).integers(0, 256, n).astype("u1") for rank, n in enumerate(counts)]
             recv = Output(sum(counts), "u1", offset=3)
             comm.Allgatherv(put(blocks[comm.rank], offset=comm.rank), [recv.array, counts])
@@ -79,7 +80,7 @@ def test_datatypes(comm, name):
 
 
 def test_calls_back_to_back(comm):
-    matrix = uneven_counts(comm.team.layout, 8, comm.size) * 3
+    matrix = uneven_counts(layout_of(comm), 8, comm.size) * 3
     sends = [put(labels(comm.rank, counts[comm.rank], call)) for call, counts in enumerate(matrix)]
     recvs = [Output(sum(counts), "i8") for counts in matrix]
     for send, recv, counts in zip(sends, recvs, matrix, strict=True):

@@ -10,7 +10,7 @@ from pyncclx.collectives.ladders import half_of_lines
 from pyncclx.operators import ops
 from support.arrays import HOST, Output, put, xp
 from support.everywhere import raises_everywhere
-from support.lease import set_epochs
+from support.lease import layout_of, set_epochs
 from support.reduction_pairs import PAIRS
 from support.reference import comparing, contributions, counts, dtype_of, fold
 
@@ -20,7 +20,7 @@ one_communicator = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", None])
 def test_sizes(comm, algorithm):
     with comparing() as compare:
-        for call, count in enumerate(counts(comm.team.layout, 4)):
+        for call, count in enumerate(counts(layout_of(comm), 4)):
             if algorithm and algorithm != "two_shot" and count * 4 > most(comm, algorithm):
                 with raises_everywhere(comm, ValueError, "moves at most"):
                     comm.Allreduce(put(np.zeros(count, "f4")), xp.empty(count, "f4"), algorithm=algorithm)
@@ -33,7 +33,7 @@ def test_sizes(comm, algorithm):
 
 def most(comm, algorithm):
     """The longest vector that goes as packets, or as lines, in bytes."""
-    layout = comm.team.layout
+    layout = layout_of(comm)
     if algorithm == "one_shot":
         return layout.packet_nbytes
     return max(0, half_of_lines(layout) - 32) * layout.size * layout.channels
@@ -57,7 +57,7 @@ def test_lengths_around_the_limits_of_packets(comm, algorithm):
 def test_unaligned_slices(comm, name):
     itemsize = TABLE[name].itemsize
     with comparing() as compare:
-        for count in counts(comm.team.layout, itemsize)[1:]:
+        for count in counts(layout_of(comm), itemsize)[1:]:
             vectors = contributions(comm.size, count, name)
             for send_offset, recv_offset in ((1, 0), (0, 1), (1, 3)):
                 recv = Output(count, name, offset=recv_offset)
@@ -67,7 +67,7 @@ def test_unaligned_slices(comm, name):
 
 def test_in_place(comm):
     with comparing() as compare:
-        for count in counts(comm.team.layout, 4):
+        for count in counts(layout_of(comm), 4):
             vectors = contributions(comm.size, count)
             recv = Output(count, "f4", offset=1).fill(vectors[comm.rank])
             comm.Allreduce(MPI.IN_PLACE, recv.array)
@@ -79,7 +79,7 @@ def test_in_place(comm):
 def test_datatype_and_operator(comm, name, op):
     op, dtype = ops.TABLE[op], dtype_of(TABLE[name])
     zeros = 0.3 if op.name.startswith("L") else 0.0
-    small = min(37, comm.team.layout.packet_nbytes // dtype.itemsize)
+    small = min(37, layout_of(comm).packet_nbytes // dtype.itemsize)
     with comparing() as compare:
         for count, algorithm in ((small, "one_shot"), (small, "two_shot"), (1037, "two_shot")):
             vectors = contributions(comm.size, count, name, zeros=zeros)
@@ -103,7 +103,7 @@ def test_against_mpi(comm):
 
 def test_calls_back_to_back(comm):
     """Nothing waits between the calls; packets and chunks take turns."""
-    tile = comm.team.layout.chunk_nbytes * comm.size // 4
+    tile = layout_of(comm).chunk_nbytes * comm.size // 4
     calls = [contributions(comm.size, count, call=call) for call, count in enumerate((3, tile, 4, 5, 2 * tile, 1) * 3)]
     sends = [put(vectors[comm.rank]) for vectors in calls]
     recvs = [Output(send.size, "f4") for send in sends]
@@ -130,7 +130,7 @@ def test_thousand_calls(comm):
 def test_epochs_wrap_around(before):
     """The count of operations goes past 2^32, in packets and in chunks."""
     comm = pyncclx.Communicator().Dup()
-    tile = comm.team.layout.chunk_nbytes * comm.size * comm.team.layout.channels // 4
+    tile = layout_of(comm).chunk_nbytes * comm.size * layout_of(comm).channels // 4
     comm.Allreduce(put(np.ones(5, "f4")), Output(5, "f4").array)
     set_epochs(comm, 2**32 - before)
     with comparing() as compare:

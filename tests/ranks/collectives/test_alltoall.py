@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import block_counts, comparing, dtype_of, labels
 
 
@@ -19,7 +20,7 @@ def received(comm, count: int, call: int = 0) -> np.ndarray:
 
 def test_sizes(comm):
     with comparing() as compare:
-        for call, count in enumerate(block_counts(comm.team.layout, 8)):
+        for call, count in enumerate(block_counts(layout_of(comm), 8)):
             recv = Output((comm.size, count), "i8")
             comm.Alltoall(put(sent(comm, comm.rank, count, call)), recv.array)
             compare(recv, received(comm, count, call), f"count {count}")
@@ -27,7 +28,7 @@ def test_sizes(comm):
 
 def test_in_place(comm):
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 8):
+        for count in block_counts(layout_of(comm), 8):
             recv = Output((comm.size, count), "i8", offset=1).fill(sent(comm, comm.rank, count))
             comm.Alltoall(MPI.IN_PLACE, recv.array)
             compare(recv, received(comm, count), f"count {count}")
@@ -35,7 +36,7 @@ def test_in_place(comm):
 
 def test_unaligned_bytes(comm):
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 1)[1:]:
+        for count in block_counts(layout_of(comm), 1)[1:]:
             shape = (comm.size, comm.size, count | 1)
             blocks = np.random.default_rng(count).integers(0, 256, shape).astype("u1")
             recv = Output(shape[1:], "u1", offset=7)
@@ -65,7 +66,7 @@ def test_against_mpi(comm):
 
 
 def test_calls_back_to_back(comm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 8 * 3 + 1
     sizes = [3, large, 40, 5, large, 1] * 3
     recvs = [Output((comm.size, count), "i8") for count in sizes]

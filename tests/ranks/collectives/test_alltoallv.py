@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, get, put, synchronize
+from support.lease import layout_of
 from support.reference import comparing, dtype_of, labels
 
 
@@ -15,7 +16,7 @@ def starts(counts):
 
 def matrices(comm):
     """Element counts [sender, receiver]: nothing, packets, chunks, and both between different pairs."""
-    layout, size = comm.team.layout, comm.size
+    layout, size = layout_of(comm), comm.size
     random = np.random.default_rng(size)
     slot = (layout.slot_nbytes - 16) // 8 * layout.channels
     large = layout.chunk_nbytes * layout.channels // 8
@@ -59,7 +60,7 @@ def test_displacements(comm):
 def test_in_place(comm):
     """Counts are symmetric then, and each block replaces the one that was sent from its place."""
     size, me = comm.size, comm.rank
-    large = comm.team.layout.chunk_nbytes * comm.team.layout.channels // 8 + 1
+    large = layout_of(comm).chunk_nbytes * layout_of(comm).channels // 8 + 1
     with comparing() as compare:
         for most in (20, 2 * large):
             matrix = np.random.default_rng(size).integers(0, most, (size, size))
@@ -124,7 +125,7 @@ def test_receive_count_too_small(comm):
     comm.Alltoallv([put(labels(me, 4 * size)), 4], [recv.array, (wanted, [4 * rank for rank in range(size)])])
     synchronize()
     if me == 0:
-        with pytest.raises(MPI.Exception, match=f"rank {size - 1} sent 32 bytes") as raised:
+        with pytest.raises(MPI.Exception, match=f"rank {size - 1} sent (32 bytes|more)") as raised:
             comm.synchronize()
         assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
         assert get(recv.array).tolist()[:-1] == np.concatenate([labels(rank, 4) for rank in range(size)]).tolist()[:-1]

@@ -8,6 +8,7 @@ from pyncclx.operators import ops
 from support.arrays import Output, get, put, synchronize, xp
 from support.everywhere import assert_everywhere
 from support.in_python import also_in_python  # noqa: F401
+from support.lease import layout_of
 from support.reference import comparing, contributions, fold, labels
 
 pytestmark = pytest.mark.usefixtures("also_in_python")
@@ -86,7 +87,7 @@ def capacity_for(comm, matrix, layout):
 
 @LAYOUTS
 def test_counts(comm, layout):
-    chunk_rows = comm.team.layout.chunk_nbytes * comm.team.layout.channels // (8 * WIDTH)
+    chunk_rows = layout_of(comm).chunk_nbytes * layout_of(comm).channels // (8 * WIDTH)
     with comparing() as compare:
         for name, matrix in matrices(comm.size, chunk_rows).items():
             for spare in (0, 5):

@@ -5,6 +5,7 @@ import pytest
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import comparing, counts, dtype_of, labels
 
 
@@ -19,7 +20,7 @@ def most(layout) -> int:
 
 @pytest.mark.parametrize("algorithm", ["direct", "two_shot_lines", "chain", None])
 def test_sizes_from_every_root(comm, algorithm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 8)):
             if algorithm == "direct" and count * 8 > layout.packet_nbytes:
@@ -37,7 +38,7 @@ def test_sizes_from_every_root(comm, algorithm):
 def test_unaligned_bytes(comm):
     """Every rank's buffer begins somewhere else."""
     with comparing() as compare:
-        for count in counts(comm.team.layout, 1)[1:]:
+        for count in counts(layout_of(comm), 1)[1:]:
             expected = np.random.default_rng(count).integers(0, 256, count).astype("u1")
             for root in {0, comm.size - 1}:
                 buffer = Output(count, "u1", offset=comm.rank * 5 + 1)
@@ -78,7 +79,7 @@ def test_two_dimensions_and_a_part_of_an_array(comm):
 
 def test_roots_take_turns_without_waiting(comm):
     """A root that is not waited for runs ahead of the others; its data must not overtake theirs."""
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 8 * 3 + 1
     sizes = [3, large, 40, 5, large, 1] * 4
     buffers = [Output(count, "i8") for count in sizes]

@@ -7,6 +7,7 @@ from mpi4py import MPI
 from pyncclx import NotSupported
 from support.arrays import put
 from support.everywhere import raises_everywhere
+from support.lease import layout_of
 from support.reference import comparing, contributions
 
 COUNTS = (1, 37, 5003)
@@ -106,7 +107,7 @@ def test_back_to_back(comm, calls):
 def test_preference(comm, calls):
     """`sm_free` takes the engines for long messages in windows, and kernels for all others."""
     _, compare = calls
-    long = comm.team.layout.packet_nbytes // 8 + 1
+    long = layout_of(comm).packet_nbytes // 8 + 1
     window = comm.Alloc(comm.size * long, "i8")
     comm.sm_free = True
     try:

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import block_counts, comparing, dtype_of, labels
 
 
@@ -15,7 +16,7 @@ def gathered(size: int, count: int, call: int = 0) -> np.ndarray:
 
 def test_sizes_to_every_root(comm):
     with comparing() as compare:
-        for call, count in enumerate(block_counts(comm.team.layout, 8)):
+        for call, count in enumerate(block_counts(layout_of(comm), 8)):
             send = put(labels(comm.rank, count, call))
             for root in range(comm.size):
                 recv = Output((comm.size, count), "i8") if comm.rank == root else None
@@ -30,7 +31,7 @@ def test_sizes_to_every_root(comm):
 def test_in_place(comm, nothing):
     """Root's own block is there already."""
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 8):
+        for count in block_counts(layout_of(comm), 8):
             root = count % comm.size
             if comm.rank == root:
                 recv = Output(comm.size * count, "i8")
@@ -52,7 +53,7 @@ def test_recvbuf_is_ignored_at_other_ranks(comm):
 
 def test_unaligned_bytes(comm):
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 1)[1:]:
+        for count in block_counts(layout_of(comm), 1)[1:]:
             blocks = np.random.default_rng(count).integers(0, 256, (comm.size, count | 1)).astype("u1")
             for root in {0, comm.size - 1}:
                 recv = Output(blocks.shape, "u1", offset=3) if comm.rank == root else None
@@ -75,7 +76,7 @@ def test_datatypes(comm, name):
 
 def test_roots_take_turns_without_waiting(comm):
     """Who is not root runs ahead of the others; what it sends must not overtake what it sent before."""
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 8 * 3 + 1
     sizes = [3, large, 40, 5, large, 1] * 3
     sends = [put(labels(comm.rank, count, call)) for call, count in enumerate(sizes)]

@@ -5,6 +5,7 @@ from mpi4py import MPI
 
 from pyncclx.operators import ops
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import comparing, contributions, counts, fold
 
 
@@ -20,7 +21,7 @@ def chained(size: int) -> list[int]:
 
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", "chain", None])
 def test_sizes_to_every_root(comm, algorithm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 4)):
             if algorithm == "one_shot" and count * 4 > layout.packet_nbytes:
@@ -50,7 +51,7 @@ def test_averages_through_a_chain(comm):
 
 def test_in_place_and_unaligned(comm):
     with comparing() as compare:
-        for count in counts(comm.team.layout, 4):
+        for count in counts(layout_of(comm), 4):
             vectors = contributions(comm.size, count)
             root = count % comm.size
             recv = Output(count, "f4", offset=1).fill(vectors[comm.rank])
@@ -88,7 +89,7 @@ def test_datatypes(comm, name, op):
 
 
 def test_roots_take_turns_without_waiting(comm):
-    tile = comm.team.layout.chunk_nbytes * comm.size // 4
+    tile = layout_of(comm).chunk_nbytes * comm.size // 4
     calls = [contributions(comm.size, count, call=call) for call, count in enumerate((3, 2 * tile, 4, 100, tile) * 3)]
     sends, recvs = [put(vectors[comm.rank]) for vectors in calls], [Output(vectors[0].size, "f4") for vectors in calls]
     for call, (send, recv) in enumerate(zip(sends, recvs, strict=True)):

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.operators import ops
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import comparing, contributions, fold, uneven_counts
 
 
@@ -17,7 +18,7 @@ def block(comm, counts, vectors, op=ops.SUM):
 
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", None])
 def test_counts(comm, algorithm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     with comparing() as compare:
         for call, counts in enumerate(uneven_counts(layout, 4, comm.size)):
             if algorithm == "one_shot" and max(counts) * 4 > layout.packet_nbytes:
@@ -41,7 +42,7 @@ def test_counts_left_out(comm):
 @pytest.mark.parametrize("nothing", [MPI.IN_PLACE, None])
 def test_in_place(comm, nothing):
     """As in MPI, recvbuf then has all blocks, and the result goes to its beginning; behind it nothing changes."""
-    size, layout = comm.size, comm.team.layout
+    size, layout = comm.size, layout_of(comm)
     large = 5 * layout.chunk_nbytes * layout.channels // 4 + 3
     overlapping = [[1, *[each] * (size - 1)] for each in (50, large)]
     apart = [[*[each] * (size - 1), each - 1] for each in (50, large)]
@@ -74,7 +75,7 @@ def test_in_place_on_some_ranks(comm):
 @pytest.mark.parametrize("name", ["int8", "float32"])
 def test_unaligned_slices(comm, name):
     with comparing() as compare:
-        for even in uneven_counts(comm.team.layout, 4, comm.size):
+        for even in uneven_counts(layout_of(comm), 4, comm.size):
             counts = [count | 1 for count in even]
             vectors = contributions(comm.size, sum(counts), name)
             recv = Output(counts[comm.rank], name, offset=3)
@@ -88,7 +89,7 @@ def test_datatypes(comm, name, op):
     """Each with one operator; test_allreduce.py has them all, and the kernels share the fold."""
     op = ops.TABLE[op]
     with comparing() as compare:
-        for counts in uneven_counts(comm.team.layout, 16, comm.size):
+        for counts in uneven_counts(layout_of(comm), 16, comm.size):
             vectors = contributions(comm.size, sum(counts), name)
             recv = Output(counts[comm.rank] * vectors[0].itemsize, "u1")
             send = put(vectors[comm.rank].view("u1"))
@@ -109,7 +110,7 @@ def test_against_mpi(comm):
 
 
 def test_calls_back_to_back(comm):
-    matrix = uneven_counts(comm.team.layout, 4, comm.size) * 3
+    matrix = uneven_counts(layout_of(comm), 4, comm.size) * 3
     calls = [contributions(comm.size, sum(counts), call=call) for call, counts in enumerate(matrix)]
     sends = [put(vectors[comm.rank]) for vectors in calls]
     recvs = [Output(counts[comm.rank], "f4") for counts in matrix]

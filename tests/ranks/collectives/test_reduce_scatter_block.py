@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 from pyncclx.operators import ops
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import block_counts, comparing, contributions, fold
 
 
@@ -24,7 +25,7 @@ def most(layout, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["one_shot", "one_shot_lines", "two_shot", None])
 def test_sizes(comm, algorithm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     with comparing() as compare:
         for call, count in enumerate(block_counts(layout, 4)):
             if count * 4 > most(layout, algorithm):
@@ -38,7 +39,7 @@ def test_sizes(comm, algorithm):
 def test_in_place(comm):
     """As in MPI, recvbuf then has all blocks, and the result stands at its beginning."""
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 4):
+        for count in block_counts(layout_of(comm), 4):
             vectors = contributions(comm.size, comm.size * count)
             recv = Output(comm.size * count, "f4").fill(vectors[comm.rank])
             comm.Reduce_scatter_block(MPI.IN_PLACE, recv.array)
@@ -70,7 +71,7 @@ def test_datatypes(comm, name, op):
 
 
 def test_calls_back_to_back(comm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 4 * 3 + 1
     calls = [
         contributions(comm.size, comm.size * count, call=call) for call, count in enumerate((3, large, 40, 5, large, 1))

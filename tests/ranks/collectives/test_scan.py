@@ -8,6 +8,7 @@ from pyncclx.arrays.datatypes import TABLE
 from pyncclx.operators import ops
 from support import sample
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reduction_pairs import FEW, PAIRS
 from support.reference import comparing, contributions, counts, fold
 
@@ -23,7 +24,7 @@ def prefix(operation, rank, vectors, before, op=ops.SUM):
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", None])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_sizes(comm, operation, algorithm):
-    layout = comm.team.layout
+    layout = layout_of(comm)
     with comparing() as compare:
         for call, count in enumerate(counts(layout, 4)):
             if algorithm == "one_shot" and count * 4 > layout.packet_nbytes:
@@ -40,7 +41,7 @@ def test_sizes(comm, operation, algorithm):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_in_place_and_unaligned(comm, operation, nothing):
     with comparing() as compare:
-        for count in counts(comm.team.layout, 4):
+        for count in counts(layout_of(comm), 4):
             vectors = contributions(comm.size, count)
             recv = Output(count, "f4", offset=1).fill(vectors[comm.rank])
             getattr(comm, operation)(nothing, recv.array)
@@ -51,7 +52,7 @@ def test_in_place_and_unaligned(comm, operation, nothing):
 @pytest.mark.parametrize(("name", "op"), PAIRS if sample.ALL else FEW)
 def test_operators_and_datatypes(comm, name, op):
     op = ops.TABLE[op]
-    packets = comm.team.layout.packet_nbytes
+    packets = layout_of(comm).packet_nbytes
     with comparing() as compare:
         for operation in OPERATIONS:
             for count in (15, packets // TABLE[name].itemsize + 3):
@@ -78,7 +79,7 @@ def test_against_mpi(comm, operation):
 
 def test_calls_back_to_back(comm):
     """Rank 0 of a small one waits for no rank and runs ahead; between them operations in which all wait for all."""
-    tile = comm.team.layout.chunk_nbytes * comm.size // 4
+    tile = layout_of(comm).chunk_nbytes * comm.size // 4
     sizes = (3, 2 * tile, 4, 100, tile, 5) * 3
     calls = [contributions(comm.size, count, call=call) for call, count in enumerate(sizes)]
     sends, recvs = [put(vectors[comm.rank]) for vectors in calls], [Output(vectors[0].size, "f4") for vectors in calls]

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put
+from support.lease import layout_of
 from support.reference import block_counts, comparing, dtype_of, labels
 
 
@@ -16,7 +17,7 @@ def block(comm, root: int, count: int, call: int = 0) -> np.ndarray:
 
 def test_sizes_from_every_root(comm):
     with comparing() as compare:
-        for call, count in enumerate(block_counts(comm.team.layout, 8)):
+        for call, count in enumerate(block_counts(layout_of(comm), 8)):
             for root in range(comm.size):
                 send = put(labels(root, comm.size * count, call)) if comm.rank == root else None
                 recv = Output(count, "i8")
@@ -28,7 +29,7 @@ def test_sizes_from_every_root(comm):
 def test_in_place(comm, nothing):
     """Root's own block stays where it is."""
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 8):
+        for count in block_counts(layout_of(comm), 8):
             root = count % comm.size
             send, recv = put(labels(root, comm.size * count)), Output(count, "i8")
             if comm.rank == root:
@@ -51,7 +52,7 @@ def test_sendbuf_is_ignored_at_other_ranks(comm):
 
 def test_unaligned_bytes(comm):
     with comparing() as compare:
-        for count in block_counts(comm.team.layout, 1)[1:]:
+        for count in block_counts(layout_of(comm), 1)[1:]:
             blocks = np.random.default_rng(count).integers(0, 256, (comm.size, count | 1)).astype("u1")
             for root in {0, comm.size - 1}:
                 recv = Output(count | 1, "u1", offset=comm.rank)
@@ -72,7 +73,7 @@ def test_datatypes(comm, name):
 
 def test_roots_take_turns_without_waiting(comm):
     """A root is not waited for and runs ahead of the others; its data must not overtake theirs."""
-    layout = comm.team.layout
+    layout = layout_of(comm)
     large = layout.chunk_nbytes * layout.channels // 8 * 3 + 1
     sizes = [3, large, 40, 5, large, 1] * 3
     sends = [put(labels(comm.rank, comm.size * count, call)) for call, count in enumerate(sizes)]

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, put, synchronize
+from support.lease import layout_of
 from support.reference import comparing, dtype_of, labels, spread, uneven_counts
 
 
@@ -17,7 +18,7 @@ def block(comm, root: int, counts, displs=None, call: int = 0) -> np.ndarray:
 
 def test_counts_from_every_root(comm):
     with comparing() as compare:
-        for call, counts in enumerate(uneven_counts(comm.team.layout, 8, comm.size)):
+        for call, counts in enumerate(uneven_counts(layout_of(comm), 8, comm.size)):
             for root in range(comm.size):
                 send = [put(labels(root, sum(counts), call)), counts] if comm.rank == root else None
                 recv = Output(counts[comm.rank], "i8")
@@ -29,7 +30,7 @@ def test_counts_from_every_root(comm):
 def test_displacements(comm, in_place):
     """Blocks in reversed order with gaps between them."""
     with comparing() as compare:
-        for call, counts in enumerate(uneven_counts(comm.team.layout, 8, comm.size)):
+        for call, counts in enumerate(uneven_counts(layout_of(comm), 8, comm.size)):
             root = call % comm.size
             displs, whole = spread(counts), labels(root, sum(counts) + 3 * comm.size)
             send, recv = put(whole, offset=1), Output(counts[comm.rank], "i8")
@@ -78,14 +79,14 @@ def test_datatypes(comm, name):
 @pytest.mark.parametrize("size", ["packets", "chunks"])
 def test_receive_buffer_too_small(comm, size):
     """MPI calls it an error; nothing is written past the buffer, this rank's next call raises, and work goes on."""
-    layout, last = comm.team.layout, comm.size - 1
+    layout, last = layout_of(comm), comm.size - 1
     count = 8 if size == "packets" else layout.chunk_nbytes * layout.channels // 8 * 3
     room = count - 3 if comm.rank == last else count
     send, recv = put(labels(0, count * comm.size)), Output(room, "i8")
     comm.Scatterv(send, recv.array)
     synchronize()
     if comm.rank == last:
-        text = f"Scatterv: rank 0 sent {8 * count} bytes, .* on rank {last} is {8 * room}"
+        text = f"Scatterv: rank 0 sent ({8 * count} bytes|more).* on rank {last}"
         with pytest.raises(MPI.Exception, match=text) as raised:
             comm.synchronize()
         assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
@@ -99,7 +100,7 @@ def test_receive_buffer_too_small(comm, size):
 
 def test_calls_back_to_back(comm):
     """Root runs ahead."""
-    matrix = uneven_counts(comm.team.layout, 8, comm.size) * 3
+    matrix = uneven_counts(layout_of(comm), 8, comm.size) * 3
     sends = [put(labels(comm.rank, sum(counts), call)) for call, counts in enumerate(matrix)]
     recvs = [Output(counts[comm.rank], "i8") for counts in matrix]
     for call, (send, recv, counts) in enumerate(zip(sends, recvs, matrix, strict=True)):

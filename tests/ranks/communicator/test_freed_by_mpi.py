@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
+from pyncclx.recovery.detector import DETECTOR
 from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
 from support.everywhere import assert_everywhere
@@ -100,7 +101,7 @@ def test_registered_arrays_wait_too():
 
 
 @pytest.mark.ranks(2)
-def test_a_rank_that_has_failed():
+def test_a_rank_that_has_failed(monkeypatch):
     """As after Shrink: the others give the lease back without it, and the next communicator has all of it."""
     meet()
     comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
@@ -110,12 +111,14 @@ def test_a_rank_that_has_failed():
     if last:
         free_by_handle(comm)
     else:
-        comm._give_up(shrunk)
+        monkeypatch.setattr(DETECTOR.get(), "gone", lambda: {team.members[-1].uid})
+        comm._give_up((WORLD.size - 1,))
+        with pytest.raises(pyncclx.RankFailed, match=f"rank {WORLD.size - 1} "):
+            comm.Barrier(device=True)
         comm.Free()
         assert works(shrunk)
     assert_everywhere(WORLD, last or (team.id not in heap.abandoned and shrunk.team.lease == team.lease))
     shrunk.Free()
-    heap.failed.clear()
     heap.abandoned.clear()
     if last:
         heap.release(team.lease)

@@ -286,6 +286,7 @@ def test_the_callers_stream_goes_on(comms):
     comm, *_ = comms
     gathering, after = Gathering(comm, COUNTS[0]), Output(COUNTS[0] * comm.size, "i8")
     stream = xp.cuda.Stream(non_blocking=True)
+    gathering.send + 1  # loads CuPy's kernel: CUDA loads none while another kernel runs
     xp.cuda.Device().synchronize()
     comm.Barrier()
     with stream:

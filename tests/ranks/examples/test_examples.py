@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import pyncclx.MPI
 from support.arrays import get, put, synchronize, xp
 from support.everywhere import assert_everywhere
 
@@ -133,13 +132,12 @@ def test_moe_overlap(comm):
     layers.free()
 
 
-@pytest.mark.parametrize("messages", [False, True])
-def test_jacobi_persistent(comm, messages):
+def test_jacobi_persistent(comm):
     """Parts of unequal sizes; the kernel, jacobi.py and NumPy give the same bits, and others without the neighbours."""
     cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))
     size = 4 * max(cart.dims) + 1
     start = np.random.default_rng(4).random((size + 2, size + 2))
-    plate = jacobi.Plate(pyncclx.MPI, cart, xp, argparse.Namespace(size=size, mpi4py=False), messages)
+    plate = jacobi.Plate(MPI, cart, xp, argparse.Namespace(size=size, mpi4py=False))
     ours = jacobi_persistent.PersistentPlate(cart, xp, size)
     assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start))
     ours.sides = ours.no_sides

@@ -102,3 +102,9 @@ def test_rank_0_reports_a_long_compilation(comm, caplog):
     assert begun.startswith(f"compiling {name} … for {backends.select().architecture}, 1.")
     assert "s so far; kept in /" in begun
     assert done.startswith(f"{name} … for {backends.select().architecture}: ready after 1.")
+
+
+def test_a_compilation_may_take_longer_than_kernels_wait(comm, monkeypatch):
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.2")
+    slow = part([], lambda: time.sleep(1))
+    assert share(comm, slow) == dict.fromkeys(slow.names, slow.names[0].partition(",")[0])

@@ -127,6 +127,71 @@ def test_rows_of_another_length(comm):
         np.testing.assert_array_equal(get(recv).reshape(size, 4), [np.arange(4) + 4 * comm.rank] * size)
 
 
+def columns(comm, first, kind, place):
+    """Two columns of a matrix of 6 rows and 4 columns for each rank, as a datatype of floats."""
+    width = 4 * comm.size
+    if kind == "regular":
+        return MPI.FLOAT.Create_vector(6, 2, width).Create_hindexed_block(1, [4 * first]).Commit()
+    rows = [row * width + first + row % 2 for row in range(6)]  # in a table in device memory, if they are many
+    rows += [6 * width + 3 * (each * comm.size + place) + each % 2 for each in range(54)]
+    return MPI.FLOAT.Create_indexed([2] * 60, rows).Commit()
+
+
+@pytest.mark.parametrize("kind", ["regular", "irregular"])
+def test_derived_datatypes(comm, kind, monkeypatch):
+    """The second call with the same datatypes is a look-up, the first with others of the same handles is none."""
+    length = 6 * 4 * comm.size + 3 * 54 * comm.size + 2
+    send, recv = xp.empty(length, "f4"), xp.empty(length, "f4")
+
+    def exchange(first, turn):
+        starts = [(first + 4 * rank) % (4 * comm.size - 2) for rank in range(comm.size)]
+        types = [columns(comm, start, kind, place) for place, start in enumerate(starts)]
+        arguments = [[1] * comm.size, [0] * comm.size, types]
+        for again in range(3):
+            values = numbers(comm.rank, length) + 7 * turn + again
+            send[...], recv[...] = put(values), -1
+            expected = np.full(length, -1, "f4")
+            MPI.Intracomm.Alltoallw(comm, [values, *arguments], [expected, *arguments])
+            with monkeypatch.context() as patch:
+                if again == 2:
+                    patch.setattr(run, "enqueue", refuse)
+                comm.Alltoallw([send, *arguments], [recv, *arguments])
+            np.testing.assert_array_equal(get(recv), expected, err_msg=f"{first} {turn} {again}")
+        for each in types:
+            each.Free()
+
+    for turn, first in enumerate([0, 1, 2, 0]):
+        exchange(first, turn)
+
+
+def test_derived_datatypes_in_other_collectives(comm, monkeypatch):
+    column = MPI.FLOAT.Create_vector(5, 1, comm.size).Create_resized(0, 4).Commit()
+    send, recv = xp.empty(5, "f4"), xp.empty((5, comm.size), "f4")
+    for turn in range(3):
+        send[...] = put(numbers(comm.rank, 5) + turn)
+        if turn == 2:
+            monkeypatch.setattr(run, "enqueue", refuse)
+        comm.Allgather(send, [recv, 1, column])
+        expected = np.stack([numbers(rank, 5) + turn for rank in range(comm.size)], axis=1)
+        np.testing.assert_array_equal(get(recv), expected)
+        comm.Bcast([recv, comm.size, column], 0)
+        np.testing.assert_array_equal(get(recv), expected)
+    column.Free()
+
+
+def test_arrays_of_calls_with_derived_datatypes_are_not_held(comm):
+    column = MPI.FLOAT.Create_vector(5, 1, comm.size).Create_resized(0, 4).Commit()
+    send, recv = xp.ones(5, "f4"), xp.empty((5, comm.size), "f4")
+    for _ in range(3):
+        comm.Allgather(send, [recv, 1, column])
+    get(recv)
+    gone = [weakref.ref(array) for array in (send, recv)]
+    del send, recv
+    gc.collect()
+    assert not any(each() is not None for each in gone)
+    column.Free()
+
+
 def test_arrays_are_not_held(comm):
     send, recv = xp.ones(10, "f4"), xp.ones(10, "f4")
     for _ in range(3):

@@ -1,6 +1,5 @@
 """mpi_bootstrap on 1 to 8 ranks: nodes, exchange of bytes, agreement, file descriptors."""
 
-import importlib
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap import descriptors, mailbox
+from mpi_bootstrap import mailbox
 from support.everywhere import assert_everywhere, raises_everywhere
 
 
@@ -61,12 +60,26 @@ def test_topology_numbers_nodes_by_their_lowest_rank(
     plain: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if even and odd ranks were on two nodes."""
-    module = importlib.import_module("mpi_bootstrap.topology")
-    monkeypatch.setattr(module, "_node_of", lambda comm: comm.Split(comm.rank % 2, comm.rank))
+    monkeypatch.setenv("PYNCCLX_NODE", f"node {plain.rank % 2}")
     found = mpi_bootstrap.topology(plain)
     assert found.nodes == tuple(rank % 2 for rank in range(plain.size))
     assert found.local_ranks == tuple(range(plain.rank % 2, plain.size, 2))
     assert (found.local_rank, found.local_size) == (plain.rank // 2, len(found.local_ranks))
+    assert mpi_bootstrap.topology(plain, pretended=False).nodes == (0,) * plain.size
+
+
+def test_a_node_of_too_many_ranks_is_divided(plain: MPI.Intracomm) -> None:
+    found = mpi_bootstrap.topology(plain, most=2)
+    parts = -(-plain.size // 2)
+    assert found.nodes == tuple(rank * parts // plain.size for rank in range(plain.size))
+    assert found.node_count == parts
+    assert max(map(found.nodes.count, found.nodes)) <= 2
+    assert found.local_size == found.nodes.count(found.node)
+
+
+def test_ranks_of_one_node_can_be_taken_apart(plain: MPI.Intracomm) -> None:
+    found = mpi_bootstrap.topology(plain, apart=bytes([plain.rank % 2]))
+    assert found.nodes == tuple(rank % 2 for rank in range(plain.size))
 
 
 def test_launch_is_accepted(plain: MPI.Intracomm) -> None:
@@ -228,16 +241,10 @@ def test_a_rank_that_is_not_there(plain: MPI.Intracomm, fd: int) -> None:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("field", ["machine", "namespace"])
-def test_a_rank_on_another_node(
-    plain: MPI.Intracomm, fd: int, field: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_on_another_node(plain: MPI.Intracomm, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain.rank == 1:
-        place = descriptors._request
-        other = {"machine": "elsewhere", "namespace": 7}[field]
-        monkeypatch.setattr(descriptors, "_request", lambda *args: place(*args)._replace(**{field: other}))
-    kind = {"machine": "nodes", "namespace": "containers"}[field]
-    with raises_everywhere(plain, ValueError, match=f"rank 0 wants .* of rank 1, .* different {kind}"):
+        monkeypatch.setenv("PYNCCLX_NODE", "elsewhere")
+    with raises_everywhere(plain, ValueError, match=r"rank 0 wants .* of rank 1, .* different nodes"):
         mpi_bootstrap.allgather_fds(plain, fd, range(plain.size))
     own = mpi_bootstrap.allgather_fds(plain, fd, [plain.rank])  # no rank wants one of the other node
     assert sources(own) == {plain.rank: f"rank {plain.rank}"}

@@ -14,6 +14,7 @@ from pyncclx import NotSupported
 from pyncclx.tokens import limits
 from support.arrays import Output, get, put, synchronize, xp
 from support.everywhere import assert_everywhere, raises_everywhere
+from support.lease import layout_of
 from support.reference import comparing
 from support.token_case import Case, generator
 
@@ -66,7 +67,7 @@ class Rows:
 
 def shapes(comm, operation, itemsize):
     """One element, a vector, rows that end within a pack, several dimensions; the longest go as chunks."""
-    layout = comm.team.layout
+    layout = layout_of(comm)
     rows = 2 * layout.chunk_nbytes * layout.channels // (33 * itemsize) + 3
     blocks = comm.size if operation == "Alltoall" else 1
     return [(blocks * n, *rest) for n, *rest in ((1,), (37,), (3, 7), (5, 2, 8), (2, 129), (rows, 33))]

@@ -16,6 +16,7 @@ from pyncclx.collectives.ladders import half_of_lines
 from pyncclx.operators import ops
 from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
+from support.lease import layout_of
 from support.reference import comparing, contributions, fold
 
 pytest.importorskip("numba", reason="operators written in Python need Numba")
@@ -31,13 +32,13 @@ RECORDS = ("sum of 3-vectors", "product of 2 by 2 matrices")  # of 12 and of 32 
 
 def counts(comm, itemsize):
     """Lengths that are odd, that end within a pack and within a group, and that take several tiles."""
-    tile = comm.team.layout.chunk_nbytes * comm.size * comm.team.layout.channels // itemsize
+    tile = layout_of(comm).chunk_nbytes * comm.size * layout_of(comm).channels // itemsize
     return 1, 3, 37, 2 * tile + 5
 
 
 def algorithms(comm, nbytes, itemsize):
     """Those that can move vectors of `nbytes` here, and None; slots hold whole groups of elements."""
-    layout, group = comm.team.layout, math.lcm(16, itemsize)
+    layout, group = layout_of(comm), math.lcm(16, itemsize)
     slot = layout.slot_nbytes // group * group
     most = {"one_shot": slot, "two_shot_lines": (half_of_lines(layout) - 32) * comm.size, "two_shot": math.inf}
     return [*(name for name, limit in most.items() if nbytes <= limit * layout.channels), None]

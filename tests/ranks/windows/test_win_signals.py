@@ -79,26 +79,26 @@ def test_signals_are_counted_apart(comm, memory):
 
 @gpu_only
 @pytest.mark.ranks(2)
-def test_a_kernel_is_loaded_while_a_stream_waits(comm, monkeypatch):
-    """Each rank's signal comes after a kernel that it has not loaded before, while its other stream waits for one."""
+def test_what_a_signal_comes_with_is_loaded_before(comm, monkeypatch):
+    """Each rank's signal comes behind a Put, its first one, while its other stream waits for one."""
+    monkeypatch.setattr(kernels, "_loaded", {})
     duplicate, right = comm.Dup(), (comm.rank + 1) % comm.size
     duplicate.team.members = [replace(member, timeout_s=20.0) for member in duplicate.team.members]
     duplicate.team.forget_structs()
     inbox = duplicate.Alloc(8, "u2")
     win = pyncclx.Win.Create(inbox, 2, comm=duplicate)
     waiting, working = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
-    values, none = put(np.full(8, 5, "u2")), put(np.empty(0, "u2"))
+    values, none = put(np.full(8, 5 + comm.rank, "u2")), put(np.empty(0, "u2"))
     synchronize()
     MPI.Comm.Barrier(comm)
-    monkeypatch.setattr(kernels, "_loaded", {})
     with waiting:
         win.Wait_signal()
     with working:
-        win.Accumulate(values, right, op=MPI.BXOR)
+        win.Put(values, right)
         win.Put_signal(none, right)
     synchronize()
     duplicate.synchronize()  # raises PeerTimeout if loading waited for the other stream
-    assert (get(inbox) == 5).all()
+    assert (get(inbox) == 5 + (comm.rank - 1) % comm.size).all()
     win.Free()
     duplicate.Free()
 

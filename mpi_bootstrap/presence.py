@@ -1,0 +1,203 @@
+"""Whether other processes of this node live: a page of each, with a robust mutex that Linux marks when its holder dies.
+
+Linux does so before it frees the memory of a process, which takes a second and more where there is much of it: 0.1 to
+10 ms after a SIGKILL, where sockets and pidfds take up to 1.2 s. The mark is a bit of the mutex's word, so that to look
+is to read a word. The page has more that peers may want when its process cannot answer: how it ended, when it ran last,
+and notes about communicators that it has given up.
+"""
+
+import ctypes
+import mmap
+import os
+import struct
+import threading
+import time
+import zlib
+from typing import NamedTuple
+
+NBYTES = 4096
+RUNNING, ENDED, RAISED = range(3)  # how a process is: at work, over as it should be, over with an exception
+_MUTEX_NBYTES = 64  # at the beginning; more than any pthread_mutex_t
+_OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
+_TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
+_NOTES_BEGIN = 512
+_NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
+_NOTE_NBYTES = 128
+_MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
+_OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
+_ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
+
+
+class Note(NamedTuple):
+    """What a process writes of a communicator that it has given up.
+
+    Attributes
+    ----------
+    group : bytes
+        Name of the communicator's device side, 16 bytes, the same on all ranks.
+    kind : str
+        Why, in a word of at most 12 letters.
+    rank, peer : int
+        The rank that has written it, and the one that it has waited for; -1: none.
+    epoch, expected, seen : int
+        Of the wait.
+    when_ns : int
+        On the node's monotonic clock.
+    operation : str
+    """
+
+    group: bytes
+    kind: str
+    rank: int
+    peer: int
+    epoch: int
+    expected: int
+    seen: int
+    when_ns: int
+    operation: str
+
+    def pack(self) -> bytes:
+        """Return the note as it is in a page."""
+        group, kind, *numbers, operation = self
+        body = _NOTE.pack(0, group, kind.encode(), *numbers, operation.encode()[:40])[4:]
+        return struct.pack("=I", zlib.crc32(body)) + body
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Note | None":
+        """Return the note; None while it is being written."""
+        checksum, group, kind, rank, peer, epoch, expected, seen, when_ns, operation = _NOTE.unpack(data)
+        if checksum != zlib.crc32(data[4:]):
+            return None
+        return cls(group, _text(kind), rank, peer, epoch, expected, seen, when_ns, _text(operation))
+
+
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")
+
+
+class _Page:
+    """A page as this process has mapped it."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, NBYTES)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def _word(self, offset: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_address(self._address + offset)
+
+    def _long(self, offset: int) -> ctypes.c_int64:
+        return ctypes.c_int64.from_address(self._address + offset)
+
+
+class Presence(_Page):
+    """The page of this process; `fd` is for its peers.
+
+    Examples
+    --------
+    >>> presence = Presence()
+    >>> seen = PeerPresence(os.dup(presence.fd))
+    >>> presence.hold()
+    True
+    >>> seen.has_died, seen.pid == os.getpid()
+    (False, True)
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("pyncclx-presence")
+        os.ftruncate(self.fd, NBYTES)
+        super().__init__(self.fd)
+        self._lock = threading.Lock()
+        self._long(_PID_AT).value = os.getpid()
+
+    def hold(self) -> bool:
+        """Lock the mutex, on a thread that lives as long as the process; False if its end would not be marked."""
+        library, attribute = ctypes.CDLL(None), ctypes.create_string_buffer(_MUTEX_NBYTES)
+        mutex = ctypes.c_void_p(self._address)
+        library.pthread_mutexattr_init(attribute)
+        refused = library.pthread_mutexattr_setpshared(attribute, _SHARED)
+        refused |= library.pthread_mutexattr_setrobust(attribute, _ROBUST)
+        if refused or library.pthread_mutex_init(mutex, attribute) or library.pthread_mutex_lock(mutex):
+            return False
+        me = threading.get_native_id()
+        words = range(0, _MUTEX_NBYTES, 4)  # the first in glibc, the second in musl
+        offset = next((at for at in words if self._word(at).value & _TID_MASK == me), None)
+        self._word(_OFFSET_AT).value = _OFFSET_AT if offset is None else offset  # a word without the mark
+        self.beat(time.monotonic_ns())
+        return offset is not None
+
+    def beat(self, now_ns: int) -> None:
+        """Let peers see that this process runs."""
+        self._long(_BEAT_AT).value = now_ns
+
+    def end(self, state: int, text: str = "") -> None:
+        """Let peers see that this process ends by itself, and why."""
+        data = text.encode()[:_MOST_TEXT_NBYTES]
+        self._map[_TEXT_AT : _TEXT_AT + len(data)] = data
+        self._word(_TEXT_NBYTES_AT).value = len(data)
+        self._word(_STATE_AT).value = state
+
+    def note(self, note: Note) -> None:
+        """Let peers see a note."""
+        with self._lock:
+            number = self._word(_NOTES_AT).value
+            at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
+            self._map[at : at + _NOTE.size] = note.pack()
+            self._word(_NOTES_AT).value = number + 1
+
+
+class PeerPresence(_Page):
+    """Another process's page, mapped by a descriptor, which is closed."""
+
+    def __init__(self, fd: int) -> None:
+        try:
+            super().__init__(fd)
+        finally:
+            os.close(fd)
+        self.pid = self._long(_PID_AT).value
+        self._state, self._beat, self._count = self._word(_STATE_AT), self._long(_BEAT_AT), self._word(_NOTES_AT)
+        self._mutex = self._word(self._word(_OFFSET_AT).value)
+        self._read = 0
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process has ended, and not by itself."""
+        return bool(self._mutex.value & _OWNER_DIED) and self._state.value == RUNNING
+
+    @property
+    def state(self) -> int:
+        """RUNNING, ENDED or RAISED."""
+        return self._state.value
+
+    @property
+    def text(self) -> str:
+        """Why its process has ended."""
+        nbytes = min(self._word(_TEXT_NBYTES_AT).value, _MOST_TEXT_NBYTES)
+        return self._map[_TEXT_AT : _TEXT_AT + nbytes].decode(errors="replace")
+
+    @property
+    def beat_ns(self) -> int:
+        """When it ran last, on the node's monotonic clock."""
+        return self._beat.value
+
+    def new_notes(self) -> list[Note]:
+        """Return the notes that were written since the last call."""
+        count = self._count.value
+        if count == self._read:
+            return []
+        notes = []
+        for number in range(max(self._read, count - _MOST_NOTES), count):
+            at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
+            note = Note.unpack(self._map[at : at + _NOTE.size])
+            if note is None:  # the next look finds it
+                break
+            notes.append(note)
+            self._read = number + 1
+        return notes
+
+    def is_gone(self) -> bool:
+        """Whether nothing of the process runs any more, on a GPU neither: Linux has closed all that it had open."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        except OSError:
+            return True

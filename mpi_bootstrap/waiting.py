@@ -1,0 +1,143 @@
+"""Waits of ranks that meet on the host: each ends at a deadline, or when a rank is known never to come."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from mpi4py import MPI
+
+from .interrupts import raise_if_overdue
+
+SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # between two looks
+_YIELDS = 50  # looks before the first pause
+_TAG = 32749  # of notes; MPI allows tags up to 32767 at least
+_NOTE = b"pyncclx: waited in vain for all ranks to come here. "
+_FOR_NOTES_S = 1.0
+_left: list[MPI.Request] = []  # with MPI: notes, and meetings that were given up
+
+
+class Judge(Protocol):
+    """How long ranks wait for each other, and what they raise when they do so no more."""
+
+    def seconds(self) -> float:
+        """Return how long a rank waits."""
+
+    def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
+        """Return why some rank will never come, if that is known."""
+
+    def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
+        """Return what to raise in the place of an exception of MPI's."""
+
+    def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
+        """Return what to raise for ranks that have not come in time."""
+
+
+class _Patient:
+    """The judge of programs that have set no other one."""
+
+    def seconds(self) -> float:
+        return 300.0
+
+    def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
+        return None
+
+    def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
+        return error
+
+    def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
+        return TimeoutError(f"rank {comm.rank} waited in vain for ranks {ranks or 'unknown'}")
+
+
+_judges: list[Judge] = [_Patient()]
+
+
+def judge_by(judge: Judge) -> Judge:
+    """Let a judge decide for all meetings of the process from now on."""
+    _judges[:] = [judge]
+    return judge
+
+
+def begin(comm: MPI.Comm) -> None:
+    """Raise, before a meeting begins, if some rank will never come."""
+    reason = _judges[0].hopeless(comm, 0.0)
+    if reason is not None:
+        raise reason
+
+
+def complete(comm: MPI.Comm, request: MPI.Request, seconds: float | None = None) -> None:
+    """Wait for a nonblocking collective of MPI's; other threads run, and the processor is free for other ranks.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    request : MPI.Request
+    seconds : float, optional
+        Instead of the judge's.
+
+    Raises
+    ------
+    Exception
+        What the judge has for a rank that does not come, or will never come. The meeting is given up then.
+    """
+    if not _is_over_in_time(comm, request, seconds, lambda: False):
+        raise _judges[0].late(comm, [])
+
+
+def missing(comm: MPI.Comm, request: MPI.Request, seconds: float) -> list[int]:
+    """Do so, and return the ranks that have not come in time, of which all that have come learn at once."""
+    in_time = _is_over_in_time(comm, request, seconds, lambda: _has_note(comm, MPI.ANY_SOURCE))
+    return [] if in_time else _without_note(comm)
+
+
+def _is_over_in_time(
+    comm: MPI.Comm, request: MPI.Request, seconds: float | None, given_up: Callable[[], bool]
+) -> bool:
+    judge = _judges[0]
+    try:
+        if _comes_soon(request):
+            return True
+        began, pause = time.monotonic(), SHORTEST_S
+        patience = judge.seconds() if seconds is None else seconds
+        while not request.Test():
+            waited = time.monotonic() - began
+            if waited > patience or given_up():
+                _left.append(request)
+                return False
+            reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
+            if reason is not None:
+                raise reason
+            raise_if_overdue()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_S)
+    except MPI.Exception as error:
+        raise judge.explain(comm, error) from error
+    except BaseException:
+        _left.append(request)
+        raise
+    return True
+
+
+def _comes_soon(request: MPI.Request) -> bool:
+    for _ in range(_YIELDS):
+        if request.Test():
+            return True
+        os.sched_yield()
+    return False
+
+
+def _has_note(comm: MPI.Comm, source: int) -> bool:
+    """Whether a rank has sent a note, which stays: a message of the program's may look like it before it is read."""
+    status = MPI.Status()
+    return MPI.Comm.Iprobe(comm, source, _TAG, status) and status.Get_count(MPI.BYTE) == len(_NOTE)
+
+
+def _without_note(comm: MPI.Comm) -> list[int]:
+    """Send all others a note that this rank has come, and return the ranks that send none."""
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    _left.extend(MPI.Comm.Isend(comm, [_NOTE, MPI.BYTE], rank, _TAG) for rank in others)
+    end = time.monotonic() + _FOR_NOTES_S
+    while others and time.monotonic() < end:
+        others = [rank for rank in others if not _has_note(comm, rank)]
+        time.sleep(LONGEST_S)
+    return others

@@ -1,0 +1,78 @@
+"""The collectives of communicators over several nodes: for each function inside a node, the one over nodes.
+
+Each makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the ranks of
+the node (`inside.py`), exchanges between nodes, folds. `movement.py` is the exchange in which any rank sends to any.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...nodes.places import Places
+from .. import MODULES
+from ..allgather import allgather as allgather_in_node
+from ..allgatherv import allgatherv as allgatherv_in_node
+from ..allreduce import allreduce as allreduce_in_node
+from ..alltoall import alltoall as alltoall_in_node
+from ..alltoallv import alltoallv as alltoallv_in_node
+from ..alltoallw import alltoallw as alltoallw_in_node
+from ..barrier import barrier as barrier_in_node
+from ..bcast import bcast as bcast_in_node
+from ..gather import gather as gather_in_node
+from ..gatherv import gatherv as gatherv_in_node
+from ..neighbors import (
+    neighbor_allgather,
+    neighbor_allgatherv,
+    neighbor_alltoall,
+    neighbor_alltoallv,
+    neighbor_alltoallw,
+)
+from ..reduce import reduce as reduce_in_node
+from ..reduce_scatter import reduce_scatter as reduce_scatter_in_node
+from ..reduce_scatter_block import reduce_scatter_block as reduce_scatter_block_in_node
+from ..scan import exscan as exscan_in_node
+from ..scan import scan as scan_in_node
+from ..scatter import scatter as scatter_in_node
+from ..scatterv import scatterv as scatterv_in_node
+from . import allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_scatter, scan
+
+NEIGHBORS = neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_alltoallv, neighbor_alltoallw
+
+#: By the function that makes the call inside a node.
+OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
+    barrier_in_node: barrier.barrier,
+    bcast_in_node: bcast.bcast,
+    gather_in_node: exchanges.gather,
+    gatherv_in_node: exchanges.gatherv,
+    scatter_in_node: exchanges.scatter,
+    scatterv_in_node: exchanges.scatterv,
+    allgather_in_node: allgather.allgather,
+    allgatherv_in_node: allgather.allgatherv,
+    alltoall_in_node: exchanges.alltoall,
+    alltoallv_in_node: exchanges.alltoallv,
+    alltoallw_in_node: exchanges.alltoallw,
+    reduce_in_node: reduce.reduce,
+    allreduce_in_node: allreduce.allreduce,
+    reduce_scatter_in_node: reduce_scatter.reduce_scatter,
+    reduce_scatter_block_in_node: reduce_scatter.reduce_scatter_block,
+    scan_in_node: scan.scan,
+    exscan_in_node: scan.exscan,
+    **{make: exchanges.NEIGHBORS[make.__name__] for make in NEIGHBORS},
+}
+_EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
+    "Barrier": barrier.explain,
+    "Bcast": bcast.explain,
+    "Allgather": allgather.explain,
+    "Allgatherv": allgather.explain,
+    "Reduce": reduce.explain,
+    "Allreduce": allreduce.explain,
+    "Reduce_scatter": reduce_scatter.explain,
+    "Reduce_scatter_block": reduce_scatter.explain,
+    "Scan": scan.explain,
+    "Exscan": scan.explain,
+}
+
+
+def explain(operation: str, places: Places, nbytes: int) -> str:
+    """How an operation of `MODULES` runs, for `Comm.explain`."""
+    assert operation in MODULES
+    return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

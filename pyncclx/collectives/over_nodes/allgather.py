@@ -1,0 +1,117 @@
+"""Allgather and Allgatherv over nodes: a rank's block goes over its rail to each node, whose ranks get it by a kernel.
+
+Blocks of one node are spread while those of the next are on their way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ...arrays.buffers import Buffer
+from ...arrays.places import on_host
+from ...derived.calls import BLOCKS, ONE, VECTOR, takes_derived
+from ...errors import NotSupported
+from ...launch.call import is_in_place
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...team.base import IntraBase as Intracomm
+from ..arguments import check_fits, resolve_recvbuf, resolve_sendbuf
+from ..blocks import resolve_blocks
+from .inside import allgatherv_call
+from .options import check_no_choice
+from .pieces import Span
+
+
+@takes_derived("Allgather", ONE, BLOCKS)
+def allgather(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
+) -> SpanningCall | None:
+    """See `Intracomm.Allgather`."""
+    if transform is not None:
+        raise NotSupported("Allgather: transforms work inside one node, and these ranks are on several")
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Allgather", algorithm)
+    recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
+    nbytes = recv.nbytes
+    spans = [Span(rank * nbytes, nbytes) for rank in range(comm.size)]
+    return _call(comm, "Allgather", sendbuf, recv, spans)
+
+
+@takes_derived("Allgatherv", ONE, VECTOR)
+def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> SpanningCall | None:
+    """See `Intracomm.Allgatherv`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
+    spans = [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
+    return _call(comm, "Allgatherv", sendbuf, blocks.buffer, spans)
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    return "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
+
+
+def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: list[Span]) -> SpanningCall:
+    mine = spans[comm.rank]
+    send, address = recv, recv.address + mine.begin
+    if not is_in_place(sendbuf):
+        send = resolve_sendbuf(operation, sendbuf)
+        check_fits(operation, send.nbytes, mine.nbytes)
+        address = send.address
+    return SpanningCall(
+        operation=operation,
+        compose=partial(_compose, own=address, recv=recv.address, spans=spans),
+        buffers=(send, recv),
+        signature=tuple(span.nbytes for span in spans),
+        empty=not any(span.nbytes for span in spans),
+    )
+
+
+def _compose(composition: Composition, *, own: int, recv: int, spans: list[Span]) -> None:
+    places = composition.places
+    mine = spans[places.rank]
+    arrived = []
+    for step in range(1, places.count):
+        to, source = (places.node + step) % places.count, (places.node - step) % places.count
+        sends = [Transfer(_holder(places, to, places.local_rank), own, mine.nbytes)]
+        receives = [
+            Transfer(rank, recv + spans[rank].begin, spans[rank].nbytes)
+            for index, rank in enumerate(places.ranks_of(source))
+            if _holder(places, places.node, index) == places.rank
+        ]
+        name = "each rank's block to every node"
+        place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=True)
+        arrived.append((source, place))
+    _spread(composition, places.node, own, recv, spans, after=())
+    for source, place in arrived:
+        _spread(composition, source, None, recv, spans, after=(place,))
+
+
+def _holder(places: Places, node: int, index: int) -> int:
+    """The rank of a node that gets the blocks of ranks with a local index elsewhere."""
+    ranks = places.ranks_of(node)
+    return ranks[index % len(ranks)]
+
+
+def _spread(
+    composition: Composition, node: int, own: int | None, recv: int, spans: list[Span], after: tuple[int, ...]
+) -> None:
+    """Give a node's blocks, each of which one rank here has, to all ranks here; this rank's own may lie elsewhere."""
+    places = composition.places
+    ranks, size = places.ranks_of(node), places.local_size
+    if size == 1:
+        if own is not None and own != recv + spans[places.rank].begin:
+            composition.copy(recv + spans[places.rank].begin, own, spans[places.rank].nbytes)
+        return
+    for first in range(0, len(ranks), size):
+        held = [spans[rank] for rank in ranks[first : first + size]]
+        held += [Span(0, 0)] * (size - len(held))
+        begins, lengths = [span.begin for span in held], [span.nbytes for span in held]
+        address = recv + begins[places.local_rank] if own is None else own
+        if any(lengths):
+            composition.kernel(allgatherv_call(address, recv, begins, lengths, places.local_rank), after=after)

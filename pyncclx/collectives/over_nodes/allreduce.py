@@ -1,0 +1,127 @@
+"""Allreduce over nodes.
+
+Short: a kernel folds inside the node on all its ranks, these exchange the results over their rails, and fold them: one
+trip between nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it, and all ranks
+of the node get all pieces; segments of the vector are in different steps at the same time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from ...arrays.places import on_host
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...operators import ops
+from ...team.base import IntraBase as Intracomm
+from ..arguments import resolve_pair
+from .folding import Folding, fold_from_all
+from .inside import allgatherv_call, allreduce_call, bcast_call
+from .movement import exchange
+from .options import check_no_choice
+from .pieces import Span, aligned
+from .rail_fold import RailFold
+
+SHORT_NBYTES = 32 << 10  # of the vector; not measured
+SEGMENT_NBYTES = 1 << 20  # of one rank's piece; not measured
+
+
+def allreduce(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> SpanningCall | None:
+    """See `Intracomm.Allreduce`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Allreduce", algorithm)
+    send, recv = resolve_pair("Allreduce", sendbuf, recvbuf)
+    reduction = ops.of(op, "Allreduce")
+    folding = Folding.of(ops.template("Allreduce", reduction, recv), recv.datatype.itemsize)
+    return SpanningCall(
+        operation="Allreduce",
+        compose=partial(compose, folding=folding, send=send.address, recv=recv.address, nbytes=recv.nbytes),
+        buffers=(send, recv),
+        signature=(recv.count, recv.datatype.name, reduction.name),
+        empty=recv.nbytes == 0,
+    )
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    if nbytes <= SHORT_NBYTES:
+        return "a fold inside each node, an exchange of the nodes' results, a fold of these"
+    return "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
+
+
+def compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int) -> None:
+    """Add the steps."""
+    if not folding.goes_by_node(composition.places):
+        _in_rank_order(composition, folding, send, recv, nbytes)
+    elif nbytes <= SHORT_NBYTES or folding.of_records:
+        _short(composition, folding, send, recv, nbytes)
+    else:
+        _long(composition, folding, send, recv, nbytes)
+
+
+def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
+    places, stride = composition.places, aligned(nbytes)
+    (slots,) = composition.memory(places.count * stride)
+    own = slots + places.node * stride
+    composition.kernel(allreduce_call(send, own, nbytes, folding.inside))
+    takes_part = places.is_even or places.local_rank == 0
+    peers = [(node, places.peer_on(node, places.local_rank)) for node in places.other_nodes if takes_part]
+    sends = [Transfer(peer, own, nbytes) for _, peer in peers]
+    receives = [Transfer(peer, slots + node * stride, nbytes) for node, peer in peers]
+    composition.exchange("exchange of the nodes' results", sends, receives, on_rail=True)
+    composition.fold(
+        folding.template,
+        vectors=slots,
+        count=places.count if takes_part else 0,
+        stride=stride,
+        nbytes=nbytes if takes_part else 0,
+        result=recv,
+    )
+    if not places.is_even and places.local_size > 1:
+        composition.kernel(bcast_call(recv, nbytes, 0))
+
+
+def _long(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
+    places = composition.places
+    lanes = places.lanes
+    pieces = Span(0, nbytes).cut(lanes, folding.unit_nbytes)
+    pieces += [Span(nbytes, 0)] * (places.local_size - lanes)
+    segments = max(1, min(8, pieces[0].nbytes // SEGMENT_NBYTES))
+    parts = [piece.cut(segments, folding.unit_nbytes) for piece in pieces]
+    fold = RailFold(composition, folding, max(part.nbytes for part in parts[0]), at_once=min(2, segments))
+    for segment in range(segments + 1):
+        if segment < segments:
+            fold.begin([part[segment] for part in parts], send, segment)
+        if segment > 0:
+            _end(composition, fold, [part[segment - 1] for part in parts], recv, segment - 1)
+
+
+def _end(composition: Composition, fold: RailFold, spans: list[Span], recv: int, segment: int) -> None:
+    """Fold this rank's span of a segment, and give it to all ranks of the node."""
+    places = composition.places
+    mine = spans[places.local_rank]
+    folded = fold.end(mine, recv + mine.begin, segment)
+    if places.local_size > 1:
+        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+        call = allgatherv_call(recv + mine.begin, recv, begins, lengths, places.local_rank)
+        composition.kernel(call, after=(folded,))
+
+
+def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
+    """Every rank folds a part of all ranks' vectors, and gives it to all ranks."""
+    places = composition.places
+    spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
+    mine = spans[places.rank]
+    slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
+    folded = fold_from_all(composition, folding, send, spans, result, slots, upto=places.size)
+    sends = [Transfer(rank, result, mine.nbytes) for rank in range(places.size)]
+    receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans)]
+    exchange(composition, "exchange of results", sends, receives, after=(folded,))

@@ -1,0 +1,37 @@
+"""Barrier of streams over nodes: inside each node, then over the rails."""
+
+from __future__ import annotations
+
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...team.base import IntraBase as Intracomm
+from .inside import barrier_call
+from .options import check_no_choice
+
+
+def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> SpanningCall | None:
+    """See `Intracomm.Barrier`."""
+    check_no_choice("Barrier", algorithm)
+    if not device:
+        return None
+    return SpanningCall(operation="Barrier", compose=_compose, buffers=(), signature=())
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    return "a barrier inside each node, and a byte to each other node"
+
+
+def _compose(composition: Composition) -> None:
+    places = composition.places
+    (memory,) = composition.memory(places.count)
+    composition.kernel(barrier_call())
+    takes_part = places.is_even or places.local_rank == 0
+    peers = [(node, places.peer_on(node, places.local_rank)) for node in places.other_nodes if takes_part]
+    sends = [Transfer(peer, memory + places.node, 1) for _, peer in peers]
+    receives = [Transfer(peer, memory + node, 1) for node, peer in peers]
+    composition.exchange("a byte to each node", sends, receives, on_rail=True)
+    if not places.is_even:
+        composition.kernel(barrier_call())

@@ -1,0 +1,108 @@
+"""Bcast over nodes.
+
+Short: root sends to one rank of each node, and a kernel copies inside each node. Long: root's node has a piece on each
+of its ranks, which goes over the rails, and all ranks of a node get all pieces. With more than two nodes a piece is cut
+once more: each node gets a part of it from root's, and the nodes exchange the parts, so root's links carry it once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ... import backends
+from ...arrays.buffers import resolve
+from ...arrays.places import on_host
+from ...derived.calls import ONE, takes_derived
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...team.base import IntraBase as Intracomm
+from ..arguments import check_root
+from .inside import allgatherv_call, bcast_call, scatterv_call
+from .options import check_no_choice
+from .pieces import Span
+
+SHORT_NBYTES = 64 << 10  # not measured
+_UNIT = 16
+
+
+@takes_derived("Bcast", ONE)
+def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> SpanningCall | None:
+    """See `Intracomm.Bcast`."""
+    if on_host(buf):
+        return None
+    check_no_choice("Bcast", algorithm)
+    root = check_root(comm, "Bcast", root)
+    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=backends.select())
+    nbytes = buffer.nbytes
+    return SpanningCall(
+        operation="Bcast",
+        compose=partial(_compose, address=buffer.address, nbytes=nbytes, root=root),
+        buffers=(buffer,),
+        signature=(nbytes, root),
+        empty=nbytes == 0,
+    )
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    if nbytes <= SHORT_NBYTES:
+        return "root sends to one rank of each node, and a kernel copies inside each"
+    return "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"
+
+
+def _compose(composition: Composition, *, address: int, nbytes: int, root: int) -> None:
+    if nbytes <= SHORT_NBYTES:
+        _short(composition, address, nbytes, root)
+    else:
+        _long(composition, address, nbytes, root)
+
+
+def _short(composition: Composition, address: int, nbytes: int, root: int) -> None:
+    places = composition.places
+    lane, home = places.local_of(root), places.node_of(root)
+    own = places.peer_on(places.node, lane)  # that has the data first in this node
+    to = places.other_nodes if places.rank == root else []
+    sends = [Transfer(places.peer_on(node, lane), address, nbytes) for node in to]
+    receives = [Transfer(root, address, nbytes)] if places.rank == own and places.node != home else []
+    on_rail = lane < places.lanes
+    composition.exchange("root sends to each node", sends, receives, on_rail=on_rail)
+    if places.local_size > 1:
+        composition.kernel(bcast_call(address, nbytes, places.local_of(own)))
+
+
+def _long(composition: Composition, address: int, nbytes: int, root: int) -> None:
+    places = composition.places
+    home = places.node_of(root)
+    spans = Span(0, nbytes).cut(places.lanes, _UNIT) + [Span(nbytes, 0)] * (places.local_size - places.lanes)
+    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+    mine = spans[places.local_rank]
+    own = address + mine.begin
+    if places.node == home and places.local_size > 1:
+        is_root, local_root = places.rank == root, places.local_of(root)
+        composition.kernel(scatterv_call(address, begins, lengths, own, mine.nbytes, local_root, is_root=is_root))
+    _over_the_rails(composition, own, mine, home)
+    if places.local_size > 1:
+        composition.kernel(allgatherv_call(own, address, begins, lengths, places.local_rank))
+
+
+def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:
+    """The piece goes from root's node to all others, in a part for each of them."""
+    places = composition.places
+    others = [node for node in range(places.count) if node != home]
+    parts = dict(zip(others, Span(0, mine.nbytes).cut(len(others), _UNIT), strict=True))
+
+    def transfer(node: int, part: Span) -> Transfer:
+        return Transfer(places.peer_on(node, places.local_rank), own + part.begin, part.nbytes)
+
+    at_home = places.node == home
+    sends = [transfer(node, parts[node]) for node in places.other_nodes] if at_home else []
+    receives = [] if at_home else [transfer(home, parts[places.node])]
+    composition.exchange("root's node sends to each node", sends, receives, on_rail=True)
+    if len(others) > 1:
+        peers = [] if at_home else [node for node in places.other_nodes if node != home]
+        sends = [transfer(node, parts[places.node]) for node in peers]
+        receives = [transfer(node, parts[node]) for node in peers]
+        composition.exchange("nodes exchange parts", sends, receives, on_rail=True)

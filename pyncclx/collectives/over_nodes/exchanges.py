@@ -1,0 +1,193 @@
+"""Operations over nodes in which any rank may send to any: Alltoall in its forms, Gather, Scatter, neighbourhoods."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ...arrays.buffers import Buffer
+from ...arrays.places import on_host
+from ...derived.calls import BLOCKS, ONE, VECTOR, takes_derived
+from ...errors import NotSupported
+from ...launch.call import is_in_place
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...team.base import IntraBase as Intracomm
+from .. import neighbors
+from ..alltoallv import counts_on_device, resolve_static
+from ..alltoallw import sides_of
+from ..arguments import check_fits, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
+from ..blocks import check_room, resolve_blocks
+from ..gather import resolve_gather
+from ..scatter import resolve_scatter
+from ..typed_exchange import Side
+from ..typed_exchange import exchange as typed_exchange
+from .movement import HOW, exchange
+from .options import check_no_choice
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How they run, for `Comm.explain`."""
+    return HOW
+
+
+@takes_derived("Alltoall", BLOCKS, BLOCKS)
+def alltoall(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
+) -> SpanningCall | None:
+    """See `Intracomm.Alltoall`."""
+    if transform is not None:
+        raise NotSupported("Alltoall: transforms work inside one node, and these ranks are on several")
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Alltoall", algorithm)
+    recv = resolve_recvbuf("Alltoall", recvbuf, comm.size)
+    send = recv if is_in_place(sendbuf) else resolve_sendbuf("Alltoall", sendbuf, comm.size)
+    check_fits("Alltoall", send.nbytes, recv.nbytes)
+    counts, displs = [recv.nbytes] * comm.size, [rank * recv.nbytes for rank in range(comm.size)]
+    return _to_each("Alltoall", send, recv, counts, displs, counts, displs, (recv.nbytes,))
+
+
+@takes_derived("Alltoallv", VECTOR, VECTOR)
+def alltoallv(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, **options: Any
+) -> SpanningCall | None:
+    """See `Intracomm.Alltoallv`."""
+    if counts_on_device(sendbuf) or any(value is not None for value in options.values()):
+        raise NotSupported(
+            "Alltoallv: counts on the device work inside one node, and these ranks are on several; give them on the "
+            "host"
+        )
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Alltoallv", algorithm)
+    return _to_each("Alltoallv", *resolve_static(comm, sendbuf, recvbuf), ("static",))
+
+
+def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> SpanningCall | None:
+    """See `Intracomm.Alltoallw`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    call: SpanningCall = typed_exchange(comm, "Alltoallw", *sides_of(comm, sendbuf, recvbuf), make=_of_sides)
+    return call
+
+
+def _of_sides(operation: str, sent: Buffer, received: Buffer, source: Side, recv: Side) -> SpanningCall:
+    return _to_each(operation, sent, received, source.counts, source.displs, recv.counts, recv.displs, ("blocks",))
+
+
+NEIGHBORS = {  # by the names of the functions inside a node
+    name.lower(): neighbors.operation(name, *resolvers, partial(typed_exchange, make=_of_sides))
+    for name, resolvers in neighbors.RESOLVERS.items()
+}
+
+
+def _to_each(
+    operation: str,
+    send: Buffer,
+    recv: Buffer,
+    send_counts: list[int],
+    send_displs: list[int],
+    recv_counts: list[int],
+    recv_displs: list[int],
+    signature: tuple[Any, ...],
+) -> SpanningCall:
+    """The call that sends bytes to every rank; in place both buffers are one, with the same counts."""
+
+    def compose(composition: Composition) -> None:
+        address = send.address
+        if send.address == recv.address and any(send_counts):
+            begin = min(displ for displ, count in zip(send_displs, send_counts, strict=True) if count)
+            end = max(displ + count for displ, count in zip(send_displs, send_counts, strict=True))
+            (copy,) = composition.memory(end - begin)
+            composition.copy(copy, send.address + begin, end - begin)
+            address = copy - begin
+        pairs = enumerate(zip(send_displs, send_counts, strict=True))
+        sends = [Transfer(rank, address + displ, count) for rank, (displ, count) in pairs]
+        pairs = enumerate(zip(recv_displs, recv_counts, strict=True))
+        receives = [Transfer(rank, recv.address + displ, count) for rank, (displ, count) in pairs]
+        exchange(composition, "exchange between nodes", sends, receives)
+
+    return SpanningCall(operation=operation, compose=compose, buffers=(send, recv), signature=signature)
+
+
+@takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")
+def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
+    """See `Intracomm.Gather`."""
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
+        return None
+    root = check_root(comm, "Gather", root)
+    send, recv, address = resolve_gather(comm, sendbuf, recvbuf, root)
+    nbytes = send.nbytes
+    blocks = [Transfer(rank, recv.address + rank * nbytes, nbytes) for rank in range(comm.size) if comm.rank == root]
+    return _rooted("Gather", (send, recv), [Transfer(root, address, nbytes)], blocks, (nbytes, root))
+
+
+@takes_derived("Gatherv", ONE, VECTOR, at_root="recvbuf")
+def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
+    """See `Intracomm.Gatherv`."""
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
+        return None
+    root = check_root(comm, "Gatherv", root)
+    if comm.rank != root:
+        send, _, address = resolve_gather(comm, sendbuf, recvbuf, root)
+        return _rooted("Gatherv", (send,), [Transfer(root, address, send.nbytes)], [], (root,))
+    blocks = resolve_blocks(comm, recvbuf, "Gatherv", "recvbuf")
+    receives = [Transfer(rank, blocks.address(rank), nbytes) for rank, nbytes in enumerate(blocks.nbytes)]
+    if is_in_place(sendbuf):
+        return _rooted("Gatherv", (blocks.buffer,), [receives[root]], receives, (root,))
+    send = resolve_sendbuf("Gatherv", sendbuf)
+    check_room("Gatherv", send.nbytes, blocks.nbytes[root])
+    receives[root] = receives[root]._replace(nbytes=send.nbytes)
+    return _rooted("Gatherv", (send, blocks.buffer), [Transfer(root, send.address, send.nbytes)], receives, (root,))
+
+
+@takes_derived("Scatter", BLOCKS, ONE, at_root="sendbuf")
+def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
+    """See `Intracomm.Scatter`."""
+    if rooted_on_host(comm, root, recvbuf, sendbuf):
+        return None
+    root = check_root(comm, "Scatter", root)
+    send, recv, address = resolve_scatter(comm, sendbuf, recvbuf, root)
+    nbytes = recv.nbytes
+    blocks = [Transfer(rank, send.address + rank * nbytes, nbytes) for rank in range(comm.size) if comm.rank == root]
+    return _rooted("Scatter", (send, recv), blocks, [Transfer(root, address, nbytes)], (nbytes, root))
+
+
+@takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
+def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
+    """See `Intracomm.Scatterv`."""
+    if rooted_on_host(comm, root, recvbuf, sendbuf):
+        return None
+    root = check_root(comm, "Scatterv", root)
+    if comm.rank != root:
+        _, recv, address = resolve_scatter(comm, sendbuf, recvbuf, root)
+        return _rooted("Scatterv", (recv,), [], [Transfer(root, address, recv.nbytes)], (root,))
+    blocks = resolve_blocks(comm, sendbuf, "Scatterv", "sendbuf")
+    sends = [Transfer(rank, blocks.address(rank), nbytes) for rank, nbytes in enumerate(blocks.nbytes)]
+    if is_in_place(recvbuf):
+        return _rooted("Scatterv", (blocks.buffer,), sends, [sends[root]], (root,))
+    recv = resolve_recvbuf("Scatterv", recvbuf)
+    check_room("Scatterv", blocks.nbytes[root], recv.nbytes)
+    own = Transfer(root, recv.address, blocks.nbytes[root])
+    return _rooted("Scatterv", (blocks.buffer, recv), sends, [own], (root,))
+
+
+def _rooted(
+    operation: str,
+    buffers: tuple[Buffer, ...],
+    sends: list[Transfer],
+    receives: list[Transfer],
+    signature: tuple[Any, ...],
+) -> SpanningCall:
+    """The call of an operation in which root sends to all, or receives from all."""
+
+    def compose(composition: Composition) -> None:
+        rank = composition.places.rank
+        stays = {each for each in sends if each.peer == rank} & {each for each in receives if each.peer == rank}
+        leaving, coming = ([each for each in side if each not in stays] for side in (sends, receives))
+        exchange(composition, "exchange with root", leaving, coming)
+
+    return SpanningCall(operation=operation, compose=compose, buffers=buffers, signature=signature)

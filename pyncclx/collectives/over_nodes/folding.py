@@ -1,0 +1,64 @@
+"""What reductions over nodes have in common: the operator's template arguments, and folds of vectors from all ranks.
+
+The contributions are folded inside each node in rank order, and the nodes' results in the nodes' order. Each result has
+an element's type: halves are rounded once more than inside one node. An operator that a program has made may depend on
+the order of ranks: where nodes do not follow each other in it, each rank folds its part of all ranks' vectors instead.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...operators import bound_op
+from .movement import exchange
+from .pieces import Span, aligned, unit_of
+
+
+class Folding(NamedTuple):
+    """The operator of a reduction on its elements."""
+
+    template: tuple[str, ...]  # of the last fold, which finishes the value of all ranks
+    unit_nbytes: int  # parts are whole ones
+
+    @classmethod
+    def of(cls, template: tuple[str, ...], itemsize: int) -> Folding:
+        """Return that of a kernel's template arguments."""
+        return cls(template, unit_of(template, itemsize))
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The template arguments inside a node: an average is a sum there."""
+        element, operator = self.template
+        return (element, "Sum") if operator == "Avg" else self.template
+
+    @property
+    def of_records(self) -> bool:
+        """Whether few kernels take the elements."""
+        operator = bound_op.named(self.template)
+        return operator is not None and operator.of_records
+
+    def goes_by_node(self, places: Places) -> bool:
+        """Whether the nodes' results may be folded."""
+        return places.in_rank_order or bound_op.named(self.template) is None
+
+
+def fold_from_all(
+    composition: Composition, folding: Folding, send: int, spans: list[Span], result: int, slots: int, *, upto: int
+) -> int:
+    """Add a fold, in rank order, of one part of the vectors of the ranks below `upto`; return the fold's place.
+
+    Every rank r gets part ``spans[r]``, of which this rank's goes to `result`. `slots` are aligned vectors, one for
+    each rank.
+    """
+    places = composition.places
+    mine = spans[places.rank].nbytes
+    stride = aligned(mine)
+    sends = [Transfer(rank, send + span.begin, span.nbytes) for rank, span in enumerate(spans)]
+    receives = [Transfer(rank, slots + rank * stride, mine) for rank in range(places.size)]
+    moved = exchange(composition, "exchange of contributions", sends, receives)
+    return composition.fold(
+        folding.template, vectors=slots, count=upto, stride=stride, nbytes=mine, result=result, after=(moved,)
+    )

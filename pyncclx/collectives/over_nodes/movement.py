@@ -1,0 +1,61 @@
+"""An exchange in which any rank sends bytes to any: between nodes by the engine, inside of each by a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from .inside import alltoallv_call
+
+HOW = "each rank sends what goes to other nodes to its receiver, while a kernel moves what stays in the node"
+
+
+def exchange(
+    composition: Composition,
+    name: str,
+    sends: Iterable[Transfer],
+    receives: Iterable[Transfer],
+    after: tuple[int, ...] = (),
+) -> int:
+    """Add the steps; return the place of the one aside. A rank sends at most one piece to each rank of its node, and no
+    memory that is written is read.
+    """
+    places = composition.places
+    leaving, staying = _split(places, sends)
+    coming, from_here = _split(places, receives)
+    _move_inside(composition, staying, from_here)
+    return composition.exchange(name, leaving, coming, on_rail=False, aside=True, after=after)
+
+
+def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
+    """Those with ranks of other nodes, and those of this one by the peers' local indices."""
+    other, own = [], {}
+    for each in transfers:
+        if places.node_of(each.peer) == places.node:
+            own[places.local_of(each.peer)] = each
+        else:
+            other.append(each)
+    return other, own
+
+
+def _move_inside(composition: Composition, sends: dict[int, Transfer], receives: dict[int, Transfer]) -> None:
+    places = composition.places
+    if places.local_size == 1:
+        if 0 in sends and sends[0].nbytes and sends[0].address != receives[0].address:
+            composition.copy(receives[0].address, sends[0].address, sends[0].nbytes)
+        return
+    send, send_begins, sent = _arguments(sends, places.local_size)
+    recv, begins, got = _arguments(receives, places.local_size)
+    composition.kernel(alltoallv_call(send, send_begins, sent, recv, begins, got))
+
+
+def _arguments(transfers: dict[int, Transfer], size: int) -> tuple[int, Sequence[int], Sequence[int]]:
+    """The lowest address, where each rank's bytes begin from there, and how many they are."""
+    base = min((each.address for each in transfers.values() if each.nbytes), default=0)
+    begins, lengths = [0] * size, [0] * size
+    for index, each in transfers.items():
+        if each.nbytes:
+            begins[index], lengths[index] = each.address - base, each.nbytes
+    return base, begins, lengths

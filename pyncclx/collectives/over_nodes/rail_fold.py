@@ -1,0 +1,90 @@
+"""The part of a reduction between two parts inside the node: a fold of the nodes' pieces over the rails.
+
+Of two nodes each sends the other its piece, and both fold both. Of more, each folds a part of the piece for all: the
+parts are exchanged, folded, and given to all, so that a link carries a piece about twice for any number of nodes.
+"""
+
+from __future__ import annotations
+
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from .folding import Folding
+from .inside import reduce_scatter_call
+from .pieces import Span, aligned
+
+WHOLE_NBYTES = 16 << 10  # shorter pieces go to all nodes as they are: one trip in place of two; not measured
+
+
+class RailFold:
+    """The fold of several segments of this rank's piece, of which `at_once` are under way at the same time."""
+
+    def __init__(self, composition: Composition, folding: Folding, longest: int, *, at_once: int) -> None:
+        places = composition.places
+        self._composition, self._folding, self._places = composition, folding, places
+        self._stride = aligned(longest)
+        self._whole = places.count == 2 or longest <= WHOLE_NBYTES
+        each = (places.count + 1) * self._stride  # one vector more: this node's, which lies apart if it is cut in parts
+        (base,) = composition.memory(at_once * each)
+        self._slots = [base + number * each for number in range(at_once)]
+        self._begun: dict[int, int] = {}  # the exchange of a segment that is under way
+
+    def begin(self, spans: list[Span], send: int, segment: int) -> None:
+        """Fold a segment inside the node, of which local rank r gets ``spans[r]``, and begin to exchange it."""
+        places, slots = self._places, self._slots[segment % len(self._slots)]
+        mine = spans[places.local_rank]
+        own = slots + (places.node if self._whole else places.count) * self._stride
+        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+        folded = self._composition.kernel(
+            reduce_scatter_call(send, begins, lengths, own, mine.nbytes, self._folding.inside)
+        )
+        sends, receives = [], []
+        for node, peer in self._peers():
+            part = Span(0, mine.nbytes) if self._whole else self._parts(mine)[node]
+            length = mine.nbytes if self._whole else self._parts(mine)[places.node].nbytes
+            sends.append(Transfer(peer, own + part.begin, part.nbytes))
+            receives.append(Transfer(peer, slots + node * self._stride, length))
+        self._begun[segment] = self._composition.exchange(
+            "exchange over the rails", sends, receives, on_rail=True, aside=True, after=(folded,)
+        )
+
+    def end(self, mine: Span, result: int, segment: int) -> int:
+        """Fold what has come of a segment; this rank's span of it goes to `result`. Return the place of the end."""
+        composition, places = self._composition, self._places
+        slots, begun = self._slots[segment % len(self._slots)], self._begun.pop(segment)
+        if self._whole:
+            return self._fold(slots, mine.nbytes, result, begun)
+        parts = self._parts(mine)
+        part = parts[places.node]
+        composition.copy(
+            slots + places.node * self._stride,
+            slots + places.count * self._stride + part.begin,
+            part.nbytes,
+        )
+        folded = self._fold(slots, part.nbytes, result + part.begin, begun)
+        sends = [Transfer(peer, result + part.begin, part.nbytes) for _, peer in self._peers()]
+        receives = [Transfer(peer, result + parts[node].begin, parts[node].nbytes) for node, peer in self._peers()]
+        return composition.exchange(
+            "exchange of results over the rails", sends, receives, on_rail=True, aside=True, after=(folded,)
+        )
+
+    def _fold(self, slots: int, nbytes: int, result: int, begun: int) -> int:
+        on_rail = self._places.local_rank < self._places.lanes
+        return self._composition.fold(
+            self._folding.template,
+            vectors=slots,
+            count=self._places.count if on_rail else 0,
+            stride=self._stride,
+            nbytes=nbytes,
+            result=result,
+            after=(begun,),
+        )
+
+    def _parts(self, mine: Span) -> list[Span]:
+        return Span(0, mine.nbytes).cut(self._places.count, self._folding.unit_nbytes)
+
+    def _peers(self) -> list[tuple[int, int]]:
+        """The other nodes, and the rank of this rank's rail on each; none for a rank that is on no rail."""
+        places = self._places
+        if places.local_rank >= places.lanes:
+            return []
+        return [(node, places.peer_on(node, places.local_rank)) for node in places.other_nodes]

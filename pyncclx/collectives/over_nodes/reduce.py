@@ -1,0 +1,102 @@
+"""Reduce over nodes: a fold of pieces inside each node, which go to root's node, are folded there, and go to root."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...operators import ops
+from ...team.base import IntraBase as Intracomm
+from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
+from .folding import Folding, fold_from_all
+from .inside import allreduce_call, gatherv_call, reduce_scatter_call
+from .movement import exchange
+from .options import check_no_choice
+from .pieces import Span, aligned
+
+
+def reduce(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+) -> SpanningCall | None:
+    """See `Intracomm.Reduce`."""
+    if rooted_on_host(comm, root, sendbuf, recvbuf):
+        return None
+    check_no_choice("Reduce", algorithm)
+    root = check_root(comm, "Reduce", root)
+    if comm.rank == root:
+        send, recv = resolve_pair("Reduce", sendbuf, recvbuf)
+    else:
+        check_not_in_place(comm, "Reduce", "sendbuf", sendbuf)
+        send = recv = resolve_sendbuf("Reduce", sendbuf)
+    reduction = ops.of(op, "Reduce")
+    folding = Folding.of(ops.template("Reduce", reduction, send), send.datatype.itemsize)
+    return SpanningCall(
+        operation="Reduce",
+        compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, nbytes=send.nbytes, root=root),
+        buffers=(send, recv),
+        signature=(send.count, send.datatype.name, reduction.name, root),
+        empty=send.nbytes == 0,
+    )
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    return "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root"
+
+
+def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
+    if folding.goes_by_node(composition.places):
+        _by_node(composition, folding, send, recv, nbytes, root)
+    else:
+        _in_rank_order(composition, folding, send, recv, nbytes, root)
+
+
+def _by_node(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
+    places = composition.places
+    lanes = 1 if folding.of_records else places.lanes
+    spans = Span(0, nbytes).cut(lanes, folding.unit_nbytes) + [Span(nbytes, 0)] * (places.local_size - lanes)
+    mine, stride = spans[places.local_rank], aligned(spans[0].nbytes)
+    slots, whole = composition.memory(places.count * stride, stride)
+    own = slots + places.node * stride
+    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+    if folding.of_records:  # all of it goes over one rail; the others' results are not used
+        composition.kernel(allreduce_call(send, own, nbytes, folding.inside))
+    else:
+        composition.kernel(reduce_scatter_call(send, begins, lengths, own, mine.nbytes, folding.inside))
+    at_root, to = places.node == places.node_of(root), places.peer_on(places.node_of(root), places.local_rank)
+    on_rail = mine.nbytes > 0
+    sends = [Transfer(to, own, mine.nbytes)] if on_rail and not at_root else []
+    receives = [
+        Transfer(places.peer_on(node, places.local_rank), slots + node * stride, mine.nbytes)
+        for node in places.other_nodes
+        if on_rail and at_root
+    ]
+    composition.exchange("exchange with root's node", sends, receives, on_rail=True)
+    if not at_root:
+        composition.fold(folding.template, vectors=slots, count=0, stride=stride, nbytes=0, result=whole)
+        return
+    is_root = places.rank == root
+    result = recv + mine.begin if is_root else whole
+    composition.fold(
+        folding.template, vectors=slots, count=places.count, stride=stride, nbytes=mine.nbytes, result=result
+    )
+    if places.local_size > 1:
+        local_root = places.local_of(root)
+        composition.kernel(gatherv_call(result, mine.nbytes, recv, begins, lengths, local_root, is_root=is_root))
+
+
+def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
+    """Every rank folds a part of all ranks' vectors, and gives it to root."""
+    places = composition.places
+    spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
+    mine, is_root = spans[places.rank], places.rank == root
+    slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
+    folded = fold_from_all(composition, folding, send, spans, result, slots, upto=places.size)
+    receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans) if is_root]
+    exchange(composition, "results go to root", [Transfer(root, result, mine.nbytes)], receives, after=(folded,))

@@ -1,0 +1,150 @@
+"""Reduce_scatter and Reduce_scatter_block over nodes.
+
+For each node a kernel folds the blocks of its ranks, each on the rank with the same local index, which sends it there;
+the receiver folds what comes from the nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from ...arrays.buffers import Buffer
+from ...arrays.places import on_host
+from ...nodes.call import SpanningCall
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...operators import ops
+from ...team.base import IntraBase as Intracomm
+from ..reduce_scatter import resolve_reduce_scatter
+from ..reduce_scatter_block import resolve_reduce_scatter_block
+from .folding import Folding, fold_from_all
+from .inside import reduce_scatter_call
+from .options import check_no_choice
+from .pieces import Span, aligned
+
+
+def reduce_scatter(
+    comm: Intracomm,
+    sendbuf: Any,
+    recvbuf: Any,
+    recvcounts: Any = None,
+    op: Any = MPI.SUM,
+    *,
+    algorithm: str | None = None,
+) -> SpanningCall | None:
+    """See `Intracomm.Reduce_scatter`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Reduce_scatter", algorithm)
+    blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
+    spans = [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
+    return _call("Reduce_scatter", blocks.buffer, recv, spans, op)
+
+
+def reduce_scatter_block(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+) -> SpanningCall | None:
+    """See `Intracomm.Reduce_scatter_block`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    check_no_choice("Reduce_scatter_block", algorithm)
+    send, recv = resolve_reduce_scatter_block(comm, sendbuf, recvbuf)
+    spans = [Span(rank * send.nbytes, send.nbytes) for rank in range(comm.size)]
+    return _call("Reduce_scatter_block", send, recv, spans, op)
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """How it runs, for `Comm.explain`."""
+    return "a fold inside the node for each node, whose ranks get the results over rails and fold them"
+
+
+def _call(operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any) -> SpanningCall:
+    reduction = ops.of(op, operation)
+    folding = Folding.of(ops.template(operation, reduction, send), send.datatype.itemsize)
+    return SpanningCall(
+        operation=operation,
+        compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, spans=spans),
+        buffers=(send, recv),
+        signature=(*(span.nbytes for span in spans), send.datatype.name, reduction.name),
+        empty=not any(span.nbytes for span in spans),
+    )
+
+
+def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, spans: list[Span]) -> None:
+    places = composition.places
+    mine = spans[places.rank]
+    if folding.goes_by_node(places) and not folding.of_records:
+        _ByNode(composition, folding, send, spans).add(mine, recv)
+        return
+    (slots,) = composition.memory(places.size * aligned(mine.nbytes))
+    fold_from_all(composition, folding, send, spans, recv, slots, upto=places.size)
+
+
+@dataclass
+class _ByNode:
+    """The steps where the nodes' results are folded."""
+
+    composition: Composition
+    folding: Folding
+    send: int
+    spans: list[Span]
+
+    def add(self, mine: Span, recv: int) -> None:
+        """Add them; this rank's block of the result goes to `recv`."""
+        composition, places = self.composition, self.composition.places
+        nodes = range(places.count)
+        outgoing = [(node, turn, self._of_turn(node, turn)) for node in nodes for turn in self._turns(node)]
+        longest = aligned(max(span.nbytes for _, _, spans in outgoing for span in spans))
+        stride = aligned(mine.nbytes)
+        slots, parts = composition.memory(places.count * stride, len(outgoing) * longest)
+        sends, receives = [], []
+        for number, (node, turn, spans) in enumerate(outgoing):
+            part = parts + number * longest
+            own = spans[places.local_rank]
+            self._fold_inside(spans, part)
+            peer = self._receiver(node, turn)
+            if node == places.node:
+                composition.copy(slots + node * stride, part, own.nbytes)
+            elif peer is not None:
+                sends.append(Transfer(peer, part, own.nbytes))
+        for node in places.other_nodes:
+            ranks = places.ranks_of(node)
+            receives.append(Transfer(ranks[places.local_rank % len(ranks)], slots + node * stride, mine.nbytes))
+        composition.exchange("exchange of the nodes' results", sends, receives, on_rail=places.is_even)
+        composition.fold(
+            self.folding.template,
+            vectors=slots,
+            count=places.count,
+            stride=stride,
+            nbytes=mine.nbytes,
+            result=recv,
+        )
+
+    def _turns(self, node: int) -> range:
+        """Of a node with more ranks than this one, a rank folds the blocks of several."""
+        places = self.composition.places
+        return range(-(-len(places.ranks_of(node)) // places.local_size))
+
+    def _of_turn(self, node: int, turn: int) -> list[Span]:
+        """The blocks of a node's ranks that this node's ranks fold in a turn."""
+        places = self.composition.places
+        ranks = places.ranks_of(node)[turn * places.local_size : (turn + 1) * places.local_size]
+        return [self.spans[rank] for rank in ranks] + [Span(0, 0)] * (places.local_size - len(ranks))
+
+    def _receiver(self, node: int, turn: int) -> int | None:
+        """The rank whose block this rank folds in a turn."""
+        places = self.composition.places
+        ranks, index = places.ranks_of(node), turn * places.local_size + places.local_rank
+        return ranks[index] if index < len(ranks) else None
+
+    def _fold_inside(self, spans: list[Span], result: int) -> None:
+        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+        if any(lengths):
+            mine = lengths[self.composition.places.local_rank]
+            call = reduce_scatter_call(self.send, begins, lengths, result, mine, self.folding.inside)
+            self.composition.kernel(call)

@@ -1,0 +1,175 @@
+"""mpi4py's methods with a lower-case name: Python objects, whose device arrays are moved by kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..messages.base import MessageBase
+from ..objects.contents import is_plain, take_apart
+from ..objects.messages import Receiving, seal
+from ..objects.operands import Operands, form_operand, is_reduced, reduce_here, reduce_on_all, sealed_operand
+from ..objects.spread import Share, open_all, open_broadcast
+from ..team.base import IntraBase
+from .probes import of_any
+
+
+def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
+    """Return what is to be pickled for a rank in the object's place."""
+    if is_plain(obj) or dest == MPI.PROC_NULL:
+        return obj
+    contents = take_apart(obj)
+    return obj if contents is None else seal(comm, contents, dest, tag)
+
+
+class ObjectMessages(MessageBase):
+    """Messages with Python objects, as mpi4py's. What device arrays in them hold does not go through the pickle.
+
+    A receiver gets new arrays of the same library, type, shape and order, which the current stream fills. The sender's
+    arrays may be written again at once by what its stream does next. An object without device arrays is mpi4py's alone,
+    and so is every object while `MPI.pickle` pickles in a way of the program's own.
+    """
+
+    @of_any
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """As mpi4py's `send`; the data of device arrays is moved by kernels.
+
+        Parameters
+        ----------
+        obj : object
+            Anything that can be pickled, with any number of device arrays in it.
+        dest, tag : int
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> request = comm.isend({"weights": comm.Alloc(4), "step": 7}, 0)
+        >>> comm.recv()["step"], request.wait()
+        (7, None)
+        """
+        super().send(_sealed(self, obj, dest, tag), dest, tag)
+
+    @of_any
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """As `send`, and return when the message has been matched."""
+        super().ssend(_sealed(self, obj, dest, tag), dest, tag)
+
+    @of_any
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """As mpi4py's `isend`: the object, its device arrays too, may be changed at once."""
+        return super().isend(_sealed(self, obj, dest, tag), dest, tag)
+
+    @of_any
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """As `isend`; the request is over when the message has been matched."""
+        return super().issend(_sealed(self, obj, dest, tag), dest, tag)
+
+    @of_any
+    def recv(
+        self,
+        buf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        """As mpi4py's `recv`; the stream waits for the data of device arrays, the host does not."""
+        with Receiving(self):
+            return super().recv(buf, source, tag, status)
+
+    @of_any
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        """As mpi4py's `sendrecv`: `send` and `recv` at once."""
+        sealed = _sealed(self, sendobj, dest, sendtag)
+        with Receiving(self):
+            return super().sendrecv(sealed, dest, sendtag, recvbuf, source, recvtag, status)
+
+
+if TYPE_CHECKING:
+
+    class _IntraBase(IntraBase, MessageBase):
+        """What `ObjectCollectives` becomes a part of."""
+else:
+    _IntraBase = MessageBase
+
+
+class ObjectCollectives(_IntraBase):
+    """Collectives of Python objects; see `ObjectMessages`."""
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """As mpi4py's `bcast`; root gets a copy of its object, too."""
+        own = None
+        if self.rank == root and not is_plain(obj) and (contents := take_apart(obj)) is not None:
+            obj, own = Share.of(contents)
+        result = super().bcast(obj, root)
+        return open_broadcast(self, result, own, root) if type(result) is Share else result
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """As mpi4py's `gather`."""
+        if 0 <= root < self.size:
+            sendobj = _sealed(self, sendobj, root)
+        with Receiving(self):
+            return super().gather(sendobj, root)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        """As mpi4py's `scatter`."""
+        if self.rank == root:
+            sendobj = self._each_sealed(sendobj)
+        with Receiving(self):
+            return super().scatter(sendobj, root)
+
+    def alltoall(self, sendobj: Any) -> list[Any]:
+        """As mpi4py's `alltoall`."""
+        sendobj = self._each_sealed(sendobj)
+        with Receiving(self):
+            return super().alltoall(sendobj)
+
+    def _each_sealed(self, sendobj: Any) -> Any:
+        """Return a sequence with one object for each rank, sealed for it; all are pickled before any is offered."""
+        if is_plain(sendobj):
+            return sendobj
+        items = list(sendobj)
+        if len(items) != self.size:
+            return items
+        contents = list(map(take_apart, items))
+        return [items[rank] if each is None else seal(self, each, rank) for rank, each in enumerate(contents)]
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """As mpi4py's `allgather`."""
+        own = None
+        if not is_plain(sendobj) and (contents := take_apart(sendobj)) is not None:
+            sendobj, own = Share.of(contents)
+        items = super().allgather(sendobj)
+        return open_all(self, items, own) if any(type(item) is Share for item in items) else items
+
+    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        """As mpi4py's `allreduce`.
+
+        Of device arrays alike on all ranks, the operators SUM, PROD, BAND, BOR and BXOR are applied by `Allreduce`. All
+        else is mpi4py's: pickled, and reduced by the operators of Python.
+        """
+        if not is_reduced(sendobj, op):
+            result = super().allreduce(sendobj, op)
+            return super().allreduce(sendobj, op) if type(result) is Operands else result
+        stand_in, own = form_operand(sendobj)
+        result = reduce_on_all(self, super().allreduce(stand_in, op), own, op)
+        return super().allreduce(sendobj, op) if result is None else result
+
+    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+        """As mpi4py's `reduce`; root applies SUM, PROD, BAND, BOR and BXOR to device arrays that kernels bring."""
+        if 0 <= root < self.size and is_reduced(sendobj, op):
+            sendobj = sealed_operand(self, sendobj, root)
+        result = super().reduce(sendobj, op, root)
+        if type(result) is not Operands:
+            return result
+        with Receiving(self):
+            return reduce_here(result, op)

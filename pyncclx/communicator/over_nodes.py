@@ -1,0 +1,66 @@
+"""Communicators over several nodes: whether one is, and the way of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..arrays.places import on_host
+from ..collectives.edges import edges_of
+from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
+from ..launch.keys import key_of_call
+from ..nodes.run import run, run_call
+from ..nodes.spanning import Spanning, span, spanning_of
+from ..team.base import IntraBase
+from ..team.scratch import Scratch
+from ..team.state import state_of
+
+
+class OverNodes(IntraBase):
+    """What communicators over several nodes do instead of launching one kernel."""
+
+    @property
+    def spanning(self) -> Spanning | None:
+        """What a communicator over several nodes has; None if one Team has all ranks. Collective at the first use."""
+        state = state_of(self)
+        if state.team is not None or self.is_inter:
+            return None
+        return spanning_of(self) or (span(self, self.node_topology) if self.node_topology.node_count > 1 else None)
+
+    def spanning_for(
+        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Spanning | None:
+        """Return the same for a call with these arguments; None if its arrays are on the host. Collective.
+
+        `make` is the function that makes the call inside a node.
+        """
+        if state_of(self).team is not None or self.is_inter:
+            return None
+        if make in NEIGHBORS and edges_of(self) is None:  # some rank has no neighbours, and no array
+            return None
+        if on_host(*args, *options.values()) and not options.get("device"):
+            return None
+        return self.spanning
+
+    def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
+        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""
+        spanning = self.spanning_for(make, args, options)
+        if spanning is None:
+            return None
+        state = state_of(self)
+        key = None if state.checking else key_of_call(make, args, options)
+        program = None if key is None else spanning.known(key)
+        if program is not None:
+            run(state, spanning, program)
+            return True
+        call = OVER_NODES[make](self, *args, **options)
+        if call is None:
+            return False
+        run_call(self, state, spanning, call, key)
+        return True
+
+    @property
+    def scratch(self) -> Scratch:
+        """As `Base.scratch`: over nodes that of the node's Team."""
+        spanning = self.spanning
+        return self.team.scratch if spanning is None else spanning.team.scratch

@@ -1,0 +1,55 @@
+"""Kernels that wait for a rank that has failed: the words that they wait for are written here, so that they leave.
+
+Kernels of messages between ranks that live go on: they have the same error record, so its abort word stays as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from ..backends import Device
+from .bounce import CLOCK, PLACES, BounceMemory, words_of
+
+_READY = 0xFFFFFFFF  # as a clock: later than that of every message
+
+
+class Rescue:
+    """Writes the words; the failure detector's thread calls it.
+
+    Attributes
+    ----------
+    pulled : dict of bytes to dict
+        By the uid of the sender, and by place: the clock of the last message that a kernel here was launched for.
+    """
+
+    def __init__(self, device: Device, bounce: BounceMemory) -> None:
+        self._device, self._bounce = device, bounce
+        self.pulled: dict[bytes, dict[int, int]] = {}
+        self._stream: Any = None if device.exports_are_copies else device.new_stream()
+
+    def receives(self, uid: bytes, bounce: int) -> frozenset[int]:
+        """Let kernels leave that wait for data of a sender; return the clocks of messages whose data never came."""
+        pulled, (first, _) = dict(self.pulled.get(uid, {})), words_of(bounce, 0)
+        words = struct.unpack(f"={PLACES}Q", self._device.peek(first, CLOCK.size * PLACES))
+        broken = frozenset(clock for place, clock in pulled.items() if words[place] < clock)
+        if broken:
+            self._write(first, CLOCK.pack(_READY) * PLACES)
+        return broken
+
+    def sends(self, number: int) -> bool:
+        """End the messages to a rank, by its number; return whether there were any."""
+        held = [*self._bounce.slots.held_for(number), *self._bounce.tickets.held_for(number)]
+        for place, clock in held:
+            _, done = words_of(self._bounce.address, place)
+            self._write(done, CLOCK.pack(clock))
+        return bool(held)
+
+    def _write(self, address: int, data: bytes) -> None:
+        with self._device.attached():
+            source = np.frombuffer(data, np.uint8)
+            self._device.copy(address, source.ctypes.data, len(data), self._stream)
+            if self._stream is not None:
+                self._device.synchronize(self._stream)

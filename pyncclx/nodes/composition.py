@@ -1,0 +1,113 @@
+"""Composing the program of a call: each method adds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..arrays.buffers import Buffer
+from ..launch import kernels
+from ..launch.call import Call
+from ..launch.plan import plan_of
+from ..team.plans import Producer
+from .engine import Transfer
+from .places import Places
+from .program import Placed, Program
+from .rails import without_empty
+from .spanning import Spanning
+from .steps import CopyStep, ExchangeStep, FoldArgs, FoldStep, KernelStep, Step
+
+_THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
+
+
+class Composition:
+    """The steps of one call so far. A method returns its step's place, which later steps can come after.
+
+    Steps follow each other, but for those `aside`: these run on a second stream, one after the other, and steps of the
+    two streams know of each other by `after` alone.
+
+    Attributes
+    ----------
+    spanning : Spanning
+    places : Places
+    operation : str
+    """
+
+    def __init__(self, spanning: Spanning, operation: str) -> None:
+        self.spanning, self.operation = spanning, operation
+        self.places: Places = spanning.places
+        self._steps: list[Placed] = []
+        self._follows_streams = True
+
+    def memory(self, *lengths: int) -> list[int]:
+        """Return the addresses of scratch memory. Once in a composition: a second call may return the same."""
+        return self.spanning.memory(*lengths)
+
+    def kernel(self, call: Call, after: tuple[int, ...] = ()) -> int:
+        """Add the kernel of a call among the ranks of this node, all of which add it. Collective among them."""
+        spanning = self.spanning
+        plan = plan_of(spanning.local, spanning.team, call)
+        parameters = spanning.team.parameters(plan, call.buffers, call.arguments)
+        return self._add(KernelStep(plan, parameters), after=after)
+
+    def fold(
+        self,
+        template: tuple[str, ...],
+        *,
+        vectors: int,
+        count: int,
+        stride: int,
+        nbytes: int,
+        result: int,
+        finish_as: int | None = None,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        """Add a fold of `count` vectors in this rank's memory, `stride` bytes apart. Collective in the node.
+
+        `template` names elements and operator, as for a reduction's kernels; an average is that of `finish_as` ranks,
+        or of all. A rank may have nothing to fold.
+        """
+        spanning = self.spanning
+        function = kernels.get(spanning.local, spanning.team, "collectives/fold.cu", "fold", *template)
+        device = spanning.team.device
+        grid = max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
+        args = FoldArgs(
+            vectors=vectors,
+            result=result,
+            nbytes=nbytes,
+            stride=stride,
+            vector_count=count,
+            size=finish_as or self.places.size,
+        )
+        return self._add(FoldStep(function, grid, device.threads, args.pack()), after=after)
+
+    def copy(self, to: int, source: int, nbytes: int, after: tuple[int, ...] = ()) -> int:
+        """Add a copy in this rank's memory."""
+        return self._add(CopyStep(to, source, nbytes), after=after)
+
+    def exchange(
+        self,
+        name: str,
+        sends: Iterable[Transfer],
+        receives: Iterable[Transfer],
+        *,
+        on_rail: bool,
+        aside: bool = False,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        """Add an exchange with ranks of other nodes: those with the same local index if `on_rail`. All ranks add it."""
+        engine = self.spanning.rails.engine_for(on_rail)
+        self._follows_streams &= engine.follows_streams
+        leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
+        leaving += verdicts.sends(leaving)
+        coming += verdicts.receives(coming)
+        step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming)
+        return self._add(step, aside=aside, after=after)
+
+    def program(self, buffers: Iterable[Buffer]) -> Program:
+        """Return the program of the steps; `buffers` are those of the call."""
+        producers = tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
+        return Program(self.operation, self._steps, producers, follows_streams=self._follows_streams)
+
+    def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
+        self._steps.append(Placed(step, aside, after))
+        return len(self._steps) - 1

@@ -1,0 +1,86 @@
+"""The engine on GPUs: NCCL's sends and receives, on the stream of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ..errors import MPIError
+from .engine import Failed, Transfer
+from .nccl_library import bindings, version_text
+
+# Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
+MOST_BLOCKS = 16
+_BYTES = 1  # ncclUint8
+_SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
+
+
+class NcclEngine:
+    """Moves bytes by a communicator of NCCL's; see `Engine`. Collective to make.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks that it joins, mpi4py's; not kept.
+    ranks : sequence of int
+        Their ranks in the communicator that transfers name ranks of.
+    failed : callable
+    """
+
+    name = "nccl"
+    follows_streams = True
+
+    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed) -> None:
+        self._nccl = nccl = bindings()
+        self._failed = failed
+        self._indices = {rank: index for index, rank in enumerate(ranks)}
+        made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
+        uid = bytearray(mpi_bootstrap.allgather_bytes(comm, made)[0])
+        config = nccl.Config()
+        config.max_ctas = MOST_BLOCKS
+        self._comm = mpi_bootstrap.agree(
+            comm,
+            lambda: nccl.comm_init_rank_scalable(comm.size, comm.rank, 1, uid, config.ptr),
+            undo=nccl.comm_abort,
+        )
+        self._failure: Exception | None = None
+
+    def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
+        """As `Engine.exchange`."""
+        self.check()
+        nccl, comm, indices, pointer = self._nccl, self._comm, self._indices, stream.ptr
+        nccl.group_start()
+        try:
+            for peer, address, nbytes in sends:
+                nccl.send(address, nbytes, _BYTES, indices[peer], comm, pointer)
+            for peer, address, nbytes in receives:
+                nccl.recv(address, nbytes, _BYTES, indices[peer], comm, pointer)
+        finally:
+            nccl.group_end()
+
+    def check(self) -> None:
+        """As `Engine.check`."""
+        if self._failure is None:
+            result = int(self._nccl.comm_get_async_error(self._comm))
+            if result in (_SUCCESS, _IN_PROGRESS):
+                return
+            text = f"NCCL {version_text()} between nodes: {self._nccl.get_error_string(result)}"
+            self.abort("a step between nodes", MPIError(MPI.ERR_OTHER, f"{text}; free the communicator"))
+        assert self._failure is not None
+        raise self._failure
+
+    def abort(self, step: str, reason: Exception) -> None:
+        """As `Engine.abort`."""
+        if self._failure is None:
+            self._failure = reason
+            self._failed(step, reason)
+            self._nccl.comm_abort(self._comm)
+
+    def close(self) -> None:
+        """As `Engine.close`."""
+        if self._failure is None:
+            self._nccl.comm_destroy(self._comm)

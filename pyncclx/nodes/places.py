@@ -1,0 +1,78 @@
+"""Which ranks of a communicator are on which node: a table of 14 bytes a rank, and of 4 a node."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Places:
+    """The ranks of a communicator by nodes, whatever their assignment: in turn, unequal nodes, one rank a node.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        The node of every rank; nodes are numbered by their lowest rank (`mpi_bootstrap.Topology.nodes`).
+    rank : int
+        This rank.
+
+    Attributes
+    ----------
+    rank, size : int
+        As in the communicator.
+    node, count : int
+        This rank's node, and how many nodes there are.
+    local_rank, local_size : int
+        This rank among those of its node, and how many they are.
+    lanes : int
+        Ranks of the smallest node: ranks with local index 0 to ``lanes - 1`` are on rails, see `rails.py`.
+    is_even : bool
+        Whether all nodes have as many ranks.
+    in_rank_order : bool
+        Whether each node's ranks follow those of the node before: folds by node are then folds in rank order.
+
+    Examples
+    --------
+    >>> places = Places([0, 1, 0, 1, 0], rank=2)
+    >>> places.local_rank, places.lanes, list(places.ranks_of(1)), places.in_rank_order
+    (1, 2, [1, 3], False)
+    """
+
+    def __init__(self, nodes: Sequence[int], rank: int) -> None:
+        self.rank, self.size = rank, len(nodes)
+        self.count = max(nodes) + 1
+        self._nodes = array("i", nodes)
+        self._begins = array("i", bytes(4 * (self.count + 1)))  # where the ranks of each node begin in `_ranks`
+        for node in nodes:
+            self._begins[node + 1] += 1
+        for node in range(self.count):
+            self._begins[node + 1] += self._begins[node]
+        self._ranks = array("i", sorted(range(self.size), key=nodes.__getitem__))  # by node, then by rank
+        sizes = {len(self.ranks_of(node)) for node in range(self.count)}
+        self.node = nodes[rank]
+        self.local_rank, self.local_size = self.local_of(rank), len(self.ranks_of(self.node))
+        self.lanes, self.is_even = min(sizes), len(sizes) == 1
+        self.in_rank_order = all(before <= after for before, after in zip(self._nodes, self._nodes[1:], strict=False))
+
+    def node_of(self, rank: int) -> int:
+        """Return the node of a rank."""
+        return self._nodes[rank]
+
+    def ranks_of(self, node: int) -> array[int]:
+        """Return the ranks of a node, in rank order."""
+        return self._ranks[self._begins[node] : self._begins[node + 1]]
+
+    def local_of(self, rank: int) -> int:
+        """Return the index of a rank among those of its node."""
+        node = self._nodes[rank]
+        return bisect_left(self._ranks, rank, self._begins[node], self._begins[node + 1]) - self._begins[node]
+
+    def peer_on(self, node: int, lane: int) -> int:
+        """Return the rank of a node that has this local index, or the node's last one if it has fewer ranks."""
+        return self._ranks[min(self._begins[node] + lane, self._begins[node + 1] - 1)]
+
+    @property
+    def other_nodes(self) -> list[int]:
+        """The nodes beside this rank's, beginning after it: no two nodes send to the same one first."""
+        return [(self.node + step) % self.count for step in range(1, self.count)]

@@ -1,0 +1,75 @@
+"""A call over nodes as a program of steps, on one stream or on two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..backends import Event
+from ..team.plans import Producer
+from ..team.team import Team
+from .steps import ExchangeStep, Step
+
+
+class Placed(NamedTuple):
+    """A step and where it runs."""
+
+    step: Step
+    aside: bool = False  # on a second stream, beside the steps that follow
+    after: tuple[int, ...] = ()  # the steps on the other stream that it comes after, by their places
+
+
+class Program:
+    """The steps of one call, to be enqueued again and again.
+
+    Attributes
+    ----------
+    operation : str
+    producers : tuple of Producer
+        The streams that the call's buffers name.
+    follows_streams : bool
+        Whether all steps are enqueued as kernels are.
+    watched : tuple of Engine
+        Those whose steps the host does not wait for.
+    peers : tuple of int
+        The ranks of other nodes that it waits for.
+    before, after : callable or None
+        As of the call.
+    """
+
+    def __init__(
+        self, operation: str, steps: Sequence[Placed], producers: tuple[Producer, ...], *, follows_streams: bool
+    ) -> None:
+        self.before: Callable[[Team, Any], None] | None = None
+        self.after: Callable[[Team, Any, Any], None] | None = None
+        self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
+        self._steps = steps
+        exchanges = [step.step for step in steps if isinstance(step.step, ExchangeStep)]
+        engines = {id(each.engine): each.engine for each in exchanges if each.engine.follows_streams}
+        self.watched = tuple(engines.values())
+        self.peers = tuple(sorted({transfer.peer for each in exchanges for transfer in each.receives}))
+        self._awaited = {place for step in steps for place in step.after}
+        self._forks = any(step.aside for step in steps)
+
+    def enqueue(self, team: Team, stream: Any, aside: Any) -> None:
+        """Enqueue all steps; what `stream` is given next comes after them. `aside` is the second stream."""
+        with team.order.following(stream):
+            if self.before is not None:
+                self.before(team, stream)
+            if self._forks:
+                team.device.fork(stream, aside)
+            self._enqueue(team, stream, aside)
+            if self._forks:
+                team.device.order(aside, stream)
+            if self.after is not None:
+                self.after(team, None, stream)
+
+    def _enqueue(self, team: Team, stream: Any, aside: Any) -> None:
+        ends: dict[int, Event] = {}
+        for place, (step, is_aside, after) in enumerate(self._steps):
+            on = aside if is_aside else stream
+            for before in after:
+                ends[before].order(on)
+            step.run(team, on)
+            if place in self._awaited:
+                ends[place] = team.order.mark(on)

@@ -1,0 +1,116 @@
+"""Rails: what joins the ranks of different nodes, each rank with its own link.
+
+Rail k joins the ranks with local index k, one of each node. Nodes may have more ranks than there are rails: the others
+take part inside their node. What goes between other pairs of ranks goes through an engine of all ranks, *flat*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ..backends import Device
+from ..system import settings
+from ..system.mpi_library import is_cuda_aware
+from . import nccl_library
+from .engine import Engine, Failed, Transfer
+from .mpi_engine import MpiEngine
+from .nccl_engine import NcclEngine
+from .places import Places
+
+
+class Rails:
+    """The engines of one communicator, made when a call first needs them. Collective.
+
+    Attributes
+    ----------
+    why : str
+        Which engine is used, and why, for messages.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed) -> None:
+        self._comm, self._places, self._device, self._failed = comm, places, device, failed
+        self._engines: dict[str, Engine] = {}
+        self.uses_nccl, self.why = _choose(comm, device)
+
+    def rail(self) -> Engine:
+        """Return the engine among the ranks with this rank's local index. All ranks of the communicator call this."""
+        return self._nccl("rail") if self.uses_nccl else self._mpi()
+
+    def flat(self) -> Engine:
+        """Return the engine among all ranks; they call this together."""
+        if self.uses_nccl and not self._shares_gpu():
+            return self._nccl("flat")
+        return self._mpi()
+
+    def engine_for(self, on_rail: bool) -> Engine:
+        """Return that of the rail or that of all ranks."""
+        return self.rail() if on_rail else self.flat()
+
+    def _mpi(self) -> Engine:
+        if "mpi" not in self._engines:
+            direct = self._device.name == "host" or bool(is_cuda_aware())
+            own = MPI.Comm.Dup(MPI.Intracomm(self._comm))
+            self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
+        return self._engines["mpi"]
+
+    def _nccl(self, kind: str) -> Engine:
+        if kind not in self._engines:
+            places = self._places
+            color = 0 if kind == "flat" else places.local_rank
+            group = cast(MPI.Intracomm, MPI.Comm.Split(MPI.Intracomm(self._comm), color, places.rank))
+            ranks = [rank for rank in range(places.size) if kind == "flat" or places.local_of(rank) == color]
+            self._engines[kind] = NcclEngine(group, ranks, self._failed)
+            group.Free()
+        return self._engines[kind]
+
+    def _shares_gpu(self) -> bool:
+        """Whether ranks of one node share a GPU, which NCCL refuses in one of its communicators. Collective, once."""
+        if not hasattr(self, "_sharing"):
+            identities = mpi_bootstrap.allgather_bytes(self._comm, self._device.identity.encode())
+            pairs = [(self._places.node_of(rank), identity) for rank, identity in enumerate(identities)]
+            self._sharing = len(set(pairs)) < len(pairs)
+        return self._sharing
+
+    def engines(self) -> Iterable[Engine]:
+        """The engines that have been made."""
+        return self._engines.values()
+
+    def check(self) -> None:
+        """Raise what has gone wrong in a step."""
+        for engine in self._engines.values():
+            engine.check()
+
+    def close(self) -> None:
+        """Close the engines. Collective."""
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+
+def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
+    """Whether NCCL moves the data, and why; the same on all ranks. Collective."""
+
+    def reason() -> str:
+        wanted = settings.ENGINE.get()
+        if wanted == "mpi":
+            return f"{settings.ENGINE.name} is mpi"
+        if device.name == "host":
+            return "the host device's memory is MPI's own"
+        return nccl_library.refusal() or ""
+
+    own = mpi_bootstrap.agree(comm, reason)
+    reasons = [text.decode() for text in mpi_bootstrap.allgather_bytes(comm, own.encode())]
+    refusing = next((rank for rank, text in enumerate(reasons) if text), None)
+    if refusing is None:
+        return True, f"NCCL {nccl_library.version_text()} moves the data between nodes, in the order of streams"
+    text = f"MPI moves the data between nodes, since {reasons[refusing]}"
+    return False, text if device.name == "host" else f"{text} (rank {refusing}); the host waits for it"
+
+
+def without_empty(transfers: Iterable[Transfer]) -> list[Transfer]:
+    """Return the transfers that move anything."""
+    return [each for each in transfers if each.nbytes]

@@ -1,0 +1,117 @@
+"""What requests of calls over nodes stand for: a program that has been enqueued, or one that starts again and again.
+
+Where an engine does not follow streams, a thread enqueues the steps, and waits between them in place of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from mpi4py import MPI
+
+from ..backends import Event
+from ..errors import MPIError
+from ..requests.open_receives import let_receives_leave
+from ..requests.status import fill_empty
+from ..team.base import IntraBase
+from ..team.state import state_of
+from ..team.streams import current_stream, stream_for
+from .call import SpanningCall
+from .program import Program
+from .run import prepare
+from .spanning import Spanning
+
+
+class SpanningWork:
+    """A program on a stream of the communicator's own, once or several times; it keeps the arrays until it is over.
+
+    Attributes
+    ----------
+    active : bool
+        Whether it is under way.
+    operation : str
+    """
+
+    def __init__(self, comm: IntraBase, spanning: Spanning, call: SpanningCall) -> None:
+        self._state, self._spanning, self._call = state_of(comm), spanning, call
+        self._program: Program | None = prepare(comm, self._state, spanning, call)
+        self.operation, self.active = call.operation, False
+        self._event: Event | None = None
+        self._thread: Future[None] | None = None
+        self._began_on: Any = None
+
+    def start(self) -> None:
+        """Enqueue the program after what the current stream has now."""
+        if self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
+        program, spanning = self._program, self._spanning
+        self.active = True
+        if program is None:
+            return
+        spanning.check()
+        team = spanning.team
+        self._began_on = stream_for(team.device, self._call.buffers)
+        stream = team.order.aside(self._began_on)
+        self._event = team.device.event()
+        if program.follows_streams or team.device.name == "host":
+            self._enqueue(program, stream)
+        else:
+            self._thread = spanning.in_thread(lambda: self._enqueue(program, stream))
+
+    def _enqueue(self, program: Program, stream: Any) -> None:
+        self._spanning.enqueue(program, stream)
+        assert self._event is not None
+        self._event.record(stream)
+
+    def finish(self) -> None:
+        """Make the current stream wait, and the host if the communicator blocks; raise what went wrong."""
+        active, self.active = self.active, False
+        event, self._event, thread, self._thread = self._event, None, self._thread, None
+        if not active or event is None:
+            return
+        if thread is not None:
+            thread.result()
+        let_receives_leave()
+        stream = current_stream(self._spanning.team.device, self._call.buffers)
+        event.order(stream)
+        if self._began_on is not None and self._began_on != stream:
+            event.order(self._began_on)
+        if self._state.blocking == "host":
+            event.synchronize()
+        self._spanning.check()
+
+    def is_over(self) -> bool:
+        """Return whether the program has ended, or is not under way."""
+        if self._thread is not None and not self._thread.done():
+            return False
+        return not self.active or self._event is None or self._event.is_over()
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set the status to the empty one: a collective has no message."""
+        fill_empty(status)
+
+    # As `launch.prepared.Prepared`, for persistent requests
+
+    @property
+    def is_only_a_launch(self) -> bool:
+        """Whether a start launches one kernel and does nothing else: never."""
+        return False
+
+    @property
+    def stream(self) -> Callable[[], Any]:
+        """Returns the stream that is current."""
+        return self._spanning.team.device.current_stream
+
+    def start_with(self, others: Sequence[Any], stream: Any) -> None:
+        """Start this one and others after it."""
+        for work in (self, *others):
+            work.start()
+
+
+def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:
+    """Return the work of a nonblocking call, which has begun."""
+    work = SpanningWork(comm, spanning, call)
+    work.start()
+    return work

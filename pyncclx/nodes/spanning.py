@@ -1,0 +1,184 @@
+"""What a communicator over several nodes has: the places of its ranks, its node's part, rails, known programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ..errors import PeerTimeout, RankFailed
+from ..recovery import losses
+from ..system import settings
+from ..team.base import IntraBase
+from ..team.scratch import Scratch
+from ..team.state import Attachment, state_of
+from ..team.team import Team
+from .places import Places
+from .program import Program
+from .rails import Rails
+from .verdicts import Verdicts
+from .watchdog import WATCHDOG, Awaited
+
+_NAME = "nodes"  # of the attachment
+MOST_KEPT = 1024  # programs of a communicator
+ALIGNMENT = 256  # of scratch memory
+
+
+class Spanning(Attachment):
+    """A communicator over several nodes on this rank. Collective to make.
+
+    Attributes
+    ----------
+    places : Places
+    local : Intracomm
+        The ranks of this node, with a Team of their own.
+    rails : Rails
+    verdicts : Verdicts
+    programs : dict
+        By the keys of their arguments.
+    """
+
+    def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
+        self.places = Places(topology.nodes, topology.rank)
+        self.local: IntraBase = cast(IntraBase, comm.Split(self.places.node, comm.rank))
+        self._local_state = state_of(self.local)
+        self.team: Team = self.local.team
+        self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed)
+        self.verdicts = Verdicts(self.team.device, self.team.errors.address)
+        self.programs: dict[Hashable, Program] = {}
+        self._timeout_s = settings.TIMEOUT.get()
+        self._generation = self.team.generation
+        self._scratch = Scratch(self.team.device)
+        self._thread: ThreadPoolExecutor | None = None
+        self._in_thread: Future[None] | None = None  # the last call there
+        self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
+
+    def _failed(self, step: str, reason: Exception) -> None:
+        """Let this node's ranks know of a step that has failed here: they would wait for this rank."""
+        self.team.errors.give_up(losses.TIMED_OUT, step)
+
+    def memory(self, *lengths: int) -> list[int]:
+        """Return the addresses of so many bytes each, for one program at a time; programs follow each other."""
+        ends: list[int] = []
+        for nbytes in lengths:
+            ends.append((ends[-1] if ends else 0) + -(-nbytes // ALIGNMENT) * ALIGNMENT)
+        if not ends or ends[-1] == 0:
+            return [0] * len(lengths)
+        base = self._scratch.address(ends[-1])
+        return [base + begin for begin in (0, *ends[:-1])]
+
+    def known(self, key: Hashable) -> Program | None:
+        """Return the program of an equal call, if there was one since the node's windows have changed."""
+        if self._generation != self.team.generation:
+            self._generation = self.team.generation
+            self.programs.clear()
+        return self.programs.get(key)
+
+    def remember(self, key: Hashable, program: Program) -> None:
+        """Keep a program for equal calls."""
+        if len(self.programs) >= MOST_KEPT:
+            self.programs.clear()
+        self.programs[key] = program
+
+    def enqueue(self, program: Program, stream: Any) -> None:
+        """Enqueue a program on a stream."""
+        device = self.team.device
+        capturing = device.is_capturing(stream)
+        if capturing not in self._asides:
+            self._asides[capturing] = device.new_stream()
+        program.enqueue(self.team, stream, self._asides[capturing])
+        if program.watched and not capturing:
+            deadline, end = time.monotonic() + self._timeout_s, self.team.order.mark(stream)
+            awaited = Awaited(program.operation, end, deadline, program.watched, self.places.rank, program.peers)
+            WATCHDOG.get().add(device, awaited)
+
+    def in_thread(self, function: Callable[[], None]) -> Future[None]:
+        """Call a function in a thread of this communicator, which uses the device; earlier ones come first."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "pyncclx nodes")
+        device = self.team.device
+
+        def call() -> None:
+            with device.attached():
+                function()
+
+        self._in_thread = self._thread.submit(call)
+        return self._in_thread
+
+    def wait_for_thread(self) -> None:
+        """Wait until the thread has nothing to do: what it raises belongs to requests."""
+        last, self._in_thread = self._in_thread, None
+        if last is not None:
+            last.exception()
+
+    def check(self) -> None:
+        """Raise what has gone wrong in a step of an earlier call.
+
+        Raises
+        ------
+        PeerTimeout, Aborted, MPI.Exception
+            From then on at every call. Free the communicator.
+        """
+        self.rails.check()
+        self.verdicts.check()
+        try:
+            self.team.errors.check()
+        except PeerTimeout as error:
+            rank, peer = self._rank(error.rank), self._rank(error.peer)
+            raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
+        except RankFailed as error:
+            ranks = tuple(map(self._rank, error.ranks))
+            raise RankFailed(
+                ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch
+            ) from None
+
+    def _rank(self, local: int) -> int:
+        """Return the rank with a local index; -1 for any."""
+        return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every call raises from now on."""
+        return self.team.errors.has_failed
+
+    def drain(self) -> None:
+        """As `Attachment.drain`."""
+        self.wait_for_thread()
+        self.team.order.synchronize()
+        self.check()
+
+    def close(self) -> None:
+        """As `Attachment.close`."""
+        if self.has_failed:
+            self.abandon()
+            return
+        self._release()
+        self.rails.close()
+        self.local.Free()
+
+    def abandon(self) -> None:
+        """As `Attachment.abandon`."""
+        self._release()
+        self._local_state.abandon()
+
+    def _release(self) -> None:
+        """Release what this rank alone uses."""
+        self.wait_for_thread()
+        self.programs.clear()
+        self._scratch.close()
+
+
+def spanning_of(comm: IntraBase) -> Spanning | None:
+    """Return what a communicator over several nodes has; None if it is not known to be one."""
+    return cast("Spanning | None", state_of(comm).attachments.get(_NAME))
+
+
+def span(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
+    """Make what a communicator over several nodes has. Collective."""
+    spanning = state_of(comm).attachments[_NAME] = Spanning(comm, topology)
+    return spanning

@@ -1,0 +1,86 @@
+"""The steps of a call over nodes: a kernel among the ranks of the node, a fold, a copy, an exchange between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..backends import Function
+from ..memory.cstruct import I32, U64, CStruct
+from ..team.plans import Plan
+from ..team.team import Team
+from .engine import Engine, Transfer
+
+
+class Step(Protocol):
+    """A part of a call, enqueued on a stream."""
+
+    def run(self, team: Team, stream: Any) -> None:
+        """Enqueue it; `team` is the node's."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """A kernel of a collective among the ranks of the node."""
+
+    plan: Plan
+    parameters: bytes
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        _, function, grid, threads, early, _ = self.plan
+        team.order.enqueue(function, grid, threads, self.parameters, stream, early)
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldArgs(CStruct):
+    """`FoldArgs` of cuda/collectives/fold.cu."""
+
+    vectors: U64
+    result: U64
+    nbytes: U64
+    stride: U64
+    vector_count: I32
+    size: I32
+
+
+@dataclass(frozen=True, slots=True)
+class FoldStep:
+    """A fold of vectors in this rank's memory."""
+
+    function: Function
+    grid: int
+    threads: int
+    parameters: bytes
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        team.order.enqueue(self.function, self.grid, self.threads, self.parameters, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """A copy in this rank's memory."""
+
+    to: int
+    source: int
+    nbytes: int
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        team.device.copy(self.to, self.source, self.nbytes, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStep:
+    """What an engine sends and receives."""
+
+    engine: Engine
+    name: str  # for messages
+    sends: Sequence[Transfer]
+    receives: Sequence[Transfer]
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        self.engine.exchange(self.name, self.sends, self.receives, stream)

@@ -1,0 +1,52 @@
+"""What kernels of other nodes have given up: a word that travels with the data of each exchange.
+
+A kernel that has given up has left something undefined, which the engine sends on all the same. So each rank sends its
+failure word along, and those who receive it raise at the next look, instead of going on with what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..backends import Device
+from ..errors import Aborted
+from ..memory.error_words import FAILURE
+from .engine import Transfer
+
+WORD_NBYTES = 8
+_MOST_WORDS = 512  # ranks beyond share words
+
+
+class Verdicts:
+    """The failure words of this rank's peers, as the last exchange with each brought them.
+
+    Parameters
+    ----------
+    device : Device
+    own : int
+        The address of this rank's error record.
+    """
+
+    def __init__(self, device: Device, own: int) -> None:
+        self._own = own + WORD_NBYTES * FAILURE
+        self._watch = device.allocate_watch(WORD_NBYTES * _MOST_WORDS)
+        self._ranks: dict[int, int] = {}  # peer -> the number of its word
+
+    def sends(self, transfers: Iterable[Transfer]) -> list[Transfer]:
+        """Return the words that go along with transfers."""
+        return [Transfer(peer, self._own, WORD_NBYTES) for peer in dict.fromkeys(each.peer for each in transfers)]
+
+    def receives(self, transfers: Iterable[Transfer]) -> list[Transfer]:
+        """Return the words that come along with transfers."""
+        peers = dict.fromkeys(each.peer for each in transfers)
+        return [Transfer(peer, self._watch.address + WORD_NBYTES * self._word(peer), WORD_NBYTES) for peer in peers]
+
+    def _word(self, peer: int) -> int:
+        return self._ranks.setdefault(peer, len(self._ranks) % _MOST_WORDS)
+
+    def check(self) -> None:
+        """Raise Aborted, from then on, if a peer's kernels had given up when it sent something."""
+        if self._watch.array.any():
+            ranks = [peer for peer, word in self._ranks.items() if self._watch.array[word]]
+            text = f"kernels on rank {', '.join(map(str, ranks))} have given up a step of an earlier call"
+            raise Aborted(f"{text}, which raises the reason there; what came from there is undefined")

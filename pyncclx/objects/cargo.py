@@ -1,0 +1,160 @@
+"""The data of an object's arrays in one block of device memory, and new arrays with the data of such a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.checks import Memory
+from ..arrays.readers import read_torch, reader_of
+from ..backends import Device
+from ..derived.batches import Part
+from ..derived.packing import PACK, UNPACK, packing_of
+from ..derived.typed import aligned
+from ..derived.typemap import typemap_of
+from ..errors import NotSupported
+from ..requests.open_receives import let_receives_leave
+from ..team.streams import LEGACY_DEFAULT_STREAM
+from .libraries import Form, array_classes, library
+
+__all__ = ["Cargo", "block", "temporary"]
+
+
+class Cargo(NamedTuple):
+    """Some arrays without gaps, and the stream to move their data on: the current one, after their producers.
+
+    Attributes
+    ----------
+    arrays : list of array
+    forms : tuple of Form
+    memories : list of Memory
+    stream : stream
+    """
+
+    arrays: list[Any]
+    forms: tuple[Form, ...]
+    memories: list[Memory]
+    stream: Any
+
+    @classmethod
+    def of(cls, device: Device, arrays: Sequence[Any]) -> Cargo:
+        """Cargo of existing arrays; copies stand for those with gaps."""
+        whole, forms = [], []
+        for array in arrays:
+            own = array_classes()[type(array)]
+            order = own.order(array)
+            differentiated = own.name == "torch" and bool(array.requires_grad)
+            forms.append(Form(own.name, own.dtype(array), tuple(array.shape), order or "C", differentiated))
+            data = array.detach() if differentiated else array
+            whole.append(data if order else own.packed(data))
+        return cls._of(device, whole, tuple(forms))
+
+    @classmethod
+    def like(cls, device: Device, forms: tuple[Form, ...]) -> Cargo:
+        """Cargo of new arrays."""
+        return cls._of(device, [library(form.library).empty(form) for form in forms], forms)
+
+    @classmethod
+    def _of(cls, device: Device, arrays: list[Any], forms: tuple[Form, ...]) -> Cargo:
+        stream = device.current_stream()
+        if device.is_capturing(stream):
+            raise NotSupported(
+                "objects with device arrays are pickled on the host, so a graph cannot hold them; pass them outside of "
+                "the capture, or the arrays alone to the methods with an upper-case name"
+            )
+        memories = [_memory(array, device) for array in arrays]
+        for producer in {producer for *_, producer, _ in memories}:
+            if producer is not None and stream is not None and producer != (stream.ptr or LEGACY_DEFAULT_STREAM):
+                let_receives_leave()
+                device.order(device.external_stream(producer), stream)
+        return cls(arrays, forms, memories, stream)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block: each of several arrays is aligned there."""
+        lengths = [nbytes for _, nbytes, *_ in self.memories]
+        return lengths[0] if len(lengths) == 1 else sum(map(aligned, lengths))
+
+    def block(self, device: Device) -> Buffer:
+        """The block: the memory of the only array, or temporary memory of the stream."""
+        if len(self.arrays) == 1:
+            return block(self.memories[0][0], self.nbytes, self.arrays[0])
+        return self.new_block(device)
+
+    def new_block(self, device: Device) -> Buffer:
+        """Temporary memory of the stream for the block."""
+        return temporary(device, self.nbytes, self.stream)
+
+    def pack(self, device: Device, address: int) -> None:
+        """Copy the data to a block at an address."""
+        self._move(device, PACK, address)
+
+    def unpack(self, device: Device, address: int) -> None:
+        """Copy the data from a block at an address."""
+        self._move(device, UNPACK, address)
+
+    def _move(self, device: Device, kernel: str, address: int) -> None:
+        if len(self.memories) == 1:
+            own, nbytes = self.memories[0][:2]
+            to, source = (address, own) if kernel == PACK else (own, address)
+            if nbytes and to != source:
+                device.copy(to, source, nbytes, self.stream)
+            return
+        parts, start = [], 0
+        for own, nbytes, *_ in self.memories:
+            if nbytes:
+                parts.append(Part(typemap_of(MPI.BYTE), nbytes, own, start))
+            start += aligned(nbytes)
+        for launch in packing_of(device).launches(kernel, tuple(parts), 0, address, self.stream):
+            device.launch(*launch, self.stream)
+
+    # Through host memory, where kernels cannot move it
+
+    def download(self, device: Device) -> np.ndarray[Any, Any]:
+        """Return the data in host memory."""
+        data, copy = self.new_block(device), np.empty(self.nbytes, np.uint8)
+        self.pack(device, data.address)
+        device.copy(MPI.Get_address(copy), data.address, self.nbytes, self.stream)
+        device.synchronize(self.stream)
+        return copy
+
+    def upload(self, device: Device, copy: np.ndarray[Any, Any]) -> list[Any]:
+        """Bring the data from host memory, and return the arrays."""
+        data = self.new_block(device)
+        device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
+        self.unpack(device, data.address)
+        device.synchronize(self.stream)
+        return self.finish(device)
+
+    def finish(self, device: Device) -> list[Any]:
+        """Let the arrays' users come after what the stream has, and return the arrays."""
+        for array, (*_, user, _) in zip(self.arrays, self.memories, strict=True):
+            if user is not None and reader_of(array) is read_torch:
+                device.order(self.stream, device.external_stream(user))
+                break  # PyTorch has one current stream
+        for array, form in zip(self.arrays, self.forms, strict=True):
+            if form.differentiated:
+                array.requires_grad_()
+        return self.arrays
+
+
+def _memory(array: Any, device: Device) -> Memory:
+    read = reader_of(array)
+    assert read is not None  # of a class in `array_classes`
+    return read(array, "array of an object", device)
+
+
+def temporary(device: Device, nbytes: int, stream: Any) -> Buffer:
+    """Allocate temporary memory of a stream."""
+    memory = device.allocate_temporary(max(nbytes, 1), stream)
+    return block(memory.address, nbytes, memory)
+
+
+def block(address: int, nbytes: int, owner: object) -> Buffer:
+    """Return bytes at an address as an operation's buffer, on the current stream."""
+    return Buffer(address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, owner)

@@ -1,0 +1,144 @@
+"""An object taken apart: a pickle of all but the data of its device arrays, and the arrays; and put together again."""
+
+from __future__ import annotations
+
+import copyreg
+import gc
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+from numpy import ndarray, object_, sctypeDict, void
+
+from ..arrays.places import host_arrays
+from .libraries import Library, array_classes
+
+__all__ = ["Contents", "is_plain", "pickles_by_default", "put_together", "take_apart"]
+
+_SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, *sctypeDict.values())) - {
+    object_,
+    void,
+}
+_CONTAINERS = frozenset((list, tuple, set, frozenset))
+_MOST_ITEMS = 48  # that are looked at, one by one, before an object is pickled to find out
+_PROTOCOL = 5
+_DEFAULTS = {id(pickle.dumps), id(pickle.loads)}
+
+
+class Contents:
+    """An object taken apart.
+
+    Attributes
+    ----------
+    stream : bytes
+        The pickle.
+    buffers : list
+        What the pickle has out of band, in its order: `PickleBuffer` of host memory, None for each device array.
+    arrays : list of array
+        The device arrays.
+    """
+
+    def __init__(self, stream: bytes, buffers: list[Any], arrays: list[Any]) -> None:
+        self.stream, self.buffers, self.arrays = stream, buffers, arrays
+
+
+def is_plain(obj: Any) -> bool:
+    """Whether an object certainly holds no device array: a scalar or a host array, or few of them in containers.
+
+    This takes less than 2 µs. Of other objects only a pickle finds out.
+    """
+    if type(obj) in _SCALARS:
+        return True
+    left, items = _MOST_ITEMS, [obj]
+    while items:
+        item = items.pop()
+        kind = type(item)
+        if kind is dict:
+            if not _SCALARS.issuperset(map(type, item)):
+                return False
+            values = item.values()
+        elif kind in _CONTAINERS:
+            values = item
+        elif kind is ndarray and not host_arrays() and not item.dtype.hasobject:
+            continue
+        else:
+            return False
+        left -= len(values)
+        if left < 0:
+            return False
+        if not _SCALARS.issuperset(map(type, values)):
+            items += [value for value in values if type(value) not in _SCALARS]
+    return True
+
+
+def take_apart(obj: Any) -> Contents | None:
+    """Take an object apart; None if it has no device arrays, or the program pickles in a way of its own.
+
+    Raises
+    ------
+    Exception
+        What pickle raises for an object that cannot be pickled.
+    """
+    if is_plain(obj):
+        return None
+    classes = array_classes()
+    if not classes:
+        return None
+    taker = _Taker(classes)
+    try:
+        stream = taker.dump(obj)
+    except Exception:
+        if pickles_by_default():
+            raise
+        return None
+    return Contents(stream, taker.buffers, taker.arrays) if taker.arrays and pickles_by_default() else None
+
+
+def put_together(stream: bytes, buffers: list[Any], arrays: Sequence[Any]) -> Any:
+    """Return the object, with other arrays in the place of its own."""
+    others = iter(arrays)
+    return pickle.loads(stream, buffers=[next(others) if each is None else each for each in buffers])
+
+
+class _Taker:
+    """Pickles an object without its device arrays' data.
+
+    The C pickler looks the class of each object up in a table and calls a function for device arrays alone, so other
+    objects take no longer. A marker among the out-of-band buffers stands for each array.
+    """
+
+    def __init__(self, classes: dict[type, Library]) -> None:
+        self._classes = classes
+        self._marker: pickle.PickleBuffer | None = None
+        self.buffers: list[Any] = []
+        self.arrays: list[Any] = []
+
+    def dump(self, obj: Any) -> bytes:
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file, _PROTOCOL, buffer_callback=self._keep)
+        pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(self._classes, self._reduce)}
+        pickler.dump(obj)
+        return file.getvalue()
+
+    def _reduce(self, array: Any) -> Any:
+        if not self._classes[type(array)].moves(array):
+            return array.__reduce_ex__(_PROTOCOL)
+        self._marker = pickle.PickleBuffer(bytearray(1))
+        self.arrays.append(array)
+        return _itself, (self._marker,)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> None:
+        self.buffers.append(None if buffer is self._marker else buffer)
+
+
+def _itself(array: Any) -> Any:
+    """What the pickle calls with each array."""
+    return array
+
+
+def pickles_by_default() -> bool:
+    """Whether mpi4py pickles by the standard library; a program may have set `MPI.pickle` to another one."""
+    protocol = MPI.pickle.PROTOCOL
+    return protocol is not None and protocol >= _PROTOCOL and _DEFAULTS.issubset(map(id, gc.get_referents(MPI.pickle)))

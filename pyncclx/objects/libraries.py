@@ -1,0 +1,187 @@
+"""What objects need of an array library: which arrays can be moved, and how new ones are made."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NamedTuple, Protocol
+
+from numpy import ndarray
+
+from .. import backends
+from ..arrays.places import host_arrays
+from ..system.process import PerProcess
+
+__all__ = ["Form", "Library", "array_classes", "library"]
+
+
+class Form(NamedTuple):
+    """What a rank needs to make an array like one of another rank.
+
+    Attributes
+    ----------
+    library : str
+    dtype : dtype of the library
+    shape : tuple of int
+    order : {"C", "F"}
+    differentiated : bool
+        Whether PyTorch records what is done with it.
+    """
+
+    library: str
+    dtype: Any
+    shape: tuple[int, ...]
+    order: str
+    differentiated: bool = False
+
+
+class Library(Protocol):
+    """One array library."""
+
+    name: str
+
+    def moves(self, array: Any) -> bool:
+        """Whether kernels can move an array; else it is pickled as the library does it."""
+
+    def order(self, array: Any) -> str | None:
+        """Return the order of its elements, "C" or "F"; None if there are gaps between them."""
+
+    def packed(self, array: Any) -> Any:
+        """Return a copy in C order."""
+
+    def dtype(self, array: Any) -> Any:
+        """Return its type of elements."""
+
+    def is_number(self, array: Any) -> tuple[bool, bool]:
+        """Whether the elements are numbers of any kind, and whether they are integers."""
+
+    def empty(self, form: Form) -> Any:
+        """Make an array on this process' device."""
+
+
+class _NumPyLike:
+    """NumPy, whose arrays are the host device's, and CuPy."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def moves(self, array: Any) -> bool:
+        if self.name == "cupy":
+            return bool(array.data.device_id == backends.select().ordinal)
+        return bool(array.ndim and array.flags.writeable and not array.dtype.hasobject)
+
+    def order(self, array: Any) -> str | None:
+        flags = array.flags
+        return "C" if flags.c_contiguous else "F" if flags.f_contiguous else None
+
+    def packed(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+    def dtype(self, array: Any) -> Any:
+        return array.dtype
+
+    def is_number(self, array: Any) -> tuple[bool, bool]:
+        return array.dtype.kind in "iufc", array.dtype.kind in "iu"
+
+    def empty(self, form: Form) -> Any:
+        return importlib.import_module(self.name).empty(form.shape, form.dtype, form.order)
+
+
+class _PyTorch:
+    name = "torch"
+
+    def moves(self, array: Any) -> bool:
+        ours = array.device.type == "cpu" if host_arrays() else array.is_cuda
+        if not ours or (array.is_cuda and array.device.index != backends.select().ordinal):
+            return False
+        torch = sys.modules["torch"]
+        plain = array.layout is torch.strided and not (array.is_quantized or array.is_conj() or array.is_neg())
+        return plain and array.is_leaf and not array.__dict__ and not array._backward_hooks
+
+    def order(self, array: Any) -> str | None:
+        if array.is_contiguous():
+            return "C"
+        return "F" if array.permute(*reversed(range(array.ndim))).is_contiguous() else None
+
+    def packed(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def dtype(self, array: Any) -> Any:
+        return array.dtype
+
+    def is_number(self, array: Any) -> tuple[bool, bool]:
+        is_bool = array.dtype is sys.modules["torch"].bool
+        is_integer = not (is_bool or array.is_floating_point() or array.is_complex())
+        return not is_bool, is_integer
+
+    def empty(self, form: Form) -> Any:
+        torch = importlib.import_module("torch")
+        device = "cpu" if host_arrays() else f"cuda:{backends.select().ordinal}"
+        if form.order == "C":
+            return torch.empty(form.shape, dtype=form.dtype, device=device)
+        axes = tuple(reversed(range(len(form.shape))))
+        return torch.empty(form.shape[::-1], dtype=form.dtype, device=device).permute(*axes)
+
+
+class _Numba:
+    name = "numba"
+
+    def moves(self, array: Any) -> bool:
+        return bool(not host_arrays() and (array.flags["C_CONTIGUOUS"] or array.flags["F_CONTIGUOUS"]))
+
+    def order(self, array: Any) -> str | None:
+        return "C" if array.flags["C_CONTIGUOUS"] else "F"
+
+    def packed(self, array: Any) -> Any:
+        raise NotImplementedError  # of arrays with gaps, which `moves` leaves out
+
+    def dtype(self, array: Any) -> Any:
+        return array.dtype
+
+    def is_number(self, array: Any) -> tuple[bool, bool]:
+        return False, False  # they have no operators
+
+    def empty(self, form: Form) -> Any:
+        return importlib.import_module("numba.cuda").device_array(form.shape, form.dtype, order=form.order)
+
+
+_LIBRARIES: dict[str, Library] = {
+    "numpy": _NumPyLike("numpy"),
+    "cupy": _NumPyLike("cupy"),
+    "torch": _PyTorch(),
+    "numba": _Numba(),
+}
+_CLASSES = (  # module, class, library
+    ("cupy", "ndarray", "cupy"),
+    ("torch", "Tensor", "torch"),
+    ("numba.cuda.cudadrv.devicearray", "DeviceNDArray", "numba"),
+)
+
+
+class _Known:
+    """The classes that the process has loaded by now."""
+
+    modules = 0  # their number when the classes were looked up
+
+    def __init__(self) -> None:
+        self.classes: dict[type, Library] = {ndarray: _LIBRARIES["numpy"]} if host_arrays() else {}
+
+
+_KNOWN = PerProcess(_Known)
+
+
+def library(name: str) -> Library:
+    """Return a library by its name."""
+    return _LIBRARIES[name]
+
+
+def array_classes() -> dict[type, Library]:
+    """Return the classes of device arrays that this process has loaded, and their libraries."""
+    known = _KNOWN.get()
+    if known.modules != len(sys.modules):
+        known.modules = len(sys.modules)
+        for module, name, which in _CLASSES:
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:  # None while the module is being imported
+                known.classes[kind] = _LIBRARIES[which]
+    return known.classes

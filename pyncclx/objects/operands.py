@@ -1,0 +1,107 @@
+"""Reductions of device arrays by mpi4py's `allreduce` and `reduce`, which apply an operator to Python objects.
+
+Ranks need not agree: one may have an array and another a number. So each rank with an array gives mpi4py an `Operands`
+in its place, which the operator only lists. What mpi4py returns then has the operands of all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .. import backends
+from ..collectives.allreduce import allreduce
+from ..errors import NotSupported
+from ..launch.run import by_new_kernel
+from ..messages.base import MessageBase
+from .cargo import Cargo
+from .contents import pickles_by_default, take_apart
+from .libraries import Form, array_classes
+from .messages import Sealed, open_sealed, seal
+from .spread import finished, has_kernels
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase
+
+_INTEGERS_ONLY = (MPI.BAND, MPI.BOR, MPI.BXOR)
+_ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)  # where the operator of Python is that of MPI
+
+
+class Operands:
+    """What an operator would be applied to, in order: forms of arrays, sealed arrays, and other objects."""
+
+    __array_ufunc__ = None  # NumPy's arrays leave the operator to this class
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def _before(self, other: Any) -> Operands:
+        return Operands([*self.items, *_items(other)])
+
+    def _after(self, other: Any) -> Operands:
+        return Operands([*_items(other), *self.items])
+
+    __add__ = __mul__ = __and__ = __or__ = __xor__ = _before
+    __radd__ = __rmul__ = __rand__ = __ror__ = __rxor__ = _after
+
+
+def _items(operand: Any) -> list[Any]:
+    return operand.items if isinstance(operand, Operands) else [operand]
+
+
+class Unopened:
+    """A sealed object that unpickling leaves as it is."""
+
+    def __init__(self, sealed: Sealed) -> None:
+        self.fields = sealed.fields
+
+
+def is_reduced(obj: Any, op: Any) -> bool:
+    """Whether an object is a device array on which the operator works element by element."""
+    own = array_classes().get(type(obj))
+    if own is None or not isinstance(op, MPI.Op) or op not in _ELEMENTWISE:
+        return False
+    if not own.moves(obj) or not pickles_by_default():
+        return False
+    is_number, is_integer = own.is_number(obj)
+    return is_integer if op in _INTEGERS_ONLY else is_number
+
+
+def form_operand(array: Any) -> tuple[Operands, Cargo]:
+    """Return what stands for an array in `allreduce`, and its cargo."""
+    cargo = Cargo.of(backends.select(), [array])
+    return Operands([cargo.forms[0]]), cargo
+
+
+def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: MPI.Op) -> Any:
+    """Return the operands of all ranks reduced by a kernel; None if they are not alike. Collective.
+
+    It is a new array. The operands are the same on all ranks, so all ranks come to the same end.
+    """
+    forms = operands.items
+    if len(forms) != comm.size or any(type(form) is not Form or form != forms[0] for form in forms):
+        return None
+    assert own is not None
+    if not has_kernels(comm):
+        return None
+    _, made = comm.meet(lambda team: Cargo.like(team.device, (forms[0],)))
+    try:
+        by_new_kernel(comm, allreduce, own.arrays[0], made.arrays[0], op)
+    except NotSupported:
+        return None
+    return finished(comm, made)[0]
+
+
+def sealed_operand(comm: MessageBase, array: Any, root: int) -> Operands:
+    """Return what stands for an array in `reduce`: root alone can open it."""
+    contents = take_apart(array)
+    assert contents is not None
+    return Operands([Unopened(seal(comm, contents, root))])
+
+
+def reduce_here(operands: Operands, op: MPI.Op) -> Any:
+    """Return the operands reduced by this process, each of them opened when its turn comes."""
+    opened = (open_sealed(*item.fields) if type(item) is Unopened else item for item in operands.items)
+    return functools.reduce(op, opened)

@@ -1,0 +1,117 @@
+"""Objects with device arrays for all ranks: mpi4py's method has brought the rest, a collective moves the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from .. import backends
+from ..arrays.buffers import Buffer
+from ..collectives.allgatherv import allgatherv
+from ..collectives.bcast import bcast
+from ..errors import NotSupported
+from ..launch.run import by_new_kernel
+from ..team.state import state_of
+from ..team.team import Team
+from .cargo import Cargo, block, temporary
+from .contents import Contents, put_together
+from .libraries import Form
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase
+
+
+@dataclass
+class Share:
+    """What MPI transfers of an object with device arrays: all but their data."""
+
+    stream: bytes
+    buffers: list[Any]
+    forms: tuple[Form, ...]
+
+    @classmethod
+    def of(cls, contents: Contents) -> tuple[Share, Cargo]:
+        """Return an object's share, and the cargo that it leaves behind."""
+        cargo = Cargo.of(backends.select(), contents.arrays)
+        return cls(contents.stream, contents.buffers, cargo.forms), cargo
+
+    def open(self, arrays: list[Any]) -> Any:
+        """Return the object."""
+        return put_together(self.stream, self.buffers, arrays)
+
+
+def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) -> Any:
+    """Return the object whose share root has broadcast; root has its cargo. Collective.
+
+    The ranks agree before the kernel: none of them waits for one that has no memory for the arrays.
+    """
+    if not has_kernels(comm):
+        data = MPI.Comm.bcast(comm, None if own is None else own.download(backends.select()), root)
+        return share.open(Cargo.like(backends.select(), share.forms).upload(backends.select(), data))
+
+    def prepare(team: Team) -> tuple[Cargo, Buffer]:
+        made = Cargo.like(team.device, share.forms)
+        data = made.block(team.device)
+        if own is not None:
+            own.pack(team.device, data.address)
+        return made, data
+
+    team, (made, data) = comm.meet(prepare)
+    by_new_kernel(comm, bcast, data, root)
+    if len(made.arrays) > 1:
+        made.unpack(team.device, data.address)
+    return share.open(finished(comm, made))
+
+
+def open_all(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
+    """Return all ranks' objects, some of which have come as shares; a rank with one has its cargo. Collective."""
+    shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
+    if not has_kernels(comm):
+        everything = MPI.Comm.allgather(comm, None if own is None else own.download(backends.select()))
+        for rank, share in shares.items():
+            new = Cargo.like(backends.select(), share.forms)
+            items[rank] = share.open(new.upload(backends.select(), everything[rank]))
+        return items
+
+    def prepare(team: Team) -> tuple[dict[int, Cargo], Buffer, Buffer]:
+        device = team.device
+        made = {rank: Cargo.like(device, share.forms) for rank, share in shares.items()}
+        stream = next(iter(made.values())).stream
+        data = temporary(device, sum(cargo.nbytes for cargo in made.values()), stream)
+        mine = block(0, 0, None)
+        if own is not None:
+            mine = own.block(device)
+            if len(own.arrays) > 1:
+                own.pack(device, mine.address)
+        return made, mine, data
+
+    team, (made, mine, data) = comm.meet(prepare)
+    counts = [made[rank].nbytes if rank in made else 0 for rank in range(comm.size)]
+    displs = [0, *accumulate(counts)][:-1]
+    by_new_kernel(comm, allgatherv, mine, [data, (counts, displs), MPI.BYTE])
+    for rank, cargo in made.items():
+        cargo.unpack(team.device, data.address + displs[rank])
+        items[rank] = shares[rank].open(finished(comm, cargo))
+    return items
+
+
+def has_kernels(comm: IntraBase) -> bool:
+    """Whether kernels can work for these ranks; the same on all of them. Collective: the first call makes the team."""
+    if state_of(comm).team is None:
+        try:
+            _ = comm.team
+        except NotSupported:
+            return False
+    return True
+
+
+def finished(comm: IntraBase, cargo: Cargo) -> list[Any]:
+    """Return arrays whose data is enqueued; the host waits for it if the communicator blocks."""
+    device = backends.select()
+    arrays = cargo.finish(device)
+    if comm.blocking == "host":
+        device.synchronize(cargo.stream)
+    return arrays

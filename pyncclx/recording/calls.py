@@ -1,0 +1,222 @@
+"""The entries of one communicator or window: numbered, so that the ranks' entries can be laid beside each other."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import zlib
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import layout
+from .identity import Identity
+from .layout import FACTS, Facts, Live
+from .ring import RING, Ring, now
+from .sites import calling_site
+
+_MOST_KEPT = 1024  # facts of messages
+
+
+class Calls:
+    """Writes the entries of a communicator's calls.
+
+    Attributes
+    ----------
+    numbers : iterator
+        The numbers of collective calls.
+    skipped : int
+        Collective calls that launched no kernel of the communicator's channels; the others each advance its epoch.
+    """
+
+    def __init__(self, ring: Ring, identity: Identity, name: str, rank: int) -> None:
+        self._ring, self.identity = ring, identity
+        self._comm = ring.passing_text(identity.text(name, rank))
+        self.numbers = itertools.count(1)
+        self.skipped = 0
+        self._kept: dict[Hashable, Facts] = {}
+
+    def close(self) -> None:
+        """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
+        self._ring.release(self._comm)
+
+    # Collective calls
+
+    def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
+        """Write the entry of a call that begins; it has no number before its arguments are checked."""
+        text = self._ring.text
+        facts = Facts(text(operation), self._comm, site=text(calling_site()), kind=kind, flags=flags)
+        return Begun(self, self._ring, self._ring.add(0, facts), facts)
+
+    def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
+        """Return a function that writes the entry of a call that came before; `beside` is as for `Begun.launched`."""
+        write = self._ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
+
+        def write_beside() -> None:
+            self.skipped += 1
+            write()
+
+        return write_beside if beside else write
+
+    @contextmanager
+    def meeting(self, operation: str) -> Iterator[None]:
+        """Write the entry of a call in which the ranks meet on the host, and its end."""
+        begun = self.begin(operation)
+        begun.describe(operation=operation, signature=())
+        begun.not_launched(layout.MEETING)
+        with self.waiting(operation):
+            yield
+        begun.end()
+
+    # Calls that are not collective
+
+    def one(
+        self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""
+    ) -> int:
+        """Write the entry of a message or a one-sided operation; return its sequence number.
+
+        Its line is that of the first equal one. The arguments may be wrong: then the call raises next.
+        """
+        peer, tag = _whole(peer), _whole(tag)
+        key = operation, peer, tag, nbytes, datatype
+        facts = self._kept.get(key)
+        if facts is None:
+            facts = self._facts_of_one(operation, kind, peer, tag, nbytes, datatype)
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = facts
+        return self._ring.add(0, facts)
+
+    def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:
+        text = self._ring.text
+        return Facts(
+            *(text(operation), self._comm),
+            datatype=text(datatype),
+            site=text(calling_site()),
+            nbytes=nbytes,
+            peer=self.world_rank(peer),
+            tag=tag,
+            kind=kind,
+        )
+
+    def end(self, sequence: int) -> None:
+        """Note that what an entry is about is over."""
+        self._ring.end(sequence)
+
+    def received(self, sequence: int, peer: int, tag: int) -> None:
+        """Note that a receive has got a message, and which."""
+        self._ring.matched(sequence, self.world_rank(peer), tag)
+        self._ring.end(sequence)
+
+    def world_rank(self, peer: int) -> int:
+        """Return the rank in MPI.COMM_WORLD of a peer, which may be any."""
+        ranks = self.identity.remote or self.identity.world
+        return ranks[peer] if 0 <= peer < len(ranks) else layout.ANY
+
+    # What the process waits for
+
+    @contextmanager
+    def waiting(self, what: str, detail: str = "") -> Iterator[None]:
+        """Show that the process waits on the host, while the block runs."""
+        before = self._ring.shown()
+        self._ring.live(Live(now(), self._ring.text(what), self._comm, self._ring.text(detail)))
+        try:
+            yield
+        finally:
+            self._ring.live(before)
+
+
+def _whole(value: Any) -> int:
+    """Return a rank or tag as it fits an entry; ANY for what is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return layout.ANY
+    return number if abs(number) < 1 << 31 else layout.ANY
+
+
+class Begun:
+    """The entry of a call that has begun."""
+
+    def __init__(self, calls: Calls, ring: Ring, sequence: int, facts: Facts) -> None:
+        self._calls, self._ring, self.sequence, self._facts = calls, ring, sequence, facts
+        self.operation = ""
+
+    def describe(
+        self,
+        *,
+        operation: str,
+        signature: tuple[Any, ...],
+        count: int = 0,
+        nbytes: int = 0,
+        datatype: str = "",
+        reduction: str = "",
+        root: int | None = None,
+    ) -> None:
+        """Write what the arguments say."""
+        text, facts, self.operation = self._ring.text, self._facts, operation
+        rooted = {} if root is None else {"peer": self._calls.world_rank(root), "flags": facts.flags | layout.ROOTED}
+        self._ring.number(self.sequence, next(self._calls.numbers))
+        self._change(
+            operation=text(operation),
+            elements=count,
+            nbytes=nbytes,
+            datatype=text(datatype),
+            operator=text(reduction),
+            signature=zlib.crc32(repr(signature).encode()),
+            **rooted,
+        )
+
+    def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
+        """Write which kernel it is, and where; return a function that writes the entry of an equal call.
+
+        `beside`: the kernel uses none of the communicator's channels.
+        """
+        calls = self._calls
+        calls.skipped += beside
+        self._change(algorithm=self._ring.text(kernel), stream=stream)
+        return calls.repeated(self._facts, beside=beside)
+
+    def not_launched(self, kind: int = layout.HOST) -> None:
+        """Note that no kernel was launched: MPI does it, or there was nothing to do."""
+        self._calls.skipped += 1
+        self._change(kind=kind)
+
+    def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
+        """Let the entry be that of a persistent call's preparation; return what writes those of its starts."""
+        started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
+        self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)
+        self._calls.skipped += 1
+        self.end()
+        return self._calls.repeated(started, beside=beside)
+
+    def refused(self) -> None:
+        """Note that the call raises: it is over."""
+        if self.operation:  # it has a number
+            self.not_launched()
+        self.end()
+
+    def of_host_arrays(self, operation: str) -> None:
+        """Write that MPI does the call."""
+        self.describe(operation=operation, signature=("host arrays",))
+        self.not_launched()
+
+    def by_steps(self, operation: str) -> None:
+        """Write that the call, which is over, went by steps in nodes and between them."""
+        self.describe(operation=operation, signature=())
+        self.not_launched(layout.COLLECTIVE)
+        self.end()
+
+    def end(self) -> None:
+        """Note that the call is over."""
+        self._ring.end(self.sequence)
+
+    def _change(self, **facts: Any) -> None:
+        self._facts = self._facts._replace(**facts)
+        self._ring.rewrite(self.sequence, self._facts)
+
+
+def calls_of(identity: Identity, name: str, rank: int) -> Calls | None:
+    """Return what writes the entries of a communicator or window; None if nothing is recorded."""
+    ring = RING.get()
+    return None if ring is None else Calls(ring, identity, name, rank)

@@ -1,0 +1,73 @@
+"""What a communicator is to all of its ranks, without communication: its processes, and a number among theirs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from ..system.process import held
+
+MOST_LISTED = 1024  # ranks; of more, entries do not name all
+
+_made: Counter[tuple[str, tuple[int, ...], tuple[int, ...]]] = held(Counter())
+
+
+class Identity(NamedTuple):
+    """A communicator, or a window.
+
+    Attributes
+    ----------
+    kind : str
+        "comm" or "win".
+    world : tuple of int
+        The ranks of its processes in MPI.COMM_WORLD, MPI.UNDEFINED for those of another world.
+    remote : tuple of int
+        Those of an intercommunicator's other group.
+    number : int
+        How many of its kind the same processes made before it: alike on all ranks, since making one is collective.
+    """
+
+    kind: str
+    world: tuple[int, ...]
+    remote: tuple[int, ...]
+    number: int
+
+    def another(self) -> Identity:
+        """Return that of one that the same processes make now."""
+        return _numbered(self.kind, self.world, self.remote)
+
+    def text(self, name: str, rank: int) -> str:
+        """Return all of it as JSON, with the name that the program has given it, and this process's rank."""
+        fields = {"kind": self.kind, "number": self.number, "name": name, "rank": rank, "size": len(self.world)}
+        ranks = {"world": self.world[:MOST_LISTED]} | ({"remote": self.remote[:MOST_LISTED]} if self.remote else {})
+        return json.dumps(fields | ranks)
+
+
+def identity_of(comm: MPI.Comm) -> Identity:
+    """Return that of a communicator that is made now, or is first used now."""
+    remote = _world_ranks(comm.Get_remote_group()) if isinstance(comm, MPI.Intercomm) else ()
+    return _numbered("comm", _world_ranks(comm.Get_group()), remote)
+
+
+def identity_of_window(win: MPI.Win) -> Identity:
+    """Return that of a window that is made now, or is first used now."""
+    return _numbered("win", _world_ranks(win.Get_group()), ())
+
+
+def _numbered(kind: str, world: tuple[int, ...], remote: tuple[int, ...]) -> Identity:
+    key = kind, world, remote
+    number = _made[key]
+    _made[key] += 1
+    return Identity(*key, number)
+
+
+def _world_ranks(group: MPI.Group) -> tuple[int, ...]:
+    """Return the ranks of a group in MPI.COMM_WORLD, and free the group."""
+    world = MPI.COMM_WORLD.Get_group()
+    ranks = tuple(group.Translate_ranks(None, world))
+    group.Free()
+    world.Free()
+    return ranks

@@ -1,0 +1,36 @@
+"""The line of the program that has made a call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+from ..system.process import held
+
+_PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
+_BESIDE = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("mpi_bootstrap",))
+_inside: dict[CodeType, bool] = held({})  # whether code is the library's, or called by it
+
+
+def site(frame: FrameType | None) -> str:
+    """Return the line of the first caller outside of the library, ``file:line in function``; "" if there is none."""
+    while frame is not None:
+        code = frame.f_code
+        inside = _inside.get(code)
+        if inside is None:
+            inside = _inside[code] = _is_inside(code)
+        if not inside:
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def calling_site() -> str:
+    """Return the line of the program that has led here."""
+    return site(sys._getframe(1))
+
+
+def _is_inside(code: CodeType) -> bool:
+    name = code.co_filename
+    return name.startswith((_PACKAGE, *_BESIDE, "<frozen ")) or name.endswith("/contextlib.py")

@@ -1,0 +1,39 @@
+"""Who was late: what the pages of this node's processes have to say about a wait that was in vain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..errors import PeerTimeout
+from ..system import settings
+from .detector import DETECTOR, STOOD_STILL_S
+
+
+def look_now() -> None:
+    """Look at the other processes, rather than when the detector does so next."""
+    detector = DETECTOR.made
+    if detector is not None:
+        detector.look()
+
+
+def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Exception:
+    """Return the exception of a wait with what is known of the process that was waited for, and of this one.
+
+    A process that was stopped finds its deadlines passed when it goes on. It must not blame the rank that it waited
+    for: then `peer` is this rank itself.
+    """
+    detector = DETECTOR.made
+    if detector is None or type(error) is not PeerTimeout:
+        return error
+    ago_s = (time.monotonic_ns() - detector.stood_still_ns) / 1e9
+    if detector.stood_still_s > settings.TIMEOUT.get() / 2 and ago_s < settings.TIMEOUT.get():
+        error.peer = rank
+        error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
+        return error
+    peer = detector.peers.get(uids[error.peer]) if 0 <= error.peer < len(uids) else None
+    if peer is not None:
+        still_s = (time.monotonic_ns() - peer.beat_ns) / 1e9
+        if still_s > STOOD_STILL_S:
+            error.detail = f"its process, {peer.pid}, has not run for {still_s:.1f} s: stopped, swapped out, or starved"
+    return error

@@ -1,0 +1,259 @@
+"""The failure detector: one thread of the process looks whether ranks of its communicators have failed.
+
+On a node it reads the pages of the other processes, a word of each. Where MPI tolerates failures, it asks MPI, too,
+which also has those of other nodes. It starts with the first communicator of several ranks that uses the device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence, Set
+from typing import Protocol
+
+from mpi4py import MPI
+
+from mpi_bootstrap.presence import ENDED, RAISED, RUNNING, Note, PeerPresence, Presence
+
+from ..system.process import PerProcess
+from . import ulfm
+from .losses import Loss
+
+PAUSE_S = 0.02  # between two looks at the pages
+LOOKS_PER_QUESTION = 5  # to MPI
+STOOD_STILL_S = 1.0  # without a look: the process was stopped, or starved
+_END_S = 2.0  # that the end of the program waits for a look to end
+ENDED_BY_ITSELF = "its program has ended"
+KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
+
+
+class Watched(Protocol):
+    """What the detector looks after: what a communicator has on the device, or its messages.
+
+    Attributes
+    ----------
+    id : bytes
+        The same on all ranks, 16 bytes; empty: it takes part in no notes.
+    rank : int
+    uids : sequence of bytes
+        Of the ranks' processes; empty: only MPI is asked.
+    world_ranks : tuple of int
+    loss : Loss or None
+        What it has lost.
+    """
+
+    id: bytes
+    rank: int
+    loss: Loss | None
+    uids: Sequence[bytes]
+    world_ranks: tuple[int, ...]
+
+    @property
+    def comm(self) -> MPI.Comm | None:
+        """A handle, until `Detector.forget`."""
+
+    def lose(self, loss: Loss) -> None:
+        """Let its kernels leave their waits, and its calls raise; called again when more is known."""
+
+    def given_up(self) -> Note | None:
+        """Return a note for the others, if its kernels have given up by themselves; once."""
+
+
+class Detector:
+    """The thread, and what it looks at.
+
+    Attributes
+    ----------
+    presence : Presence
+        This process's page.
+    peers : dict of bytes to PeerPresence
+        Other processes' pages, by the uids of the processes.
+    stood_still_ns : int
+        When this process went on after it had stood still; 0: never.
+    """
+
+    def __init__(self) -> None:
+        self.presence = Presence()
+        self.peers: dict[bytes, PeerPresence] = {}
+        self.stood_still_ns, self.stood_still_s = 0, 0.0
+        self._failed: dict[bytes, str] = {}  # uid -> what became of it
+        self._failed_world: dict[int, str] = {}
+        self._uids: dict[int, bytes] = {}  # by rank in MPI.COMM_WORLD
+        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._asks_mpi = ulfm.is_enabled() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._looks, self._last_ns = 0, time.monotonic_ns()
+        self._ended, held = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=[held], name="pyncclx detector", daemon=True)
+        self._thread.start()
+        held.wait()
+        atexit.register(self._end)
+
+    # What it looks at
+
+    def watch(self, watched: Watched) -> None:
+        """Look after a communicator from now on."""
+        with self._lock:
+            self._watched.add(watched)
+            self._uids.update((rank, uid) for rank, uid in zip(watched.world_ranks, watched.uids, strict=False))
+            self._lose_failed([watched])
+
+    def forget(self, watched: Watched) -> None:
+        """Look no more: its communicator may be freed."""
+        with self._lock:
+            self._watched.discard(watched)
+
+    def add_peers(self, fds: Mapping[bytes, int]) -> None:
+        """Look at the pages of more processes, by the uid of each; closes the descriptors."""
+        with self._lock:
+            for uid, fd in fds.items():
+                self.peers[uid] = PeerPresence(fd)
+
+    def gone(self) -> set[bytes]:
+        """Return the uids of processes that have failed, and of which nothing runs any more, on a GPU neither."""
+        return {uid for uid in list(self._failed) if uid not in self.peers or self.peers[uid].is_gone()}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether any process is known to have failed."""
+        return bool(self._failed_world or self._failed)
+
+    def failed_among(self, world_ranks: Sequence[int], *, with_ended: bool = False) -> dict[int, str]:
+        """Return the places in a list of ranks of MPI.COMM_WORLD of those that failed, and what became of each.
+
+        With `with_ended` those count, too, whose programs are over as they should be.
+        """
+        failed = dict(self._failed_world)
+        if with_ended:
+            over = (rank for rank, uid in list(self._uids.items()) if self._is_over(uid))
+            failed = {**dict.fromkeys(over, ENDED_BY_ITSELF), **failed}
+        return {index: failed[rank] for index, rank in enumerate(world_ranks) if rank in failed} if failed else {}
+
+    def _is_over(self, uid: bytes) -> bool:
+        peer = self.peers.get(uid)
+        return peer is not None and peer.state == ENDED
+
+    def loss_of(self, comm: MPI.Comm) -> Loss | None:
+        """Return why ranks of a communicator will never meet again, if that is known."""
+        with self._lock:
+            for watched in self._watched:
+                loss = watched.loss
+                if loss is not None and (loss.ranks or loss.is_revoked) and watched.comm == comm:
+                    return loss
+        return None
+
+    def await_end(self, uids: Set[bytes], seconds: float) -> None:
+        """Wait until nothing of processes that have failed runs any more."""
+        end = time.monotonic() + seconds
+        while not self.gone().issuperset(uids & self._failed.keys()) and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def drop(self, uid: bytes) -> None:
+        """Look no more at the page of a process that is gone."""
+        with self._lock:
+            self.peers.pop(uid, None)
+
+    # The looks
+
+    def look(self) -> None:
+        """Look once; by any thread."""
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            if now_ns - self._last_ns > STOOD_STILL_S * 1e9:
+                self.stood_still_s, self.stood_still_ns = (now_ns - self._last_ns) / 1e9, now_ns
+            self._last_ns = now_ns
+            self.presence.beat(now_ns)
+            self._look_at_pages()
+            self._publish()
+
+    def _look_at_pages(self) -> None:
+        fresh: list[Note] = []
+        failed = False
+        for uid, peer in self.peers.items():
+            if uid not in self._failed and (peer.has_died or peer.state == RAISED):
+                died = peer.state == RUNNING
+                self._failed[uid] = KILLED if died else f"its program ended with {peer.text}"
+                failed = True
+            fresh += peer.new_notes()
+        if failed:
+            self._lose_failed(list(self._watched))
+        for note in sorted(fresh, key=lambda each: each.when_ns):
+            for watched in list(self._watched):
+                if watched.id == note.group:
+                    watched.lose(Loss(note=note))
+
+    def _lose_failed(self, among: Sequence[Watched]) -> None:
+        """Let communicators lose ranks whose processes have failed."""
+        for watched in among:
+            reasons = {rank: self._failed[uid] for rank, uid in enumerate(watched.uids) if uid in self._failed}
+            for rank, reason in reasons.items():
+                self._remember(watched.world_ranks[rank], reason)
+            self._lose(watched, {**self.failed_among(watched.world_ranks), **reasons})
+
+    def _lose(self, watched: Watched, reasons: Mapping[int, str]) -> None:
+        if reasons:
+            ranks = tuple(sorted(reasons))
+            worlds = tuple(watched.world_ranks[rank] for rank in ranks)
+            watched.lose(Loss(ranks, worlds, "; ".join(dict.fromkeys(reasons[rank] for rank in ranks))))
+
+    def _publish(self) -> None:
+        """Let the others see what kernels here have given up."""
+        for watched in list(self._watched):
+            note = watched.given_up()
+            if note is not None:
+                self.presence.note(note)
+
+    def ask_mpi(self) -> None:
+        """Ask MPI which ranks have failed, and which communicators were revoked; by any thread, if MPI allows that."""
+        with self._lock:
+            for watched in list(self._watched):
+                if watched.comm is None or MPI.Is_finalized():
+                    continue
+                if ulfm.is_revoked(watched.comm):
+                    watched.lose(Loss(note=ulfm.revoked_note(-1)))
+                ranks = ulfm.failed_ranks(watched.comm)
+                if ranks:
+                    self._lose(watched, {rank: self._reason(watched, rank) for rank in ranks})
+
+    def _reason(self, watched: Watched, rank: int) -> str:
+        """What became of a rank that MPI has found to have failed."""
+        known = self._failed.get(watched.uids[rank]) if watched.uids else None
+        reason = known or self._failed_world.get(watched.world_ranks[rank]) or KILLED
+        self._remember(watched.world_ranks[rank], reason)
+        return reason
+
+    def _remember(self, world_rank: int, reason: str) -> None:
+        if world_rank >= 0:
+            self._failed_world.setdefault(world_rank, reason)
+
+    # The thread
+
+    def _run(self, held: threading.Event) -> None:
+        self.presence.hold()
+        held.set()
+        while not self._ended.is_set():
+            time.sleep(PAUSE_S)
+            self.look()
+            self._looks += 1
+            if self._asks_mpi and self._looks % LOOKS_PER_QUESTION == 0:
+                self.ask_mpi()
+        while True:  # the mutex is marked when this thread ends
+            time.sleep(1)
+
+    def _end(self) -> None:
+        """Let the others see that this process ends by itself, before MPI is finalized."""
+        interactive = hasattr(sys, "ps1")  # where an exception is not the end
+        error = None if interactive else getattr(sys, "last_value", None)
+        self._ended.set()
+        with self._lock:
+            self._asks_mpi = False
+        if error is None:
+            self.presence.end(ENDED)
+        else:
+            self.presence.end(RAISED, f"{type(error).__name__}: {error}")
+
+
+DETECTOR = PerProcess(Detector, lasting=True)

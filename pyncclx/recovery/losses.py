@@ -1,0 +1,66 @@
+"""What became of a communicator that cannot go on, and the exceptions that its calls raise."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from mpi_bootstrap.presence import Note
+
+from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
+
+TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a communicator cannot go on: ranks that have failed, or a note of a rank that has given it up.
+
+    Attributes
+    ----------
+    ranks, world_ranks : tuple of int
+        Those that have failed.
+    reason : str
+        What became of them.
+    note : Note or None
+        Of the rank that has given the communicator up, if none has failed.
+    host : str
+    """
+
+    ranks: tuple[int, ...] = ()
+    world_ranks: tuple[int, ...] = ()
+    reason: str = ""
+    note: Note | None = None
+    host: str = field(default_factory=socket.gethostname)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the communicator was revoked."""
+        return self.note is not None and self.note.kind == REVOKED
+
+    def exception(self, operation: str = "", wait: PeerTimeout | None = None) -> Exception:
+        """Return what a call raises.
+
+        Parameters
+        ----------
+        operation : str
+            What this rank was doing, if it is known.
+        wait : PeerTimeout, optional
+            The wait of a kernel here that has ended.
+        """
+        note, operation = self.note, wait.operation if wait is not None else operation
+        if note is None:
+            epoch = wait.epoch if wait is not None else 0
+            return RankFailed(self.ranks, self.world_ranks, self.reason, self.host, operation, epoch)
+        if note.kind == TIMED_OUT:
+            return PeerTimeout(note.operation, note.epoch, note.rank, note.peer, note.expected, note.seen)
+        if note.kind == REVOKED:
+            return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
+        doing = note.operation or "a call"
+        if wait is not None:
+            doing = f"{operation}: rank {wait.rank} was told to stop waiting for rank {wait.peer} (epoch {wait.epoch})"
+        agree = "the ranks no longer agree where they are: Free the communicator"
+        return Aborted(f"{doing}: rank {note.rank} {_LEFT[note.kind]}; {agree}")
+
+
+_LEFT = {INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)", ABORTED: "has aborted the communicator"}

@@ -1,0 +1,106 @@
+"""What a start of a persistent collective asks of the CUDA driver, on a driver that does nothing."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pyncclx.team.launch_order import LaunchOrder
+from support import fake_driver
+
+
+@pytest.fixture
+def fake():
+    with fake_driver.installed() as fake:
+        yield fake
+
+
+@pytest.fixture
+def device(fake, monkeypatch):
+    monkeypatch.setattr(fake.module("properties").GpuProperties, "__init__", lambda self: None)
+    return fake.module("streams").GpuStreams()
+
+
+def prepared(fake, *, launched):
+    """Two kernels with an event behind each; in a capture they are appended to `launched`."""
+    event, step = fake.module("events").Event, fake.module("launch").Step
+    steps = [step(ctypes.c_void_p(0xF), 1, 32, bytes(16), event()) for _ in range(2)]
+    return fake.module("events").Repeated(lambda *arguments: launched.append(arguments[-1]), steps)
+
+
+def test_a_start_asks_once_and_makes_two_calls(fake, device):
+    order, stream, repeated = LaunchOrder(device), fake.Stream(), prepared(fake, launched=[])
+    aside = order.repeat_aside(repeated, stream)
+    fake.library.taken()
+    assert order.repeat_aside(repeated, stream) is aside
+    asked, recorded, launched = fake.library.taken()
+    assert asked == ("is_capturing", stream.ptr)
+    assert recorded == ("cuEventRecord", int(repeated._begin.event), stream.ptr)
+    assert launched == ("graphLaunch", repeated._graph._graph, aside.ptr)
+    assert {step.event._on for step in repeated.steps} == {aside.ptr}
+
+
+def test_the_default_stream_is_not_asked(fake, device):
+    order, repeated = LaunchOrder(device), prepared(fake, launched=[])
+    default = fake.Stream()
+    default.ptr = 0
+    order.repeat_aside(repeated, default)
+    fake.library.taken()
+    order.repeat_aside(repeated, default)
+    assert [name for name, *_ in fake.library.taken()] == ["cuEventRecord", "graphLaunch"]
+
+
+def test_an_error_of_any_call_is_raised(fake, device, monkeypatch):
+    order, stream = LaunchOrder(device), fake.Stream()
+    repeated = prepared(fake, launched=[])
+    order.repeat_aside(repeated, stream)
+
+    def failing(*arguments):
+        raise RuntimeError("of the launch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake.module("launch"), "launch_graph", failing)
+        with pytest.raises(RuntimeError, match="of the launch"):
+            order.repeat_aside(repeated, stream)
+    monkeypatch.setattr(fake.module("driver"), "_record", lambda *arguments: 400)
+    monkeypatch.setattr(
+        fake.module("driver").driver, "cuGetErrorString", lambda status: (0, b"invalid resource handle")
+    )
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        order.repeat_aside(repeated, stream)
+
+
+def test_the_graph_begins_with_a_wait_for_the_callers_stream(fake):
+    """The event that a start records on the caller's stream; each kernel comes behind the node before it."""
+    prepared(fake, launched=[])
+    (waited,) = fake.driver["cuGraphAddEventWaitNode"].call_args_list
+    assert waited.args[1:3] == (None, 0)
+    first, second = (call.args[1] for call in fake.driver["cuGraphAddKernelNode"].call_args_list)
+    assert first == [fake.driver["cuGraphAddEventWaitNode"].return_value[1]]
+    assert second == [fake.driver["cuGraphAddKernelNode"].return_value[1]]
+
+
+def test_a_start_in_a_capture_launches_kernels(fake, device):
+    """Its stream joins the capture, and gets the kernels themselves."""
+    order, stream, launched = LaunchOrder(device), fake.Stream(), []
+    repeated = prepared(fake, launched=launched)
+    eager = order.repeat_aside(repeated, stream)
+    stream.capture, joined = 1, fake.Stream()
+    joined.capture = 1  # by the event that it waits for
+    device.new_stream = lambda: joined
+    fake.library.taken()
+    assert order.repeat_aside(repeated, stream) is joined is not eager
+    assert launched == [joined, joined]
+    assert "graphLaunch" not in [name for name, *_ in fake.library.taken()]
+
+
+@pytest.mark.parametrize(("given", "queues"), [(None, "16"), ("2", "2")])
+def test_small_jobs_ask_for_more_queues_unless_the_environment_has_a_number(given, queues):
+    variables = {name: text for name, text in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+    if given is not None:
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = given
+    program = "import os, pyncclx.MPI; print(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))"
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [queues]

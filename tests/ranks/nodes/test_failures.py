@@ -1,0 +1,48 @@
+"""A rank that does not come to a call over nodes: the others raise within PYNCCLX_TIMEOUT, and name the step."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from support.arrays import put, xp
+from support.everywhere import assert_everywhere
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+SECONDS = 1.5
+pytestmark = pytest.mark.ranks(2)
+
+
+@pytest.fixture(params=["halves", "one rank each"])
+def comm(request, monkeypatch):
+    """A communicator over pretend nodes, whose ranks are patient for a short time."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(2 * RANK // SIZE if request.param == "halves" else RANK))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(SECONDS))
+    comm = pyncclx.Communicator().Dup()
+    comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+    return comm
+
+
+@pytest.mark.parametrize("count", [5, 20_000])
+def test_a_rank_that_does_not_come(comm, count):
+    comm.Allreduce(put(np.ones(count, "f4")), xp.empty(count, "f4"))
+    comm.synchronize()
+    raised, began = None, time.monotonic()
+    if RANK > 0:
+        try:
+            comm.Allreduce(put(np.ones(count, "f4")), xp.empty(count, "f4"))
+            comm.synchronize()
+        except (pyncclx.PeerTimeout, pyncclx.Aborted) as error:
+            raised = error
+        with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)):
+            comm.Bcast(put(np.ones(count, "f4")))  # the communicator is over
+    took = time.monotonic() - began
+    assert_everywhere(WORLD, RANK == 0 or raised is not None, f"rank {RANK} raised nothing")
+    if RANK > 0 and comm.spanning.places.count == SIZE:
+        assert ", exchange" in str(raised)
+        assert "rank 0" in str(raised)
+    assert_everywhere(WORLD, took < 4 * SECONDS + 2, f"rank {RANK} took {took} s")
+    comm.state.abandon()
