@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..backends import Function
+from ..backends import Function, Repeated
 
 
 class Plan(NamedTuple):
@@ -26,7 +27,8 @@ class Producer(NamedTuple):
     of_torch: bool
 
 
-class RememberedLaunch(NamedTuple):
+@dataclass(slots=True)
+class RememberedLaunch:
     """A call that came before: what it takes to launch it once more."""
 
     plan: Plan
@@ -34,3 +36,4 @@ class RememberedLaunch(NamedTuple):
     producers: tuple[Producer, ...]  # of those buffers that name a stream
     around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
     record: Callable[[], None] | None  # writes the entry of the flight recorder
+    repeated: Repeated | None = None  # made when the call comes again

@@ -171,7 +171,14 @@ class HostKernels:
             stream.enqueue(functools.partial(_run, function, how, pointers))
 
     def repeated(
-        self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
+        self,
+        function: Kernel,
+        grid: int,
+        block: int,
+        parameters: bytes,
+        event: Event | None = None,
+        *,
+        early: bool = False,
     ) -> Repeated:
         def launch(stream: Stream | None) -> None:
             self.launch(function, grid, block, parameters, stream)
