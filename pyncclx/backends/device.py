@@ -125,6 +125,21 @@ class Streams(Protocol):
     def current_stream(self) -> Any:
         """Return the stream that work goes to if the caller names none; None stands for that of the host device."""
 
+    def is_default(self, stream: Any) -> bool:
+        """Return whether a stream is the one that programs have which choose none, and which waits for most others."""
+
+    def private_stream(self) -> Any:
+        """Return this thread's stream of ours, which waits for no other; made at the first use."""
+
+    def named_stream(self, value: Any) -> Any:
+        """Return the stream that a user names, by a handle or an object of a library that has one.
+
+        Raises
+        ------
+        TypeError
+            It is none.
+        """
+
     def external_stream(self, pointer: int) -> Any:
         """Return a stream of another library, by the driver's handle."""
 

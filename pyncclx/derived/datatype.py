@@ -15,7 +15,7 @@ from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
 from ..staging.stand_ins import StandIn, constants_of
 from ..team.base import Base
-from ..team.streams import stream_for
+from ..team.streams import ANY_CALLER, Caller, stream_for
 from .packing import PACK, UNPACK, packing_of
 from .typed import resolve_typed
 from .typemap import typemap_of
@@ -127,11 +127,12 @@ def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: in
     if position < 0 or end > memory.nbytes:
         needed = f"those from {position} to {end} are needed; pass a larger array"
         raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {packed_name} has {memory.nbytes} bytes, {needed}")
-    stream = stream_for(device, (typed.buffer, memory))
+    caller: Caller = comm.state if isinstance(comm, Base) else ANY_CALLER
+    stream = stream_for(device, (typed.buffer, memory), caller)
     place = memory.address + position
     for launch in packing_of(device).launches(kernel, typed.parts, typed.buffer.address, place, stream):
         device.launch(*launch, stream)
-    if isinstance(comm, Base) and comm.blocking == "host":
+    if caller.blocking == "host":
         device.synchronize(stream)
     return end
 

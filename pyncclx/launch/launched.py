@@ -43,7 +43,7 @@ class Launched(KernelWork):
         team, event, buffers = self._team, self._event, self._buffers
         self._team, self._event, self._buffers = None, None, ()
         if team is not None and event is not None:
-            self._wait(team, event, current_stream(team.device, buffers))
+            self._wait(team, event, current_stream(team.device, buffers, self._state))
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""

@@ -16,7 +16,7 @@ from ..recording.calls import Begun
 from ..system.process import held
 from ..team.base import IntraBase
 from ..team.compare import compare
-from ..team.streams import current_stream, stream_for
+from ..team.streams import current_stream, is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
@@ -35,7 +35,7 @@ class Prepared(KernelWork):
     active : bool
     operation : str
     stream : callable
-        Returns the stream that is current.
+        Returns the stream that a start comes after.
     """
 
     stream: Callable[[], Any]
@@ -68,9 +68,14 @@ class Prepared(KernelWork):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        stream_for(device, call.buffers)  # waits for producers now: at a start, the arrays are ready
+        stream_for(device, call.buffers, self._state)  # waits for producers now: at a start, the arrays are ready
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
+        self._user_stream = self.stream
+        if self._state.blocking == "host" or self._state.stream is not None:
+            known = is_of_current(call.buffers)
+            self.stream = functools.partial(stream_for, device, call.buffers, self._state, known)
+            self._user_stream = functools.partial(current_stream, device, call.buffers, self._state)
 
     @property
     def is_only_a_launch(self) -> bool:
@@ -151,7 +156,7 @@ class Prepared(KernelWork):
         active, self.active = self.active, False
         _ACTIVE.discard(self)
         if active and self._team is not None:
-            self._wait(self._team, self._event, self.stream())
+            self._wait(self._team, self._event, self._user_stream())
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""

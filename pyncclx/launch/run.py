@@ -13,7 +13,7 @@ from ..recording.calls import Begun
 from ..team.compare import compare
 from ..team.plans import Plan, Producer, RememberedLaunch
 from ..team.state import State, state_of
-from ..team.streams import stream_for
+from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
 from .keys import NoKey, key_of
@@ -61,7 +61,7 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> Non
     team.errors.check()
     if remembered.record is not None:
         remembered.record()
-    stream = stream_for(team.device, remembered.producers)
+    stream = stream_for(team.device, remembered.producers, state, remembered.of_current)
     if remembered.repeated is not None:
         team.order.repeat(remembered.repeated, stream)
     else:
@@ -182,7 +182,7 @@ def _enqueue(
     elif state.checking:
         team.errors.check()
     plan = plan_of(comm, team, call)
-    current = stream_for(team.device, call.buffers)
+    current = stream_for(team.device, call.buffers, state)
     stream = team.order.aside(current) if aside else current
     parameters = team.parameters(plan, call.buffers, call.arguments)
     beside = call.load is not None
@@ -197,7 +197,9 @@ def _enqueue(
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
         around = (call.before, call.after) if call.is_again else None
-        team.remembered[key] = RememberedLaunch(plan, parameters, tuple(producers), around, record)  # no arrays
+        of_current = is_of_current(call.buffers)
+        launch = RememberedLaunch(plan, parameters, tuple(producers), of_current, around, record)  # no arrays
+        team.remembered[key] = launch
     return Enqueued(team, current, stream)
 
 

@@ -64,7 +64,7 @@ class MessageBase(Base):
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
             own.endpoint = Endpoint(self, backends.select(), state_of(self).calls(self))
-            own.endpoint.team = state_of(self).team
+            own.endpoint.team, own.endpoint.caller = state_of(self).team, state_of(self)
         return own.endpoint
 
     def prepare_messages(self) -> None:

@@ -60,7 +60,7 @@ def resolve(
     """Return the buffer, and the stream to work on."""
     device, buf = endpoint.device, side.buf
     buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, operation, side, writable=writable)
-    stream = device.current_stream() if buffer.stream is None else stream_for(device, (buffer,))
+    stream = stream_for(device, (buffer,), endpoint.caller)
     if stream is not not_captured and device.is_capturing(stream):
         raise NotSupported(
             f"{operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "

@@ -23,6 +23,7 @@ from ..recovery.losses import Loss
 from ..recovery.meetings import explained
 from ..requests.open_receives import LOCK
 from ..system import settings
+from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .envelope import Sender
 from .postbox import POSTBOX
@@ -51,6 +52,8 @@ class Endpoint:
         Of this process, and of those that messages go to: of an intercommunicator, the remote group.
     team : Team or None
         Of the communicator, once it has one: its windows.
+    caller : Caller
+        For streams.
     watch : Watch
         Error record.
     calls : Calls or None
@@ -72,6 +75,7 @@ class Endpoint:
         self.rank, self.size = comm.rank, len(self._world)
         self.team: Team | None = None
         self.calls = calls
+        self.caller: Caller = ANY_CALLER
         self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
         timeout_ns = int(settings.TIMEOUT.get() * 1e9)
@@ -119,9 +123,17 @@ class Endpoint:
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, given all bytes of its parameter."""
+        self._use(stream)
+        self.device.launch(function, grid, threads, parameters, stream)
+
+    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        """Enqueue a copy on `stream`."""
+        self._use(stream)
+        self.device.copy(to, source, nbytes, stream)
+
+    def _use(self, stream: Any) -> None:
         if stream is not self._stream:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
-        self.device.launch(function, grid, threads, parameters, stream)
 
     def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
         """Write the entry of a message for the flight recorder; return its number there."""

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
+from ..team.streams import current_stream
 from .call_end import drain_if_blocking
 from .receive import Incoming
 from .send import Outgoing
@@ -58,4 +59,5 @@ class _Pending:
 
 def _stream_now(message: Outgoing | Incoming) -> Any:
     """The stream that waits when the program waits for a request; with PyTorch's tensors, theirs."""
-    return message.stream if message.buffer.of_torch else message.endpoint.device.current_stream()
+    endpoint, buffer = message.endpoint, message.buffer
+    return message.stream if buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)

@@ -164,7 +164,7 @@ class Incoming:
         if envelope is None or envelope.transport == INLINE:
             if self._error is None and self._nbytes:
                 data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if envelope else 0)
-                self.endpoint.device.copy(self.buffer.address, data, self._nbytes, self.stream)
+                self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
         elif envelope.transport != EMPTY:
             self._pull(envelope, outgoing)
 
@@ -187,6 +187,8 @@ class Incoming:
                 self._end_event = self._event_on(self._kernel_stream)
         finally:
             if data and envelope.transport == OFFERED:
+                if self.endpoint.device.exports_are_copies:  # of which this is closed now
+                    self.endpoint.device.synchronize(self._kernel_stream)
                 self.postbox.opened.release(envelope)
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:

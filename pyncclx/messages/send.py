@@ -110,7 +110,10 @@ class Outgoing:
             envelope = self._envelope(WINDOW)
             envelope.allocation, envelope.offset = window.number, address - window.memory.address
             return envelope, None
-        exported = self.endpoint.device.export(address, self._nbytes)
+        device = self.endpoint.device
+        if device.exports_are_copies:  # made now, of what the stream has still to put there
+            device.synchronize(self.stream)
+        exported = device.export(address, self._nbytes)
         if exported is None:
             return None
         envelope = self._envelope(OFFERED)

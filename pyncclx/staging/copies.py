@@ -14,7 +14,7 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.readers import reader_of
 from ..backends import Device
-from ..team.streams import stream_for
+from ..team.streams import ANY_CALLER, Caller, stream_for
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -67,13 +67,24 @@ class Copy:
         Whether all of the array belongs to the operation.
     span_nbytes : int
         How far the operation may reach, be it beyond the array's own length (`pointers.reaches`).
+    caller : Caller
+        For streams.
     """
 
-    def __init__(self, array: Any, name: str, *, written: bool, whole: bool, span_nbytes: int = 0) -> None:
+    def __init__(
+        self,
+        array: Any,
+        name: str,
+        *,
+        written: bool,
+        whole: bool,
+        span_nbytes: int = 0,
+        caller: Caller = ANY_CALLER,
+    ) -> None:
         device, read = backends.select(), reader_of(array)
         if read is None:
             raise TypeError(f"{name} is {array!r}; expecting an array")
-        self._mover, self._device, self._whole = _mover(), device, whole
+        self._mover, self._device, self._whole, self._caller = _mover(), device, whole, caller
         self.address, self.nbytes, key, shape, readonly, stream, owner = read(array, name, device)
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
@@ -95,7 +106,7 @@ class Copy:
         """Copy a part of the array to the host, after what its producer has enqueued."""
         host = self.host[part]
         if host.nbytes:
-            stream = stream_for(self._device, (self._source,))
+            stream = stream_for(self._device, (self._source,), self._caller)
             self._mover.download(self.address + (part.start or 0), host, stream)
         self._before = self.host.copy() if self.written and not self._whole else None
 
@@ -103,7 +114,7 @@ class Copy:
         """Copy what MPI has written to the device; it is there when this returns."""
         if not self.written or not self.host.nbytes:
             return
-        stream = self._device.current_stream()
+        stream = self._stream_now()
         if self._before is None:
             self._mover.upload(self.address, self.host, stream)
             return
@@ -116,6 +127,12 @@ class Copy:
             else:
                 mask = part != self._before[first:last]
                 self._mover.upload_where(self.address + first, part, mask, stream)
+
+    def _stream_now(self) -> Any:
+        """The stream on which the program goes on, or one that has waited for what it has enqueued for the array."""
+        if self._caller.stream is None and self._caller.blocking != "host":
+            return self._device.current_stream()
+        return stream_for(self._device, (self._source,), self._caller)
 
     @property
     def is_of_numbers(self) -> bool:

@@ -11,6 +11,7 @@ from .. import events
 from ..arrays.spans import span_nbytes
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
+from ..team.streams import ANY_CALLER, Caller
 from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
@@ -41,12 +42,14 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
     """
     began = events.now() if events.listeners else None
-    comm.synchronize()  # kernels of this communicator may still be writing what MPI is to read
+    comm.state.drain()  # kernels of this communicator may still be writing what MPI is to read
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     computing = computes(operation, args, kwargs)
     blocks = _partitions(operation, args, kwargs) or blocks_of(comm, operation)
-    copies, args, kwargs = replace(operation, found, args, kwargs, reads=reads, computing=computing, blocks=blocks)
+    copies, args, kwargs = replace(
+        operation, found, args, kwargs, reads=reads, computing=computing, blocks=blocks, caller=comm.state
+    )
     if is_persistent(operation):
         request = StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
@@ -72,6 +75,7 @@ def replace(
     reads: bool = False,
     computing: bool = False,
     blocks: int = 1,
+    caller: Caller = ANY_CALLER,
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
     """Replace the device arrays `found` among the arguments of a call by host copies.
 
@@ -84,6 +88,8 @@ def replace(
         MPI computes with the elements.
     blocks : int
         The most blocks that an argument has.
+    caller : Caller
+        For streams.
 
     Returns
     -------
@@ -102,7 +108,8 @@ def replace(
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
         span, written = span_nbytes(spec, blocks), which.written and not reads
-        copy = Copy(array, f"{operation}: {which.name}", written=written, whole=whole, span_nbytes=span)
+        name = f"{operation}: {which.name}"
+        copy = Copy(array, name, written=written, whole=whole, span_nbytes=span, caller=caller)
         if computing and not copy.is_of_numbers and spec_parts(spec)[-1] is None:
             raise no_arithmetic(operation)
         host = copy.host_array()

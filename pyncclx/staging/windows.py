@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import events
+from ..team.streams import Caller
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .operations import Argument, argument, computes
@@ -27,7 +28,8 @@ ACCESSES: dict[str, tuple[tuple[Argument, ...], int]] = {
 class Origins:
     """The host copies of a window's operations, which MPI may read and write until the operations are complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller  # for streams
         self._open: list[tuple[int, list[Copy]]] = []  # with the rank that they are for
 
     def stage(
@@ -41,7 +43,9 @@ class Origins:
         """Call mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
         began = events.now() if events.listeners else None
         name = f"Win.{operation}"
-        copies, args, kwargs = replace(name, found, args, kwargs, computing=computes(name, args, kwargs))
+        copies, args, kwargs = replace(
+            name, found, args, kwargs, computing=computes(name, args, kwargs), caller=self._caller
+        )
         copy_in(copies)
         result = call(*args, **kwargs)
         rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)

@@ -38,6 +38,7 @@ class Base(Options):
             with mpi_bootstrap.interrupts_deferred():
                 with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
                     team = state.team = self._make_team(state)
+                team.caller = state
                 for attachment in state.attachments.values():
                     attachment.join(team)
         else:

@@ -116,6 +116,11 @@ class LaunchOrder:
         event.record(stream)
         return event
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing has been launched."""
+        return self._end is None and self._stream is _NO_STREAM and self._captured is _NO_STREAM
+
     def synchronize(self) -> None:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
         if self._end is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from .. import backends
 from .state import BLOCKING, STAGES_BY_DEFAULT, State, state_of
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
@@ -50,6 +51,34 @@ class Options(_Comm):
         if value not in BLOCKING:
             raise ValueError(f"blocking is {value!r}; it can be 'stream' or 'host'")
         state_of(self).blocking = value
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which calls on device arrays are enqueued; None (default) for the one that is current.
+
+        A handle of CUDA's as an integer, a stream of CuPy's, or any object with ``__cuda_stream__``, as streams of
+        other libraries have. Calls come after the work on it, and after the arrays' producers; results are ready for
+        what it is given next. A new communicator begins with the stream of the one that it was made from; requests
+        that exist keep theirs.
+
+        Without one, calls that block the host (`blocking`) have a stream of pyncclx's own if the program has not
+        chosen a current one: they wait for their arrays, and not for what else the program computes.
+
+        Raises
+        ------
+        TypeError
+            Set to what is no stream.
+
+        Examples
+        --------
+        >>> stream = cupy.cuda.Stream(non_blocking=True)  # doctest: +SKIP
+        >>> comm.stream = stream  # doctest: +SKIP
+        """
+        return state_of(self).stream
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        state_of(self).stream = None if value is None else backends.select().named_stream(value)
 
     @property
     def checking(self) -> bool:

@@ -34,6 +34,7 @@ class RememberedLaunch:
     plan: Plan
     parameters: bytes  # of the kernel
     producers: tuple[Producer, ...]  # of those buffers that name a stream
+    of_current: bool  # whether the current stream makes one of the others
     around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
     record: Callable[[], None] | None  # writes the entry of the flight recorder
     repeated: Repeated | None = None  # made when the call comes again

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..backends import Device, Upload
 from ..errors import NotSupported
+from .streams import Caller, current_stream
 
 
 class Scratch:
     """The scratch memory of one communicator on this rank; it grows, and lasts as long as its team."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, caller: Callable[[], Caller]) -> None:
+        self._device, self._caller = device, caller
         self._parts: list[tuple[int, Upload]] = []  # graphs may use earlier ones; only the last is handed out
 
     def address(self, nbytes: int) -> int:
@@ -22,7 +25,8 @@ class Scratch:
             The current stream is being captured, where memory cannot be allocated.
         """
         if not self._parts or self._parts[-1][0] < nbytes:
-            stream, enough = self._device.current_stream(), 1 << (nbytes - 1).bit_length()
+            enough = 1 << (nbytes - 1).bit_length()
+            stream = current_stream(self._device, (), self._caller())  # whose work before has used the memory last
             if self._device.is_capturing(stream):
                 raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
             self._parts.append((enough, self._device.allocate_temporary(enough, stream)))

@@ -61,6 +61,7 @@ class State:
     def __init__(self, parent: State | None = None, identity: Identity | None = None) -> None:
         self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
         self.staging: bool | None = parent.staging if parent else None
+        self.stream: Any = parent.stream if parent else None  # that the user has named
         self.sm_free: bool = parent.sm_free if parent else False
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
@@ -104,6 +105,13 @@ class State:
             missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
         if missing:
             raise RanksMissing(comm.rank, tuple(missing))
+
+    def drain(self) -> None:
+        """Wait on the host for what calls have launched, and for nothing else; raise what kernels have recorded."""
+        for attachment in self.attachments.values():
+            attachment.drain()
+        if self.team is not None and not self.team.order.is_unused:
+            self.team.drain()
 
     def close(self) -> None:
         """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""

@@ -1,12 +1,19 @@
-"""The streams of a call: the one that it is enqueued on, and the one that its user continues on."""
+"""The streams of a call: the one that it is enqueued on, and the one that its user continues on.
+
+Both are CuPy's current stream; for PyTorch's tensors PyTorch's; for a communicator whose user has named a stream, that
+one. A communicator whose calls block the host needs none of the program's: where the program has chosen no stream,
+calls have one of ours, which waits for the producers of the arrays alone. The program's would be the legacy default
+stream, which waits for everything on most other streams.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from ..arrays.buffers import Buffer
-from ..arrays.readers import torch_stream
+from ..arrays.protocols import read_protocol
+from ..arrays.readers import read_memory, read_numpy, reader_of, torch_stream
 from ..backends import Device
 from ..requests.open_receives import let_receives_leave
 from .plans import Producer
@@ -14,12 +21,57 @@ from .plans import Producer
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; it is 0 in CuPy
 
 
-def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
+class Caller(Protocol):
+    """What is known of whoever calls.
+
+    Attributes
+    ----------
+    blocking : str
+        "host" if calls return when their results are there.
+    stream : stream or None
+        The one that the user has named.
+    """
+
+    blocking: str
+    stream: Any
+
+
+class AnyCaller:
+    """A caller of whom nothing is known."""
+
+    blocking, stream = "stream", None
+
+
+ANY_CALLER = AnyCaller()
+
+
+class Enqueuing:
+    """A caller of an operation that is for the stream, whether calls block the host or not."""
+
+    blocking = "stream"
+
+    def __init__(self, caller: Caller) -> None:
+        self.stream = caller.stream
+
+
+def stream_for(
+    device: Any, buffers: Iterable[Buffer | Producer], caller: Caller = ANY_CALLER, of_current: bool | None = None
+) -> Any:
     """Return the stream to enqueue on, after it has been made to wait for the producers of the buffers.
 
-    It is CuPy's current stream; for PyTorch tensors it is PyTorch's, on which their user continues.
+    Parameters
+    ----------
+    device : Device
+    buffers : iterable
+    caller : Caller
+    of_current : bool, optional
+        Whether a buffer is made by the current stream; found out if left out.
     """
     stream = device.current_stream()
+    if caller.stream is not None or caller.blocking == "host":
+        other = _beside(device, caller, stream)
+        if other is not None:
+            return _after_producers(device, buffers, stream, other, of_current)
     if stream is None:  # the host device has none
         return None
     for buffer in buffers:
@@ -33,8 +85,53 @@ def stream_for(device: Any, buffers: Iterable[Buffer | Producer]) -> Any:
     return stream
 
 
-def current_stream(device: Device, buffers: tuple[Buffer, ...]) -> Any:
-    """Return the stream on which the user continues: CuPy's current one, for PyTorch's tensors PyTorch's."""
+def current_stream(device: Device, buffers: Iterable[Buffer], caller: Caller = ANY_CALLER) -> Any:
+    """Return the stream on which the user continues."""
+    stream = device.current_stream()
+    if caller.stream is not None or caller.blocking == "host":
+        other = _beside(device, caller, stream)
+        if other is not None:
+            return other
     if any(buffer.of_torch for buffer in buffers):
         return device.external_stream(torch_stream(device.ordinal))
-    return device.current_stream()
+    return stream
+
+
+def is_of_current(buffers: Iterable[Any]) -> bool:
+    """Return whether the current stream may still be making one of the buffers, which name no stream.
+
+    Interfaces without a stream, and pointers in the clothes of host objects, say that there is nothing to wait for.
+    """
+    return any(buffer.stream is None and not _is_ready(buffer.owner) for buffer in buffers)
+
+
+def _is_ready(owner: Any) -> bool:
+    array = owner[0] if isinstance(owner, (list, tuple)) and owner else owner
+    read = reader_of(array)
+    if read is read_numpy or read is read_memory:
+        return True
+    # DLPack's have been ordered behind the current stream, and Numba's of the default stream name none.
+    has_interface = read is read_protocol and hasattr(array, "__cuda_array_interface__")
+    return has_interface and not type(array).__module__.startswith("numba")
+
+
+def _beside(device: Device, caller: Caller, stream: Any) -> Any:
+    """Return the stream of a call in the place of the current one; None if it is that one."""
+    if caller.stream is not None:
+        return caller.stream
+    return device.private_stream() if device.is_default(stream) else None
+
+
+def _after_producers(
+    device: Any, buffers: Iterable[Buffer | Producer], current: Any, stream: Any, of_current: bool | None
+) -> Any:
+    buffers = tuple(buffers)
+    named = {torch_stream(device.ordinal) if each.of_torch else each.stream for each in buffers} - {None}
+    producers = [device.external_stream(number) for number in named]
+    if is_of_current(buffers) if of_current is None else of_current:
+        producers.append(current)
+    for producer in producers:
+        if producer is not stream:
+            let_receives_leave()
+            device.order(producer, stream)
+    return stream

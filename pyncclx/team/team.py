@@ -30,6 +30,7 @@ from .launch_order import LaunchOrder
 from .operations import NUMBERS
 from .plans import Plan, RememberedLaunch
 from .scratch import Scratch
+from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
 _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 64-bit integers
@@ -54,13 +55,14 @@ class Team:
 
     def __init__(self, comm: MPI.Intracomm, device: Device) -> None:
         self.device = device
+        self.caller: Caller = ANY_CALLER  # for streams
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
         self.heap.meet(comm)
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         self.windows = TeamWindows(device)
-        self.scratch = Scratch(device)
+        self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on

@@ -25,6 +25,7 @@ from .settings import Settings
 
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
 _MOST_KEPT = 256
+_OF_CURRENT = True  # results are new arrays, whose memory the current stream may still use for older ones
 _Self = TypeVar("_Self", bound="Launching")
 
 
@@ -76,7 +77,7 @@ class Launching(Settings):
             compare(comm, move.operation, (move.applied.template[:2], move.applied.name, phases))
         team, memory = comm.team, self.memory()
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
-        stream = stream_for(team.device, move.buffers)
+        stream = stream_for(team.device, move.buffers, state, _OF_CURRENT)
         move.arguments.phases = phases
         parameters = memory.packed[move.operation] + move.arguments.pack()
         team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)

@@ -23,6 +23,7 @@ from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT
+from ..team.streams import ANY_CALLER, Caller
 from .atomics import OF_ONE_ELEMENT
 from .exposed import Exposed
 from .reach import Reach
@@ -36,6 +37,7 @@ class Accesses(MPI.Win):
     _reach: Reach | None = None  # None: the window is MPI's in everything
     _origins: Origins | None = None  # host copies of device arrays, once there are some
     _staging: bool | None = None  # the communicator's setting, if the window was made from one of ours
+    _caller: Caller = ANY_CALLER  # its state then
     _recording: Calls | None = None
 
     def _calls(self) -> Calls | None:
@@ -100,7 +102,7 @@ def on_device(method: _Method) -> _Method:
             on_host = places.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
             found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
             if found and self._may_stage(name, found):
-                self._origins = self._origins or Origins()
+                self._origins = self._origins or Origins(self._caller)
                 return self._origins.stage(name, functools.partial(original, self), found, args, kwargs)
             result, how = original(self, *args, **kwargs), events.HOST
         if began is not None:

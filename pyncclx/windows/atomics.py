@@ -14,10 +14,8 @@ from ..errors import MPIError, NotSupported
 from ..launch import kernels, sources
 from ..operators import ops
 from ..operators.user_op import no_arithmetic
-from ..team.streams import stream_for
-from ..team.team import Team
 from .parameters import RmaArgs
-from .reach import Target
+from .reach import Reach, Target
 
 COMPARE_AND_SWAP = "CompareAndSwap"  # in the place of an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
@@ -66,7 +64,7 @@ def check_count(operation: str, buffers: dict[str, Buffer]) -> None:
 
 
 def change(
-    team: Team,
+    reach: Reach,
     operation: str,
     functor: _Functor,
     target: Target,
@@ -96,16 +94,16 @@ def change(
         text = f"origin has elements of {origin.datatype.name}, target of {target.datatype.name}; make them equal"
         raise MPIError(MPI.ERR_ARG, f"{operation}: {text}")
     template = _template(operation, functor, origin)
-    team.require_links(operation)
+    reach.team.require_links(operation)
     if target.address % target.datatype.itemsize:
         raise NotSupported(f"{operation}: the target's address is no multiple of the element's length; move it")
-    stream = stream_for(team.device, buffers)
+    stream = reach.stream_for(*buffers)
     if target.count:
         compared, fetched = (compare or origin).address, result.address if result else 0
         arguments = RmaArgs(
             origin=origin.address, compare=compared, result=fetched, target=target.address, count=target.count
         )
-        _launch(team.device, template, arguments, stream)
+        _launch(reach.device, template, arguments, stream)
     return stream
 
 

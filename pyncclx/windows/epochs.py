@@ -188,7 +188,7 @@ class Epochs(Accesses):
 
     def _wait_for_device(self) -> None:
         if self._reach is not None and self._reach.in_use:
-            self._reach.device.synchronize()
+            self._reach.synchronize()
 
     def _acquire(self, rank: int) -> None:
         """Get the lock now: MPI may put it off until the first access, which is made to a word of its own window."""

@@ -31,7 +31,7 @@ class Exposed(Reach):
     """The memory that all ranks of a communicator have exposed, as mapped in this process."""
 
     def __init__(self, comm: MPI.Intracomm, team: Team, places: list[Place]) -> None:
-        self.team = team
+        self.team, self._used = team, {}
         self.signals = Signals(comm, team)
         self.places = places
         self.bases = [team.windows[place.window].bases[rank] + place.offset for rank, place in enumerate(places)]
@@ -76,6 +76,7 @@ class Attached(Reach):
 
     def __init__(self, comm: Base) -> None:
         self._state = state_of(comm)  # which outlasts it
+        self._used = {}
         self._arrays: dict[int, Any] = {}  # by address; they live as long as they are attached
 
     @property

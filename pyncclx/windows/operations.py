@@ -8,7 +8,6 @@ from mpi4py import MPI
 
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
-from ..team.streams import stream_for
 from . import atomics
 from .accesses import Accesses, Enqueued, on_device
 from .reach import TargetSpec, parse
@@ -68,7 +67,7 @@ class Operations(Accesses):
         if rank == MPI.PROC_NULL and origin is None:
             return Enqueued(device, device.current_stream(), ())
         here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
-        stream = stream_for(device, (here,))
+        stream = reach.stream_for(here)
         if rank != MPI.PROC_NULL:
             there = reach.find(operation, rank, spec, here).address
             ends = (here.address, there) if gets else (there, here.address)
@@ -177,7 +176,7 @@ class Operations(Accesses):
         }
         own = tuple(buffers.values())
         if rank == MPI.PROC_NULL:
-            return Enqueued(reach.device, stream_for(reach.device, own), own)
+            return Enqueued(reach.device, reach.stream_for(*own), own)
         atomics.check_count(operation, buffers)
         found = reach.find(operation, rank, spec, buffers["origin"])
-        return Enqueued(reach.device, atomics.change(reach.team, operation, functor, found, **buffers), own)
+        return Enqueued(reach.device, atomics.change(reach, operation, functor, found, **buffers), own)

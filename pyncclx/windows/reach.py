@@ -14,6 +14,7 @@ from ..arrays.datatypes import Datatype
 from ..arrays.vectors import integer
 from ..backends import Device
 from ..errors import MPIError
+from ..team.streams import stream_for
 from ..team.team import Team
 
 
@@ -44,6 +45,27 @@ class Reach:
     """
 
     team: Team
+    _used: dict[int, Any]  # streams of operations since the last `synchronize`
+
+    def stream_for(self, *buffers: Buffer) -> Any:
+        """Return the stream for an operation, which comes after the producers of its buffers."""
+        stream = stream_for(self.device, buffers, self.team.caller)
+        self._used[id(stream)] = stream
+        return stream
+
+    def synchronize(self) -> None:
+        """Wait on the host for the operations so far, and for what the program itself has stored.
+
+        Where calls do not block the host, that may be on any stream, else on the current one or on a named one.
+        """
+        caller, used = self.team.caller, list(self._used.values())
+        self._used.clear()
+        if caller.stream is None and caller.blocking != "host":
+            self.device.synchronize()
+            return
+        own = self.device.current_stream() if caller.stream is None else caller.stream
+        for stream in {id(each): each for each in (*used, own)}.values():
+            self.device.synchronize(stream)
 
     @property
     def device(self) -> Device:

@@ -14,7 +14,7 @@ from ..device.team import DeviceTeam
 from ..launch import kernels
 from ..launch.sources import FILES
 from ..requests.open_receives import let_receives_leave
-from ..team.streams import stream_for
+from ..team.streams import Enqueuing, stream_for
 from ..team.team import Team
 from .parameters import PutArgs, PutSignalArgs, WaitSignalArgs
 
@@ -30,7 +30,7 @@ class Signals:
     """The signals of one window. Collective to make: all ranks load the kernels before one of them waits."""
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
-        self.device = team.device
+        self.device, self._of = team.device, team
         self._put, self._signal, self._wait = kernels.get_several(comm, team, _FILE, FILES[_FILE].kernels)
         self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
         try:
@@ -41,7 +41,7 @@ class Signals:
 
     def put(self, origin: Buffer, address: int, rank: int, signal: int) -> None:
         """Enqueue a copy to an address in a rank's memory, then the signal."""
-        number, stream = _checked("Put_signal", signal), stream_for(self.device, (origin,))
+        number, stream = _checked("Put_signal", signal), self._stream(origin)
         nbytes = origin.nbytes
         if nbytes > _BLOCK_NBYTES:
             self._move(PutArgs(origin=origin.address, target=address, nbytes=nbytes), stream)
@@ -72,7 +72,10 @@ class Signals:
             signal=number,
         )
         let_receives_leave()
-        self.device.launch(self._wait, 1, 1, arguments.pack(), stream_for(self.device, ()), early=True)
+        self.device.launch(self._wait, 1, 1, arguments.pack(), self._stream(), early=True)
+
+    def _stream(self, *buffers: Buffer) -> Any:
+        return stream_for(self.device, buffers, Enqueuing(self._of.caller))
 
     def close(self) -> None:
         """Release the memory, if the communicator has not been freed."""

@@ -236,5 +236,5 @@ def _is_for_device(info: MPI.Info) -> bool:
 def _with_staging(comm: MPI.Intracomm, win: _Made) -> _Made:
     """A window with the staging setting of its communicator."""
     if isinstance(comm, Base):
-        win._staging = comm.staging
+        win._staging, win._caller = comm.staging, comm.state
     return win

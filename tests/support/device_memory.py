@@ -18,6 +18,7 @@ from pyncclx import backends
 from pyncclx.arrays import places, pointers
 from pyncclx.backends.host import kernels
 from pyncclx.communicator import host_first
+from pyncclx.objects import libraries
 from pyncclx.staging import copies
 from pyncclx.system import settings
 
@@ -175,3 +176,4 @@ def _forget_places():
     places.host_arrays.cache_clear()
     host_first.looks_closely.cache_clear()
     pointers._known.clear()
+    libraries._KNOWN.reset()

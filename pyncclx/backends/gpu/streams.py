@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import cupy
 
 from ...errors import NotSupported
+from . import driver
 from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturing, record_event, wait_for_event
 from .events import Event
 from .properties import GpuProperties
@@ -25,9 +27,28 @@ class GpuStreams(GpuProperties):
         self._event = cupy.cuda.Event(disable_timing=True)
         self._event_pointer = ctypes.c_void_p(self._event.ptr)
         self._ordering = threading.Lock()  # for the use of that event
+        self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
         return cupy.cuda.get_current_stream(self.ordinal)
+
+    def is_default(self, stream: Any) -> bool:
+        return stream.ptr in driver.LEGACY_DEFAULT
+
+    def private_stream(self) -> Any:
+        stream = getattr(self._of_thread, "stream", None)
+        if stream is None:
+            stream = self._of_thread.stream = self.new_stream()
+        return stream
+
+    def named_stream(self, value: Any) -> Any:
+        if isinstance(value, cupy.cuda.Stream):
+            return value
+        if hasattr(value, "__cuda_stream__"):
+            return cupy.cuda.Stream.from_external(value)
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"stream is {value!r}; give CuPy's, an object with __cuda_stream__, a handle, or None")
+        return self.external_stream(operator.index(value) or 1)  # 0 and 1 are one stream; only 1 names it everywhere
 
     def external_stream(self, pointer: int) -> Any:
         return cupy.cuda.Stream.from_external(_Foreign(pointer))

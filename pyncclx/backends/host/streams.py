@@ -116,9 +116,24 @@ class HostStreams:
 
     def __init__(self) -> None:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._of_thread = threading.local()
 
     def current_stream(self) -> None:
         return None
+
+    def is_default(self, stream: object) -> bool:
+        return False  # its current stream waits for nothing
+
+    def private_stream(self) -> Stream:
+        stream: Stream | None = getattr(self._of_thread, "stream", None)
+        if stream is None:
+            stream = self._of_thread.stream = self.new_stream()
+        return stream
+
+    def named_stream(self, value: Any) -> Stream:
+        if not isinstance(value, Stream):
+            raise TypeError(f"stream is {value!r}; the host device takes what `new_stream` returns, or None")
+        return value
 
     def external_stream(self, pointer: int) -> None:
         return None
