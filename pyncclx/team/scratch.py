@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from ..backends import Device, Upload
 from ..errors import NotSupported
-from .streams import Caller, current_stream
+from .streams import ANY_CALLER, Caller, current_stream
 
 
 class Scratch:
     """The scratch memory of one communicator on this rank; it grows, and lasts as long as its team."""
 
-    def __init__(self, device: Device, caller: Callable[[], Caller]) -> None:
+    def __init__(self, device: Device, caller: Callable[[], Caller] = lambda: ANY_CALLER) -> None:
         self._device, self._caller = device, caller
         self._parts: list[tuple[int, Upload]] = []  # graphs may use earlier ones; only the last is handed out
 
