@@ -13,7 +13,7 @@ CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,c
 READY := --arch host --types float32 bytes --ops SUM MAX \
 	--operations allgather allreduce alltoallv barrier bcast combine dispatch point_to_point
 
-.PHONY: demo test test-all docs dist clean
+.PHONY: demo test test-all docs cubins dist clean
 
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
@@ -39,6 +39,12 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --prefix $(VENV)/mpich 'mpich >= 5.0'
 	@if command -v g++ >/dev/null; then rm -rf pyncclx/ready && $(BIN)/python -m pyncclx build $(READY) --output pyncclx/ready; fi
 	@touch $@
+
+# Kernels for GPUs, ready when the package is installed, and in the wheel: make cubins ARCH=sm_90, or of all architectures,
+# which takes most of an hour on two processors. Without them a kernel is compiled at its first use.
+cubins: $(VENV)/ready
+	rm -f pyncclx/ready/*.cubin
+	nice -n 10 $(BIN)/python -m pyncclx build $(if $(ARCH),--arch $(ARCH)) --output pyncclx/ready
 
 # The sdist and the wheel, in dist/, tried in a clean environment of every Python from 3.10 to 3.14 that is here.
 dist: $(VENV)/ready

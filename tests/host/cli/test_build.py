@@ -80,6 +80,23 @@ def test_a_gpu_finds_what_it_compiled(tmp_path, monkeypatch):
             assert list(nvrtc.Binary.load(part.compile()).lowered_names) == part.names
 
 
+def test_other_compilers_of_the_same_cuda_find_it_too(tmp_path, monkeypatch):
+    """Those of another major version compile for themselves: their drivers may not load it."""
+    nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
+    major, minor = nvrtc._version()
+    ready = tmp_path / "ready"
+    run("--arch", "sm_90", "--operations", "barrier", "--output", ready, "--types", "bytes")
+    monkeypatch.setattr(cache_folders, "READY_DIR", ready)
+    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path / "own"))
+    compiled = []
+    made = nvrtc.compile_kernels("collectives/barrier.cu", ["barrier"], "sm_90")
+    monkeypatch.setattr(nvrtc, "compile_kernels", lambda *arguments: compiled.append(arguments) or made)
+    for version, times in (((major, minor + 1), 0), ((major + 1, 0), 1), ((major + 1, 0), 1), ((major + 1, 1), 2)):
+        monkeypatch.setattr(nvrtc, "_version", lambda version=version: version)
+        assert Gpu().compile("collectives/barrier.cu", ["barrier"]) == made.dump()
+        assert len(compiled) == times
+
+
 def test_a_kernel_that_does_not_compile_ends_it(tmp_path, monkeypatch):
     def fail(source, instantiations):
         raise RuntimeError("no compiler")
