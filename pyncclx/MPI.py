@@ -9,10 +9,13 @@ memory (`comm.staging`); `comm.explain` describes how a call would run.
 # ruff: noqa: PLC0414
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI as _MPI
 from mpi4py.MPI import *  # noqa: F403
+from mpi4py.MPI import _addressof as _addressof
+from mpi4py.MPI import _handleof as _handleof
+from mpi4py.MPI import _sizeof as _sizeof
 
 from .communicator.communicator import COMM_NULL as COMM_NULL
 from .communicator.communicator import COMM_SELF as COMM_SELF
@@ -48,6 +51,8 @@ __file__ = _MPI.__file__  # ctypes.CDLL(MPI.__file__) is how programs find MPI's
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 
 
-def __getattr__(name: str) -> Any:
-    # What mpi4py keeps to itself but others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
-    return getattr(_MPI, name)
+if not TYPE_CHECKING:  # for a type checker a name that is not here is an error, and this would give it any
+
+    def __getattr__(name: str) -> Any:
+        # What mpi4py keeps to itself but others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
+        return getattr(_MPI, name)

@@ -43,10 +43,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        public = importlib.import_module(".communicator.public", __name__)
-        return globals().setdefault(name, getattr(public, name))
-    if name.islower() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):  # a room
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # for a type checker a name that is not here is an error, and this would give it any
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            public = importlib.import_module(".communicator.public", __name__)
+            return globals().setdefault(name, getattr(public, name))
+        if name.islower() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):  # a room
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

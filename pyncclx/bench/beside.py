@@ -14,7 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..collectives import copy_engine
-from ..communicator.communicator import Communicator
+from ..communicator.adopting import Communicator
 from . import environment, picture, timing
 from .cases import CASES, Options
 from .memory import Windows

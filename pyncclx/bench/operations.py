@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..communicator.communicator import Communicator
+from ..communicator.adopting import Communicator
 from . import environment, host_time, peers, plot, sweep
 from .cases import CASES, FORMS
 from .elements import OPS

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..communicator.communicator import Communicator
+from ..communicator.adopting import Communicator
 from ..tokens.row_types import FLOAT8, GROUP, ITEMSIZE, array_type
 from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module

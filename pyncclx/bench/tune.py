@@ -16,7 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..communicator.communicator import Communicator
+from ..communicator.adopting import Communicator
 from ..system.cache_folders import cache_directory
 from ..tuning import LADDERS, file_name, read
 from . import environment, timing

@@ -18,7 +18,7 @@ from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
 from ..team.base import Base
-from ..team.state import STAGES_BY_DEFAULT, numbered, state_of
+from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained
 from .extensions import Extensions
@@ -38,12 +38,12 @@ __all__ = [
     "COMM_WORLD",
     "Cartcomm",
     "Comm",
-    "Communicator",
     "Distgraphcomm",
     "Graphcomm",
     "Intercomm",
     "Intracomm",
     "Topocomm",
+    "adopt",
 ]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -79,7 +79,7 @@ def _given_ours(callback: Any) -> Any:
     return lambda comm, *rest: callback(adopt(comm), *rest)
 
 
-class _CommType(StandInType):
+class CommType(StandInType):
     """The class of our classes: with `pyncclx.MPI` imported, objects of mpi4py's classes are their instances, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -94,7 +94,7 @@ class _CommType(StandInType):
 
 
 class Comm(
-    FaultTolerance, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=_CommType
+    FaultTolerance, ObjectMessages, Probes, PointToPoint, StagedMessages, Explained, MPI.Comm, metaclass=CommType
 ):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
@@ -262,32 +262,3 @@ def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     if parent is not None and comm != MPI.COMM_NULL:
         state_of(own, parent)
     return own
-
-
-def Communicator(comm: MPI.Comm | None = None) -> Intracomm:
-    """Make an mpi4py communicator one whose operations also take device arrays, with the same handle and group.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm, default MPI.COMM_WORLD
-
-    Returns
-    -------
-    Comm
-        Of the class that fits: an `Intracomm`, a `Cartcomm`, an `Intercomm`, …
-
-    Raises
-    ------
-    TypeError
-        comm is no communicator of mpi4py's.
-
-    Examples
-    --------
-    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-    >>> x = comm.Alloc(4)
-    >>> comm.Allreduce(MPI.IN_PLACE, x)
-    """
-    comm = MPI.COMM_WORLD if comm is None else comm
-    if not isinstance(comm, MPI.Comm):
-        raise TypeError(f"Communicator: comm is {comm!r}; expecting an mpi4py communicator")
-    return cast(Intracomm, numbered(adopt(comm)))

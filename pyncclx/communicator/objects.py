@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -151,7 +152,7 @@ class ObjectCollectives(_IntraBase):
         items = super().allgather(sendobj)
         return open_all(self, items, own) if any(type(item) is Share for item in items) else items
 
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's `allreduce`.
 
         Of device arrays alike on all ranks, the operators SUM, PROD, BAND, BOR and BXOR are applied by `Allreduce`. All
@@ -164,7 +165,7 @@ class ObjectCollectives(_IntraBase):
         result = reduce_on_all(self, super().allreduce(stand_in, op), own, op)
         return super().allreduce(sendobj, op) if result is None else result
 
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+    def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """As mpi4py's `reduce`; root applies SUM, PROD, BAND, BOR and BXOR to device arrays that kernels bring."""
         if 0 <= root < self.size and is_reduced(sendobj, op):
             sendobj = sealed_operand(self, sendobj, root)

@@ -20,9 +20,9 @@ from ..tokens.rows import Handle as Handle
 from ..tokens.rows import Rows as Rows
 from ..tokens.shuffle import TokenShuffle as TokenShuffle
 from ..windows.win import Win as Win
+from .adopting import Communicator as Communicator
 from .communicator import Cartcomm as Cartcomm
 from .communicator import Comm as Comm
-from .communicator import Communicator as Communicator
 from .communicator import Distgraphcomm as Distgraphcomm
 from .communicator import Graphcomm as Graphcomm
 from .communicator import Intercomm as Intercomm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -12,6 +12,7 @@ from ..collectives.reduce_scatter import reduce_scatter
 from ..collectives.reduce_scatter_block import reduce_scatter_block
 from ..collectives.scan import exscan, scan
 from ..launch.run import by_kernel, by_new_kernel
+from ..operators.ops import AnyOp
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
 
@@ -21,7 +22,7 @@ class Reductions(IntraBase):
 
     @or_staged
     def Reduce(
-        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, root: int = 0, *, algorithm: str | None = None
     ) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
 
@@ -35,13 +36,13 @@ class Reductions(IntraBase):
             By length if left out. The result has the same bits in all.
         """
         if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
-            super().Reduce(sendbuf, recvbuf, op, root)
+            super().Reduce(sendbuf, recvbuf, cast(MPI.Op, op), root)
 
     Ireduce = nonblocking(reduce)
     Reduce_init = persistent(reduce)
 
     @or_staged
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
 
         Parameters
@@ -62,14 +63,14 @@ class Reductions(IntraBase):
         [0.0, 1.0, 2.0, 3.0]
         """
         if not by_kernel(self, allreduce, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Allreduce(sendbuf, recvbuf, op)
+            super().Allreduce(sendbuf, recvbuf, cast(MPI.Op, op))
 
     Iallreduce = nonblocking(allreduce)
     Allreduce_init = persistent(allreduce)
 
     @or_staged
     def Reduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order; rank r gets block r of the result.
 
@@ -82,14 +83,14 @@ class Reductions(IntraBase):
             By length if left out. The result has the same bits in both.
         """
         if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Reduce_scatter_block(sendbuf, recvbuf, op)
+            super().Reduce_scatter_block(sendbuf, recvbuf, cast(MPI.Op, op))
 
     Ireduce_scatter_block = nonblocking(reduce_scatter_block)
     Reduce_scatter_block_init = persistent(reduce_scatter_block)
 
     @or_staged
     def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = MPI.SUM, *, algorithm: str | None = None
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: AnyOp = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
         """Fold sendbuf elementwise over all ranks, in rank order; rank r gets the next recvcounts[r] elements.
 
@@ -105,13 +106,13 @@ class Reductions(IntraBase):
             By length if left out. The result has the same bits in both.
         """
         if not by_new_kernel(self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm):
-            super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+            super().Reduce_scatter(sendbuf, recvbuf, recvcounts, cast(MPI.Op, op))
 
     Ireduce_scatter = nonblocking(reduce_scatter)
     Reduce_scatter_init = persistent(reduce_scatter)
 
     @or_staged
-    def Scan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+    def Scan(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over the ranks 0 to this one, in rank order.
 
         Parameters
@@ -123,13 +124,13 @@ class Reductions(IntraBase):
             By length if left out. The result has the same bits in both.
         """
         if not by_kernel(self, scan, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Scan(sendbuf, recvbuf, op)
+            super().Scan(sendbuf, recvbuf, cast(MPI.Op, op))
 
     Iscan = nonblocking(scan)
     Scan_init = persistent(scan)
 
     @or_staged
-    def Exscan(self, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None) -> None:
+    def Exscan(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
         """Fold sendbuf elementwise over the ranks below this one, in rank order; rank 0's recvbuf stays as it is.
 
         Parameters
@@ -138,7 +139,7 @@ class Reductions(IntraBase):
             As for `Scan`.
         """
         if not by_kernel(self, exscan, sendbuf, recvbuf, op, algorithm=algorithm):
-            super().Exscan(sendbuf, recvbuf, op)
+            super().Exscan(sendbuf, recvbuf, cast(MPI.Op, op))
 
     Iexscan = nonblocking(exscan)
     Exscan_init = persistent(exscan)

@@ -7,6 +7,7 @@ in its place, which the operator only lists. What mpi4py returns then has the op
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -75,7 +76,7 @@ def form_operand(array: Any) -> tuple[Operands, Cargo]:
     return Operands([cargo.forms[0]]), cargo
 
 
-def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: MPI.Op) -> Any:
+def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: Any) -> Any:
     """Return the operands of all ranks reduced by a kernel; None if they are not alike. Collective.
 
     It is a new array. The operands are the same on all ranks, so all ranks come to the same end.
@@ -101,7 +102,7 @@ def sealed_operand(comm: MessageBase, array: Any, root: int) -> Operands:
     return Operands([Unopened(seal(comm, contents, root))])
 
 
-def reduce_here(operands: Operands, op: MPI.Op) -> Any:
+def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
     """Return the operands reduced by this process, each of them opened when its turn comes."""
     opened = (open_sealed(*item.fields) if type(item) is Unopened else item for item in operands.items)
     return functools.reduce(op, opened)

@@ -39,7 +39,10 @@ class BuiltinOp:
         return _named, (self.name,)  # unpickling finds the operator, so that identity holds
 
 
-def of(op: BuiltinOp | UserOp | MPI.Op, operation: str = "reduction") -> BuiltinOp | UserOp:
+AnyOp = MPI.Op | BuiltinOp | UserOp  # what reductions take
+
+
+def of(op: AnyOp, operation: str = "reduction") -> BuiltinOp | UserOp:
     """Return the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
 
     Raises

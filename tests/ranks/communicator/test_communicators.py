@@ -393,3 +393,24 @@ def test_mpi_still_works_beside_it(comm):
     window = MPI.Win.Allocate(8, comm=comm)
     window.Free()
     assert comm.bcast("text", root=0) == "text"
+
+
+def test_communicator_is_a_class():
+    """All communicators are its instances; it makes what fits, and what is derived from it makes its own."""
+
+    class Mine(pyncclx.Communicator):
+        calls = 0
+
+    world, mine = pyncclx.Communicator(), Mine(MPI.COMM_WORLD)
+    cart = pyncclx.Communicator(MPI.Intracomm(world).Create_cart([world.size]))
+    assert [type(each) for each in (world, mine, cart)] == [pyncclx.Intracomm, Mine, pyncclx.Cartcomm]
+    assert all(isinstance(each, pyncclx.Communicator) for each in (world, mine, cart))
+    assert issubclass(pyncclx.Intercomm, pyncclx.Communicator)
+    assert not isinstance(world, Mine)
+    assert not isinstance(MPI.COMM_WORLD, pyncclx.Communicator)
+    with mine.Dup() as duplicate:
+        assert type(duplicate) is Mine
+        assert duplicate.allreduce(1) == world.size
+    cart.Free()
+    with pytest.raises(TypeError, match="Mine: comm is 3"):
+        Mine(3)

@@ -1,0 +1,85 @@
+"""Write clients.md: programs that people have for mpi4py on pyncclx, from the results of tests/clients.py.
+
+python docs/clients.py            write it again
+python docs/clients.py --check    exit with 1 if it is not what the results give
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_suffix(".md")
+RESULTS = PAGE.parent.parent / "examples" / "benchmarks" / "results"
+PLACES = {"none": "CPU, NumPy's arrays through mpi4py", "host": "host device (emulated)", "gpu": "GPU"}
+INTRODUCTION = """# Programs that exist
+
+Programs for mpi4py, run as they are: with mpi4py alone, under `python -m pyncclx run` (*runner*), and with
+`pyncclx.MPI` in the place of `mpi4py.MPI` (*import*). The results, the tests that pass, and how the program ends are
+compared. `python tests/clients.py` does it again, with all programs or those that it is given the names of; this page
+is made from what it wrote.
+"""
+HEAT = """
+heat stages tensors on GPUs through host memory, unless one line of the program sets
+`heat.core.communication.GPU_AWARE_MPI = True`; pylops-mpi is told by `PYLOPS_MPI_CUDA_AWARE=1`.
+"""
+
+Row = dict[str, Any]
+
+
+def page() -> str:
+    """All of it."""
+    parts = [INTRODUCTION]
+    for path in sorted(RESULTS.glob("clients-*.json")):
+        results = json.loads(path.read_text())
+        parts.append(section(path.stem, results["environment"], results["rows"]))
+    return "\n".join([*parts, HEAT.lstrip()])
+
+
+def section(name: str, about: dict[str, Any], rows: list[Row]) -> str:
+    """The table of one file."""
+    gpus = f", {about['gpus']} GPUs" if about["gpus"] else ", no GPU"
+    head = f"## {about['date']}: Python {about['python']}, {about['cpus']} CPUs{gpus}\n\n"
+    head += f"From `examples/benchmarks/results/{name}.json`.\n\n"
+    body = "| Program | Ranks | Where | runner | import |\n|---|---|---|---|---|\n"
+    keys = list(dict.fromkeys((row["client"], row.get("ranks"), row.get("device")) for row in rows))
+    for client, ranks, device in keys:
+        ways = {
+            row.get("way"): row
+            for row in rows
+            if (row["client"], row.get("ranks"), row.get("device")) == (client, ranks, device)
+        }
+        if None in ways:
+            body += f"| {client} | | | {ways[None]['verdict']} | |\n"
+            continue
+        cells = " | ".join(cell(ways[way], device) if way in ways else "" for way in ("runner", "import"))
+        body += f"| {client} | {ranks} | {PLACES[device]} | {cells} |\n"
+    return head + body
+
+
+def cell(row: Row, device: str) -> str:
+    """What is said of one way; on GPUs with the time of each part, and mpi4py's."""
+    words = f"**{row['verdict']}**" if row["verdict"] == "different" else str(row["verdict"])
+    if row.get("tests"):
+        words += f", {row['tests']} tests"
+    if device == "gpu":
+        pairs = [f"{part} {theirs * 1e3:.3g} → {ours * 1e3:.3g} ms" for part, (ours, theirs) in row["times"].items()]
+        words += "; " + ", ".join(pairs) if pairs else ""
+    return words
+
+
+def main() -> int:
+    text = page()
+    if "--check" in sys.argv:
+        differs = not PAGE.exists() or PAGE.read_text() != text
+        if differs:
+            print(f"{PAGE.name} is not what the results give: run python docs/clients.py", file=sys.stderr)
+        return int(differs)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

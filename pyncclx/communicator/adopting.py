@@ -1,0 +1,52 @@
+"""`Communicator`: a communicator of mpi4py's, of whatever kind, as one of ours."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mpi4py import MPI
+
+from ..team.state import numbered
+from .communicator import COMM_WORLD, Comm, CommType, Intracomm, adopt
+
+
+class _CommunicatorType(CommType):
+    """The class of `Communicator`, of which all our communicators are instances."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type.__instancecheck__(Comm if cls is Communicator else cls, instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return type.__subclasscheck__(Comm if cls is Communicator else cls, subclass)
+
+
+class Communicator(Intracomm, metaclass=_CommunicatorType):
+    """Make an mpi4py communicator one whose operations also take device arrays, with the same handle and group.
+
+    What is made is an `Intracomm`, a `Cartcomm`, an `Intercomm` and so on, whatever fits, and an instance of this
+    class, as all communicators of pyncclx are. A class that is derived from it makes intracommunicators of its own.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, default MPI.COMM_WORLD
+
+    Raises
+    ------
+    TypeError
+        comm is no communicator of mpi4py's.
+
+    Examples
+    --------
+    >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+    >>> x = comm.Alloc(4)
+    >>> comm.Allreduce(MPI.IN_PLACE, x)
+    >>> isinstance(comm.Create_cart([1]), pyncclx.Communicator)
+    True
+    """
+
+    def __new__(cls, comm: MPI.Comm | None = None) -> Communicator:
+        comm = COMM_WORLD if comm is None else comm
+        if not isinstance(comm, MPI.Comm):
+            raise TypeError(f"{cls.__name__}: comm is {comm!r}; expecting an mpi4py communicator")
+        made = adopt(comm) if cls is Communicator else super().__new__(cls, comm)
+        return cast(Communicator, numbered(made))
