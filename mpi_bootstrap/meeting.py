@@ -1,5 +1,7 @@
 """Meetings of a communicator's ranks, to which some rank may never come: it may be in a call of MPI's own."""
 
+from collections.abc import Callable
+
 from mpi4py import MPI
 
 from . import waiting
@@ -20,15 +22,16 @@ class Meeting:
     def __init__(self) -> None:
         self._waiting: MPI.Request | None = None  # of a meeting to which not all have come
 
-    def missing(self, comm: MPI.Intracomm, seconds: float) -> list[int]:
+    def missing(self, comm: MPI.Intracomm, seconds: float, late: Callable[[], None] | None = None) -> list[int]:
         """Wait for all ranks to come, asleep, and return the ranks that have not. Collective.
 
-        All ranks that have come return as soon as one of them has waited for so long.
+        All ranks that have come return as soon as one of them has waited for so long. After three quarters of the time
+        `late` is called, and what it raises is raised.
         """
         if self._waiting is None:
             waiting.begin(comm)
             self._waiting = MPI.Comm.Ibarrier(comm)
-        late = waiting.missing(comm, self._waiting, seconds)
-        if not late:
+        ranks = waiting.missing(comm, self._waiting, seconds, late)
+        if not ranks:
             self._waiting = None
-        return late
+        return ranks

@@ -84,9 +84,23 @@ def complete(comm: MPI.Comm, request: MPI.Request, seconds: float | None = None)
         raise _judges[0].late(comm, [])
 
 
-def missing(comm: MPI.Comm, request: MPI.Request, seconds: float) -> list[int]:
-    """Do so, and return the ranks that have not come in time, of which all that have come learn at once."""
-    in_time = _is_over_in_time(comm, request, seconds, lambda: _has_note(comm, MPI.ANY_SOURCE))
+def missing(
+    comm: MPI.Comm, request: MPI.Request, seconds: float, late: Callable[[], None] | None = None
+) -> list[int]:
+    """Do so, and return the ranks that have not come in time, of which all that have come learn at once.
+
+    After three quarters of the time `late` is called, and what it raises is raised.
+    """
+    begun, asked = time.monotonic(), late is None
+
+    def given_up() -> bool:
+        nonlocal asked
+        if late is not None and not asked and time.monotonic() - begun > 0.75 * seconds:
+            asked = True
+            late()
+        return _has_note(comm, MPI.ANY_SOURCE)
+
+    in_time = _is_over_in_time(comm, request, seconds, given_up)
     return [] if in_time else _without_note(comm)
 
 

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) allreduce_one_shot(const __gr
         ok = fold_packets<T, Op>(packets, send, i, part.nbytes, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave(ok && part.nbytes > 0);
+    channel.leave(ok && part.nbytes > 0, [&](int) { return ok; });
 }
 
 template <class T, class Op>

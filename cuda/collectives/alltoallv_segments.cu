@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
         }
         write_outputs(args.rows, row);
     }
-    channel.leave(ok && nbytes > 0);
+    channel.leave(ok && nbytes > 0, [&](int) { return ok; });
 }
 
 struct Segment {

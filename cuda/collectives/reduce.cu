@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_one_shot(const __grid_
             packets.send(packets.outbox(args.root), u32(i) * 2, i == threadIdx.x ? first : load_pack(send, i, part.nbytes));
         }
     }
-    channel.leave();
+    channel.leave(false, [&](int) { return ok && is_root; });
 }
 
 template <class T, class Op>

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_one_shot(const
         ok = fold_packets<T, Op>(packets, send, i, mine.nbytes, result);
         if (ok) store_pack(args.recv + mine.begin, i, mine.nbytes, result);
     }
-    channel.leave(ok && mine.nbytes > 0);
+    channel.leave(ok && mine.nbytes > 0, [&](int) { return ok; });
 }
 
 template <class T, class Op>

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
         ok = fold_packets<T, Op>(packets, send + team.rank * args.nbytes, i, part.nbytes, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave(ok && part.nbytes > 0);
+    channel.leave(ok && part.nbytes > 0, [&](int) { return ok; });
 }
 
 // A warp has the same rows of all blocks, and sends a row before it folds the previous one: both are in flight at the same

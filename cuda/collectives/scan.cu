@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kFoldThreads, 1) scan_one_shot(const __grid_co
         ok = fold_packets_below<T, Op>(packets, send, i, part.nbytes, end, result);
         if (ok) store_pack(args.recv + part.begin, i, part.nbytes, result);
     }
-    channel.leave(ok && part.nbytes > 0 && team.rank == team.size - 1);  // only the last rank gets data of all
+    const bool all_entered = ok && part.nbytes > 0 && team.rank == team.size - 1;  // only the last rank gets data of all
+    channel.leave(all_entered, [&](int peer) { return ok && peer < end; });
 }
 
 // Folds this rank's shard of a tile in two shots, for every rank its own prefix. False: leave.

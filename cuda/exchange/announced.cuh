@@ -43,5 +43,5 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
     }
     ways.share(spans);
     ok = ok && exchange.receive();
-    channel.leave(ok && (from_rank || !channel.is_peer(rank)));
+    channel.leave(ok && (from_rank || !channel.is_peer(rank)), [&](int peer) { return ok && sends(peer, me); });
 }

@@ -220,5 +220,8 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool bo
         exchange.send();
         ok = exchange.receive();
     }
-    channel.leave(ok && (!channel.is_peer(rank) || spans.in[rank].nbytes > 0));
+    const bool all_entered = ok && (!channel.is_peer(rank) || spans.in[rank].nbytes > 0);
+    channel.leave(all_entered, [&](int peer) {
+        return ok && (ways.goes_as_packets(spans.in[peer]) || spans.are_empty(team.size));
+    });
 }

@@ -37,6 +37,9 @@ struct SpanWaysOf {
         return span.nbytes > smaller(kPacketsNbytes, packets_nbytes) && span.nbytes <= lines_nbytes;
     }
 
+    // Whether the span goes as packets, and there is any.
+    __device__ bool goes_as_packets(const Span& span) const { return span.nbytes > 0 && !is_long(span) && !is_medium(span); }
+
     // Windows are made by all ranks, so all ranks have windows or none has.
     __device__ bool has_windows() const { return team.windows != nullptr; }
 

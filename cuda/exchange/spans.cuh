@@ -13,6 +13,13 @@ struct Spans {  // of one block, in shared memory; [rank]
     Span out[kMaxRanks], in[kMaxRanks];
     u64 stored[kMaxRanks], taken[kMaxRanks];  // bytes that go as chunks
     char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
+
+    // Whether this rank has nothing to move. Then nothing that it waits for would show a peer that has.
+    __device__ bool are_empty(int size) const {
+        for (int rank = 0; rank < size; ++rank)
+            if (out[rank].nbytes > 0 || in[rank].nbytes > 0) return false;
+        return true;
+    }
 };
 
 // This block's part of a message, as a span.

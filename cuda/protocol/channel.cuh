@@ -4,7 +4,8 @@
 // operations alike; the count is the *epoch*. It lies in device memory and the kernel advances it. So no argument changes
 // from call to call, and a captured launch can be replayed.
 //
-//   1. The constructor reads the epoch, adds 1, and writes it to `entered` at every peer (announce).
+//   1. The constructor reads the epoch, adds 1, and writes it to `entered` at every peer (announce), with a hash of this rank's
+//      calls (calls.cuh).
 //   2. The operation runs. Its data carries the epoch.
 //   3. `leave` stores the epoch as finished.
 //
@@ -25,7 +26,8 @@ struct Channel {
     const Team& team;
     const int index;
     ChannelControl* const mine;
-    const u32 epoch;
+    const u32 calls_before, epoch;
+    const u32 calls;  // hash of all up to this operation; calls_before: without its own
     const u32 all_entered;
 
     // All threads of the block call it, and `leave` at the end.
@@ -41,12 +43,15 @@ struct Channel {
         : team(team),
           index(int(blockIdx.x)),
           mine(arrive(early, found)),
-          epoch(begins ? next(mine->epoch) : mine->epoch),
+          calls_before(u32(mine->finished)),
+          epoch(begins ? next(u32(mine->finished >> 32)) : u32(mine->finished >> 32)),
+          calls(begins ? with_call(calls_before, team) : calls_before),
           all_entered(mine->all_entered) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
         // After 0xffffffff peers wait for epoch 2, since epoch 1 is left out then.
         if (announces || epoch == 2 || epoch % kMostSilent == 0) announce();
+        if (index == 0 && peer_of_last_warp() == team.rank) record_call(team, epoch);
     }
 
     // This block's control words; they are found before the previous kernel has ended (await_previous).
@@ -56,8 +61,8 @@ struct Channel {
     // Signals to all peers that this rank has begun the operation. What it read in earlier operations may be overwritten, for
     // their kernels have ended. It does not release what this rank has stored at a peer; barrier.cu has a fence for that.
     __device__ void announce() const {
-        const int peer = int(blockDim.x - 1 - threadIdx.x);  // the last warp, which has least to do
-        if (is_peer(peer)) st_after_loads_sys(&channel_control(team, peer, index)->entered[team.rank], epoch);
+        const int peer = peer_of_last_warp();
+        if (is_peer(peer)) st_after_loads_sys(&channel_control(team, peer, index)->entered[team.rank], word());
     }
 
     // Ends the block's operation. `all_entered` on all threads: data of this operation came from every peer, so every
@@ -65,8 +70,16 @@ struct Channel {
     __device__ void leave(bool all_entered = false) {
         const bool on_all_threads = everyone(all_entered);
         if (threadIdx.x != 0) return;
-        mine->epoch = epoch;
+        mine->finished = word();
         if (on_all_threads) mine->all_entered = epoch;
+    }
+
+    // The same where data may have come as packets, from those peers for which came(peer) holds: compares their calls.
+    template <class Came>
+    __device__ void leave(bool all_entered, Came came) {
+        const int peer = peer_of_last_warp();  // it mostly has no packets to wait for, and waits for this meanwhile
+        const bool compares = index == 0 && is_peer(peer) && came(peer);
+        leave((!compares || wait_for_entered<false>(peer, epoch)) && all_entered);
     }
 
     __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }
@@ -87,8 +100,16 @@ struct Channel {
     // All threads wait until the peers have read what the slots of this parity held, packets and lines. False: leave.
     __device__ bool await_slots() { return await_entered(1); }
 
+    // Waits until a peer has begun an operation, and compares its calls. False: leave.
+    template <bool kAcquires = true>
     __device__ bool wait_for_entered(int peer, u32 operation) const {
-        return wait_for(team, &mine->entered[peer], Awaited{epoch, index, peer, operation, 0});
+        Patience patience;
+        for (;;) {
+            const u64* entered = &mine->entered[peer];
+            const u64 seen = kAcquires ? ld_acquire_sys(entered) : ld_relaxed_sys(entered);
+            if (int(u32(seen >> 32) - operation) >= 0) return index != 0 || agrees(peer, seen);
+            if (!patience.lasts(team, [&] { return Awaited{epoch, index, peer, operation, seen >> 32}; })) return false;
+        }
     }
 
     // The value of a word that counts within this operation, and a wait until a peer has written it.
@@ -119,6 +140,20 @@ struct Channel {
     }
 
   private:
+    // What a peer finds in `entered`.
+    __device__ u64 word() const { return u64(epoch) << 32 | calls; }
+
+    // The rank that a thread of the last warp, which has least to do, serves; of other threads, none.
+    __device__ static int peer_of_last_warp() { return int(blockDim.x - 1 - threadIdx.x); }
+
+    // Whether a peer has made the same calls, if its word is of this operation or the one before.
+    __device__ bool agrees(int peer, u64 seen) const {
+        const u32 ago = epoch - u32(seen >> 32);
+        if (ago > 1 || u32(seen) == (ago == 0 ? calls : calls_before)) return true;
+        record_failure(team, kMismatch, Awaited{epoch, index, peer, calls, seen});
+        return false;
+    }
+
     // A kernel that takes few multiprocessors may have been launched early: it waits for the previous kernel to end before it
     // reads what another kernel may write.
     __device__ static ChannelControl* awaited(ChannelControl* control) {

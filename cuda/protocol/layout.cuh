@@ -3,7 +3,7 @@
 // Every rank of a communicator leases one region of its own heap. All regions have the same size and layout, so an offset
 // is valid on every rank:
 //
-//   LeaseHeader | ChannelControl x channels | line slots | packet slots | chunk rings
+//   LeaseHeader | CallRecord | ChannelControl x channels | line slots | packet slots | chunk rings
 //
 // A *channel* consists of block b of every rank. It has its own epoch, slots and chunk rings, so that no kernel needs a
 // barrier over its grid.
@@ -25,34 +25,47 @@ constexpr u32 kLanes = 2;      // of a chain
 constexpr u32 kPackNbytes = 16;
 constexpr u32 kRowNbytes = 512;   // of a row of lines, see line.cuh
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
+constexpr u32 kCalls = 4;         // that a lease has on record: a peer is at most two operations ahead
 // Longest span that goes as packets. Longer spans go as lines if they fit their slots. If spans go both ways, spans longer
 // than kLinesNbytes go as chunks; with windows, spans longer than kStraightNbytes are stored straight to their place.
 constexpr u32 kPacketsNbytes = 1 << 10;
 constexpr u64 kLinesNbytes = 48 << 10;
 constexpr u64 kStraightNbytes = 24 << 10;
 
+// A call as a program made it, without what may differ among ranks: its hash and its text, which the host computes, for
+// example "Allreduce(100, float32, SUM)". In a lease the hash has the operation's epoch above it.
+constexpr int kCallWords = 8;
+struct Called {
+    u64 words[kCallWords];  // the hash, then the text
+};
+
 // Words that host and device share. The host writes `abort`, the device all others.
 struct Watch {
     u64 abort;      // host: not 0 makes every wait of the communicator give up
-    u64 failure;    // 0 none, kTimedOut or kAborted; the words below are written before it
+    u64 failure;    // 0 none, or a Failure; the words below are written before it
     u64 operation;  // as given in Team
     u64 epoch, channel, peer, expected, seen;
     u64 overflow;  // 0 none, or an Overflow; the words below are written before it
     u64 source, wanted, capacity;
 };
-enum Failure : u64 { kTimedOut = 1, kAborted = 2 };
+enum Failure : u64 { kTimedOut = 1, kAborted = 2, kMismatch = 4 };  // 3: of the host
 enum Overflow : u64 { kCut = 1, kBadCounts = 2, kTruncated = 3, kBadExpert = 4, kBadSegment = 5 };
 
 struct alignas(128) LeaseHeader {
     u32 failed;    // the thread that changes it from 0 to 1 writes Watch::failure; every wait polls it
     u32 overflow;  // the same for Watch::overflow
+    u32 recorded_late;  // this rank's block 0: it has put a call on record after the failure
+};
+
+struct alignas(128) CallRecord {
+    Called calls[kCalls];  // this rank: its last calls; that of epoch e of channel 0 is at e % kCalls
 };
 
 // Each word has a single writer, which its comment names.
 struct alignas(128) ChannelControl {
-    u32 epoch;                     // this rank: its last finished operation
+    u64 finished;                  // this rank: its last finished operation, as in `entered`
     u32 all_entered;               // this rank: the last operation that, as it has seen, every peer has entered
-    u32 entered[kMaxRanks];        // rank r: the operation that it has begun
+    u64 entered[kMaxRanks];        // rank r: the operation that it has begun, and below it the hash of all its calls so far
     u64 head[kRings][kMaxRanks];   // rank r: how far it has filled its ring in this lease
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied this rank's ring in r's lease
     u64 came[kLanes];              // the previous rank of a chain: how many pieces it has stored in this lease
@@ -79,7 +92,8 @@ struct Team {
     Watch* watch;
     char* const* windows;   // [number of a window][kMaxRanks]: every rank's part, as mapped in this process
     char* base[kMaxRanks];  // every rank's lease, as mapped in this process
-    Place send, recv;       // the only words of Team that may differ between two calls
+    Place send, recv;       // these and `called` are the only words of Team that may differ between two calls
+    Called called;          // all zero in kernels that are no collective operations
 };
 
 struct ReduceArgs {  // Allreduce, Reduce, Reduce_scatter_block
@@ -124,6 +138,11 @@ __device__ __forceinline__ LeaseHeader* lease_header(const Team& team) {
     return reinterpret_cast<LeaseHeader*>(team.base[team.rank]);
 }
 
+// The place of a rank's call in operation `epoch` of channel 0.
+__device__ __forceinline__ Called* call_record(const Team& team, int rank, u32 epoch) {
+    return &reinterpret_cast<CallRecord*>(team.base[rank] + sizeof(LeaseHeader))->calls[epoch % kCalls];
+}
+
 __device__ __forceinline__ ChannelControl* channel_control(const Team& team, int rank, int channel) {
-    return reinterpret_cast<ChannelControl*>(team.base[rank] + sizeof(LeaseHeader)) + channel;
+    return reinterpret_cast<ChannelControl*>(team.base[rank] + sizeof(LeaseHeader) + sizeof(CallRecord)) + channel;
 }

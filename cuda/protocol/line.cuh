@@ -180,7 +180,8 @@ struct Lines {
     static constexpr u32 kWarp = 0xffffffffu;
 
     __device__ bool has_flag() const { return lane % 8 == 7; }
-    __device__ u64 flag() const { return channel.epoch; }
+    // The epoch, and above it the call's hash: where calls differ, nothing comes.
+    __device__ u64 flag() const { return u64(channel.team.called.words[0]) << 32 | channel.epoch; }
 
     // The slot for `source` in `holder`'s lease.
     __device__ Pack* slot(int holder, int source) const {

@@ -2,12 +2,13 @@
 //
 //   1. A thread polls a word until its condition holds, which acquires what the writer released with it.
 //   2. Every kPollsBetweenLooks polls it reads LeaseHeader::failed, Watch::abort and the clock.
-//   3. A wait that gives up writes an error record, once per communicator, and returns false. From then on every wait of the
+//   3. It also looks whether the awaited rank has made another call (calls.cuh): then what it waits for may never come.
+//   4. A wait that gives up writes an error record, once per communicator, and returns false. From then on every wait of the
 //      communicator on this rank gives up too, so that all blocks leave.
 //
 // Nothing traps: the CUDA context stays usable, and the host reads the record at its next call.
 #pragma once
-#include "protocol/layout.cuh"
+#include "protocol/calls.cuh"
 
 constexpr u32 kPollsBetweenLooks = 512;  // the abort word lies in host memory, a read takes about 1 us; not measured
 
@@ -61,8 +62,10 @@ struct Patience {
         if (deadline == 0) deadline = now + team.timeout_ns;
         if (ld_relaxed_sys(&lease_header(team)->failed) != 0u) return false;
         const bool aborted = ld_relaxed_sys(&team.watch->abort) != 0u;
-        if (!aborted && i64(now - deadline) < 0) return true;
-        record_failure(team, aborted ? kAborted : kTimedOut, what);
+        const bool compares = team.called.words[0] != 0 && what.channel == 0 && what.peer >= 0;
+        const bool differs = compares && call_differs(team, what.peer, what.epoch);
+        if (!differs && !aborted && i64(now - deadline) < 0) return true;
+        record_failure(team, differs ? kMismatch : aborted ? kAborted : kTimedOut, what);
         return false;
     }
 };

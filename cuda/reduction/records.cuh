@@ -71,7 +71,7 @@ __device__ void records_one_shot(const ReduceArgs& args, int receiver) {
 #pragma unroll
         for (u32 p = 0; p < Folded::kPacks; ++p) store_pack(part.recv, g * Folded::kPacks + p, part.nbytes, packs[p]);
     }
-    channel.leave(ok && receiver < 0 && part.nbytes > 0);
+    channel.leave(ok && receiver < 0 && part.nbytes > 0, [&](int) { return ok && receives; });
 }
 
 // A long reduction.

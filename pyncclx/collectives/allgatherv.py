@@ -34,6 +34,5 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
         sized=(longest,),
         arguments=arguments,
         buffers=buffers,
-        signature=tuple(blocks.nbytes),
-        empty=longest == 0,
+        signature=(f"{blocks.nbytes} bytes",),
     )

@@ -60,5 +60,4 @@ def allreduce(
         arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
         buffers=(send, recv),
         signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
-        empty=nbytes == 0,
     )

@@ -67,7 +67,7 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
     send, recv, *fixed = resolve_static(comm, sendbuf, recvbuf)
     names = "send_counts", "send_displs", "recv_counts", "recv_displs"
     arguments = fixed_arguments(send, recv, **dict(zip(names, fixed, strict=True)))
-    return exchange_call(arguments, (send, recv), ("static",))
+    return exchange_call(arguments, (send, recv), ("counts on the host",))
 
 
 def resolve_static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> StaticArguments:

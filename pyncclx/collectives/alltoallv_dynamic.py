@@ -62,13 +62,15 @@ def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions
         drop=options.drops,
     )
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
+    # But for "sender", where a rank's rows arrive is no matter of the others.
+    signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
     if segments is not None:
         if options.algorithm is not None:
             raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
-        return segments_call(comm, arguments, buffers, segments, (layout, sent.nbytes))
+        return segments_call(comm, arguments, buffers, segments, signature)
     if numba.wanted(options.algorithm):
-        return numba.alltoallv(comm, arguments, buffers, (layout, sent.nbytes))
-    return exchange_call(arguments.pack(), buffers, (layout, sent.nbytes))
+        return numba.alltoallv(comm, arguments, buffers, signature)
+    return exchange_call(arguments.pack(), buffers, signature)
 
 
 def _resolve(

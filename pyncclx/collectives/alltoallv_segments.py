@@ -11,6 +11,7 @@ from ..arrays.buffers import Buffer, resolve
 from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.choice import Choice
+from ..memory.called import describe, pack_call
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
 from ..memory.parameters import AlltoallvArgs
@@ -112,10 +113,12 @@ def segments_call(
         ranges=tables[6],
     )
     arguments = rows.pack() + own.pack()
+    signature = *signature, f"{count} segments"
+    called = pack_call(describe("Alltoallv", signature))
 
     def list_segments(team: Team, stream: Any) -> None:
         function = team.functions[("list_segments",)]
-        team.launch(Plan("Alltoallv", function, 1, team.threads), (), arguments, stream)
+        team.launch(Plan("Alltoallv", function, 1, team.threads), (), called, arguments, stream)
 
     buffers = (*buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1])
     return Call(
@@ -124,7 +127,7 @@ def segments_call(
         sized=("segments",),
         arguments=arguments,
         buffers=buffers,
-        signature=(*signature, "segments", count),
+        signature=signature,
         before=list_segments,
         beside=("list_segments",),
     )

@@ -57,7 +57,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         return [copies, []] if comm.rank == root else [[], copies]
 
     copied = copy_engine_call(
-        comm, "Bcast", algorithm, nbytes=nbytes, buffers=(buffer,), rounds_of=rounds_of, also_equal=(root,)
+        comm, "Bcast", algorithm, nbytes=nbytes, buffers=(buffer,), rounds_of=rounds_of, also_equal=(f"root {root}",)
     )
     return copied or Call(
         operation="Bcast",
@@ -65,7 +65,6 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         sized=(nbytes, algorithm),
         arguments=MoveArgs(send=buffer.address, recv=buffer.address, nbytes=nbytes, root=root).pack(),
         buffers=(buffer,),
-        signature=(nbytes, root, algorithm),
-        empty=nbytes == 0,
+        signature=(f"{nbytes} bytes", f"root {root}", algorithm),
         root=root,
     )

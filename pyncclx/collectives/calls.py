@@ -20,8 +20,7 @@ def move_call(
         sized=(args.nbytes,),
         arguments=args.pack(),
         buffers=buffers,
-        signature=(args.nbytes,) if root is None else (args.nbytes, root),
-        empty=args.nbytes == 0,
+        signature=(f"{args.nbytes} bytes", None if root is None else f"root {root}"),
         root=root,
     )
 

@@ -14,6 +14,7 @@ from ..arrays.buffers import Buffer
 from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.choice import Choice
+from ..memory.called import describe, pack_call
 from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
@@ -43,7 +44,7 @@ def copy_engine_call(
     nbytes: int,
     buffers: tuple[Buffer, ...],
     rounds_of: Callable[[list[int]], Rounds],
-    also_equal: tuple[int, ...] = (),
+    also_equal: tuple[str, ...] = (),
 ) -> Call | None:
     """The call of an operation by the copy engines; None if a kernel is to do it.
 
@@ -56,7 +57,7 @@ def copy_engine_call(
         The last is the one that peers write.
     rounds_of : callable
         Returns this rank's copies, given the addresses of all ranks' last buffers as mapped here.
-    also_equal : tuple of int
+    also_equal : tuple of str
         What else must be equal on all ranks.
 
     Raises
@@ -78,14 +79,15 @@ def copy_engine_call(
             f"{operation}: algorithm={COPY_ENGINE!r} writes to the ranks' arrays, and rank {places.index(None)}'s "
             "is in no window; make it with comm.Alloc"
         )
+    signature = f"{nbytes} bytes", *also_equal, COPY_ENGINE
     return Call(
         operation=operation,
         choose=_choose,
         sized=(COPY_ENGINE,),
         arguments=b"",
         buffers=buffers,
-        signature=(nbytes, *also_equal, COPY_ENGINE),
-        after=_copying(rounds_of(bases)),
+        signature=signature,
+        after=_copying(rounds_of(bases), pack_call(describe(operation, signature))),
     )
 
 
@@ -111,11 +113,11 @@ def _choose(layout: Layout, name: str) -> Choice:
     return barrier.choose(layout, 0)
 
 
-def _copying(rounds: Rounds) -> Callable[[Team, Plan, Any], None]:
+def _copying(rounds: Rounds, called: bytes) -> Callable[[Team, Plan, Any], None]:
     def copy_all(team: Team, plan: Plan, stream: Any) -> None:
         for copies in rounds:
             for copy in copies:
                 team.device.copy(*copy, stream)
-            team.launch(plan, (), b"", stream)
+            team.launch(plan, (), called, b"", stream)
 
     return copy_all

@@ -23,7 +23,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
         return None
     root = check_root(comm, "Gatherv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)
-    return announced_call("Gatherv", choose, arguments, buffers, (root,), root)
+    return announced_call("Gatherv", choose, arguments, buffers, (f"root {root}",), root)
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:

@@ -71,7 +71,6 @@ def reduce(
         template=template,
         arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes, root=root).pack(),
         buffers=(send, recv),
-        signature=(send.count, send.datatype.name, reduction.name, root, algorithm),
-        empty=send.nbytes == 0,
+        signature=(send.count, send.datatype.name, reduction.name, f"root {root}", algorithm),
         root=root,
     )

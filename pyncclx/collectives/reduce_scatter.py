@@ -60,8 +60,7 @@ def reduce_scatter(
         template=template,
         arguments=pack_blocks(blocks, send=send.address, recv=result.address, nbytes=0),
         buffers=(send, result),
-        signature=(*blocks.nbytes, datatype.name, reduction.name, algorithm),
-        empty=longest == 0,
+        signature=(datatype.name, reduction.name, algorithm, f"{blocks.nbytes} bytes"),
         after=partial(_move, result.address, recv.address, nbytes) if moved else None,
     )
 

@@ -56,7 +56,6 @@ def reduce_scatter_block(
         arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes).pack(),
         buffers=(send, recv),
         signature=(send.count, send.datatype.name, reduction.name, algorithm),
-        empty=send.nbytes == 0,
     )
 
 

@@ -69,5 +69,4 @@ def _prefix_call(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm:
         ).pack(),
         buffers=(send, recv),
         signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
-        empty=recv.nbytes == 0,
     )

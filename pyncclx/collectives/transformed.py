@@ -76,6 +76,5 @@ def transformed(
             send=send.address, recv=recv.address, nbytes=nbytes, columns=columns, arrays=applied.addresses
         ).pack(),
         buffers=(send, *applied.buffers, recv),
-        signature=(nbytes, *types, applied.name),
-        empty=nbytes == 0,
+        signature=(f"{nbytes} bytes", *types, applied.name),
     )

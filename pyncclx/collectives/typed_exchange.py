@@ -71,7 +71,7 @@ def _in_node(operation: str, sent: Buffer, received: Buffer, source: Side, recv:
         recv_counts=recv.counts,
         recv_displs=recv.displs,
     )
-    return announced_call(operation, choose, arguments, (sent, received), ("blocks",))
+    return announced_call(operation, choose, arguments, (sent, received), ())
 
 
 def exchange(

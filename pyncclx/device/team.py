@@ -15,7 +15,7 @@ from ..errors import MPIError
 from ..memory import layout
 from ..memory.cstruct import U64, CStruct, offsets_of, sizeof
 from ..memory.mapped import Window, allocate_window
-from ..memory.parameters import NO_PLACES, EachRankU64, TeamStruct
+from ..memory.parameters import NO_CALL, TEAM_NBYTES, EachRankU64
 from ..memory.table import Table, write
 from ..team.operations import DEVICE_TEAM
 from ..team.team import Team
@@ -33,10 +33,9 @@ class DeviceTeamStruct(CStruct):
 
 
 LINE = 128  # SignalWord, BarrierWords, CounterWords
-_PARTS_OFFSET = sizeof(TeamStruct) + len(NO_PLACES)
-WINDOWS_OFFSET = _PARTS_OFFSET + offsets_of(DeviceTeamStruct)["windows"]
+WINDOWS_OFFSET = TEAM_NBYTES + offsets_of(DeviceTeamStruct)["windows"]
 _ROW_NBYTES, _HEAD_NBYTES = 2 * 8 * layout.MAX_RANKS, 8
-NBYTES = -(-(_PARTS_OFFSET + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTeam
+NBYTES = -(-(TEAM_NBYTES + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTeam
 
 
 class DeviceTeam:
@@ -102,7 +101,7 @@ class DeviceTeam:
             windows=self._table.address,
             state=self._window.bases,
         )
-        write(team.device, self._window.memory.address, team.struct_for(DEVICE_TEAM) + NO_PLACES + parts.pack())
+        write(team.device, self._window.memory.address, team.struct_for(DEVICE_TEAM) + NO_CALL + parts.pack())
 
     def _set_row(self, row: int, window: Window | None) -> None:
         """Change a window's row; one of zeros holds no address."""

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
+from ..memory.called import describe, pack_call
 from ..team.plans import Plan
 from ..team.team import Team
 from .choice import Choice
@@ -31,14 +32,18 @@ class Call:
     template: tuple[str, ...] = ()  # of the kernel: element type and operator, if it has any
     arguments: bytes  # the kernel's, after the Team
     buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
-    signature: tuple[Any, ...]  # what must be equal on all ranks; PYNCCLX_CHECK=1 compares it
-    empty: bool = False  # on all ranks: nothing has to be launched
+    signature: tuple[Any, ...]  # what must be equal on all ranks, which kernels compare
     before: Callable[[Team, Any], None] | None = None  # enqueues on a stream what comes before the kernel
     after: Callable[[Team, Plan, Any], None] | None = None  # and what follows it
     is_again: bool = False  # `before` and `after` do the same for an equal call, and hold no arrays
     beside: tuple[str, ...] = ()  # other kernels of the same file that those two launch
     root: int | None = None
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
+
+    @property
+    def called(self) -> bytes:
+        """The operation and its signature, as kernels take them."""
+        return pack_call(describe(self.operation, self.signature))
 
 
 def is_in_place(spec: Any) -> bool:

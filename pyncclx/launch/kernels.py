@@ -107,7 +107,7 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     names = [name for part in parts for name in part.names]
     ready = [all(name in _loaded for name in part.names) for part in parts]
     if isinstance(comm, Options):
-        comm.state.meet(comm)
+        comm.state.meet(comm, call=names[0])
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
     # interpreter, and a peer may do so for the communicator of another thread.
     gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))

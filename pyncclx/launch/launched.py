@@ -18,19 +18,17 @@ class Launched(KernelWork):
 
     def __init__(self, comm: IntraBase, call: Call) -> None:
         super().__init__(comm)
-        self._team: Team | None = None
-        self._event: Event | None = None
         self._comparison = self._begin_comparison(comm, call) if self._state.checking else None
         launched = enqueue(comm, self._state, call, aside=True)
-        if launched is not None:
-            self._team, self._began_on = launched.team, launched.current
-            self._event = launched.team.order.mark(launched.stream)
+        self._began_on = launched.current
+        self._team: Team | None = launched.team
+        self._event: Event | None = launched.team.order.mark(launched.stream)
         self._buffers = call.buffers
 
     def _begin_comparison(self, comm: IntraBase, call: Call) -> Comparison | None:
         """Let the other ranks have the call for comparison; wait for theirs only if there is a kernel to prepare."""
         comparison, team = Comparison(comm, call.operation, call.signature), self._state.team
-        if call.empty or (team is not None and is_planned(team, call)):
+        if team is not None and is_planned(team, call):
             return comparison
         comparison.finish()
         return None

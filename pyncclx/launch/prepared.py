@@ -55,15 +55,14 @@ class Prepared(KernelWork):
             describe(begun, call)
         if comm.checking:
             compare(comm, call.operation, call.signature)
-        self._team = None if call.empty else comm.team
-        if self._team is not None:
-            self._prepare(comm, self._team, call, begun)
+        self._team = comm.team
+        self._prepare(comm, self._team, call, begun)
 
     def _prepare(self, comm: IntraBase, team: Team, call: Call, begun: Begun | None) -> None:
         device = team.device
         self._plan = plan_of(comm, team, call)
         _, function, grid, threads, _, kernel = self._plan
-        parameters = team.parameters(self._plan, call.buffers, call.arguments)
+        parameters = team.parameters(self._plan, call.buffers, call.called, call.arguments)
         self._device, self._event = device, device.event()
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
@@ -80,14 +79,12 @@ class Prepared(KernelWork):
     @property
     def is_only_a_launch(self) -> bool:
         """Whether a start launches one kernel and does nothing else."""
-        return self._team is not None and self._before is None and self._after is None
+        return self._before is None and self._after is None
 
     def check(self) -> None:
         """Raise if the request cannot be started."""
         if self.active:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
-        if self._team is None:
-            return
         if self._state.team is not self._team:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
         self._team.errors.check()
@@ -99,15 +96,13 @@ class Prepared(KernelWork):
     def start(self) -> None:
         """Launch on the communicator's own stream, after what the current one has now."""
         self.check()
-        team = self._team
-        if team is not None:
-            if self._record is not None:
-                self._record()
-            self._began_on = self.stream()
-            if self._before is None and self._after is None:
-                team.order.repeat_aside(self._launch, self._began_on)
-            else:
-                self._start_between(team, team.order.aside(self._began_on))
+        if self._record is not None:
+            self._record()
+        self._began_on = self.stream()
+        if self.is_only_a_launch:
+            self._team.order.repeat_aside(self._launch, self._began_on)
+        else:
+            self._start_between(self._team, self._team.order.aside(self._began_on))
         self._activate()
 
     def _start_between(self, team: Team, stream: Any) -> None:
@@ -137,7 +132,6 @@ class Prepared(KernelWork):
 
     def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Launch this one and others of its communicator as one."""
-        assert self._team is not None
         works = self, *others
         for work in works:
             if work._record is not None:
@@ -155,9 +149,9 @@ class Prepared(KernelWork):
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
         active, self.active = self.active, False
         _ACTIVE.discard(self)
-        if active and self._team is not None:
+        if active:
             self._wait(self._team, self._event, self._user_stream())
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""
-        return not self.active or self._team is None or self._event.is_over()
+        return not self.active or self._event.is_over()

@@ -124,7 +124,7 @@ def _by_new_kernel(
             compare(comm, operation, ("host arrays",))
         return False
     launched = enqueue(comm, state, call, key, begun)
-    if launched is not None and state.blocking == "host":
+    if state.blocking == "host":
         launched.team.drain()
     if began is not None:
         _emit(comm, call.operation, began, args)
@@ -147,8 +147,8 @@ def enqueue(
     begun: Begun | None = None,
     *,
     aside: bool = False,
-) -> Enqueued | None:
-    """Launch a call's kernel on the current stream; return where, None if there is nothing to launch.
+) -> Enqueued:
+    """Launch a call's kernel on the current stream; return where.
 
     With `aside` it is launched on the communicator's own stream, after what the current one has now, and the caller
     compares it with those of other ranks. With a `key` the launch is remembered, if an equal call does just the same.
@@ -169,13 +169,9 @@ def enqueue(
 
 def _enqueue(
     comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None, *, aside: bool
-) -> Enqueued | None:
+) -> Enqueued:
     if state.checking and not aside:
         compare(comm, call.operation, call.signature)
-    if call.empty:
-        if begun is not None:
-            begun.not_launched()
-        return None
     team = state.team
     if team is None:
         team = comm.team  # made now, by all ranks
@@ -184,7 +180,7 @@ def _enqueue(
     plan = plan_of(comm, team, call)
     current = stream_for(team.device, call.buffers, state)
     stream = team.order.aside(current) if aside else current
-    parameters = team.parameters(plan, call.buffers, call.arguments)
+    parameters = team.parameters(plan, call.buffers, call.called, call.arguments)
     beside = call.load is not None
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
     try:

@@ -10,8 +10,10 @@ MAX_RANKS = 16
 RINGS = 2
 PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
+CALLS, CALLS_NBYTES = 4, 256  # kCalls, sizeof(CallRecord)
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
-CHANNEL_NBYTES = 640  # sizeof(ChannelControl)
+CHANNEL_NBYTES = 768  # sizeof(ChannelControl)
+ENTERED_OFFSET = 16  # ChannelControl::entered
 DEPTH = 2  # chunks of one ring
 LANES = 2  # of a chain
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
@@ -49,7 +51,7 @@ class Layout:
 
     @property
     def lines_offset(self) -> int:
-        return HEADER_NBYTES + self.channels * CHANNEL_NBYTES
+        return HEADER_NBYTES + CALLS_NBYTES + self.channels * CHANNEL_NBYTES
 
     @property
     def packets_offset(self) -> int:
@@ -105,7 +107,7 @@ def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
     """Give packets up to a quarter, chunks half of the rest, and lines what these leave."""
     peers = max(size - 1, 1)
     slots, chunks = channels * 2 * peers, channels * RINGS * peers * DEPTH
-    room = nbytes - HEADER_NBYTES - channels * CHANNEL_NBYTES
+    room = nbytes - HEADER_NBYTES - CALLS_NBYTES - channels * CHANNEL_NBYTES
     for_packets = min(room // 4, (HEADER_PACKETS + MOST_PACKETS // peers) * slots * PACK_NBYTES)
     slot_packets = for_packets // (slots * PACK_NBYTES) // 2 * 2
     for_chunks = (room - for_packets) // (2 if lines else 1)

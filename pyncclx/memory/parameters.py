@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from .cstruct import I32, I64, U32, U64, CStruct, offsets_of
+from . import called
+from .cstruct import I32, I64, U32, U64, CStruct, offsets_of, sizeof
 from .layout import MAX_RANKS, Layout
 
 PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement
@@ -18,7 +19,7 @@ EachRankU64 = Annotated[Sequence[int], f"{MAX_RANKS}Q"]
 
 @dataclass(slots=True, kw_only=True)
 class TeamStruct(CStruct):
-    """`Team` without the places of buffers, which follow it: what every kernel of a communicator is given."""
+    """`Team` without what differs between calls, which follows it: the places of buffers, and a `Called`."""
 
     rank: I32
     size: I32
@@ -80,6 +81,8 @@ class Places(CStruct):
 
 
 NO_PLACES = Places().pack()
+NO_CALL = NO_PLACES + called.NONE  # the end of a `Team` for kernels that are no collective operations
+TEAM_NBYTES = sizeof(TeamStruct) + len(NO_CALL)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
 from ..memory import error_words, layout
-from ..memory.parameters import NO_PLACES, TeamStruct
+from ..memory.parameters import NO_CALL, TeamStruct
 from ..recording import layout as record_layout
 from ..recording.calls import Calls
 from ..recovery.detector import DETECTOR
@@ -84,7 +84,7 @@ class Endpoint:
             name: TeamStruct.of(
                 alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=self.watch.address, base=[header]
             ).pack()
-            + NO_PLACES
+            + NO_CALL
             for number, name in enumerate(OPERATIONS)
         }
         self._readers: set[int] = set()  # ranks known to have opened the bounce memory

@@ -46,7 +46,7 @@ class Composition:
         """Add the kernel of a call among the ranks of this node, all of which add it. Collective among them."""
         spanning = self.spanning
         plan = plan_of(spanning.local, spanning.team, call)
-        parameters = spanning.team.parameters(plan, call.buffers, call.arguments)
+        parameters = spanning.team.parameters(plan, call.buffers, call.called, call.arguments)
         return self._add(KernelStep(plan, parameters), after=after)
 
     def fold(

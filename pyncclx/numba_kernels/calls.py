@@ -53,7 +53,6 @@ def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Ca
         arguments=workspace_of(comm, "Allreduce").pack(send.address, recv.address, nbytes),
         buffers=(send, recv),
         signature=(recv.count, *kind, NAME),
-        empty=nbytes == 0,
         load=function_of,
     )
 
@@ -66,8 +65,7 @@ def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tu
         sized=(operation.lower(), nbytes),
         arguments=workspace_of(comm, operation).pack(address, buffers[1].address, nbytes),
         buffers=buffers,
-        signature=(nbytes, NAME),
-        empty=nbytes == 0,
+        signature=(f"{nbytes} bytes", NAME),
         load=function_of,
     )
 

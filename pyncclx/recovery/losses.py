@@ -10,6 +10,7 @@ from mpi_bootstrap.presence import Note
 from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
 
 TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
+MISMATCH = "mismatch"  # of calls, of the two ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +64,8 @@ class Loss:
         return Aborted(f"{doing}: rank {note.rank} {_LEFT[note.kind]}; {agree}")
 
 
-_LEFT = {INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)", ABORTED: "has aborted the communicator"}
+_LEFT = {
+    INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)",
+    ABORTED: "has aborted the communicator",
+    MISMATCH: "found that ranks have made different calls",
+}

@@ -15,6 +15,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
+from ..memory.called import describe
 from ..system import settings
 from .state import Attachment, Carrier, state_of
 
@@ -148,4 +149,5 @@ def _wait(over: Callable[[], bool], text: Callable[[], str]) -> None:
 
 
 def _text(call: _Call) -> str:
-    return f"{call[0]}{call[1:]}"
+    operation, *signature = call
+    return describe(operation, signature)

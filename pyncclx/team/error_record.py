@@ -11,11 +11,25 @@ from mpi4py import MPI
 from mpi_bootstrap.presence import Note
 
 from ..backends import Device
-from ..memory.error_words import ABORT, FAILURE, LOST, NBYTES, OVERFLOW, TIMED_OUT, read
+from ..errors import CollectiveMismatch
+from ..memory.error_words import (
+    ABORT,
+    EPOCH,
+    FAILURE,
+    LOST,
+    MISMATCH,
+    NBYTES,
+    OVERFLOW,
+    PEER,
+    TIMED_OUT,
+    ErrorWords,
+    read,
+)
 from ..recovery import blame, losses
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from . import kernel_errors
+from .disagreement import Disagreement
 
 
 class ErrorRecord:
@@ -31,6 +45,8 @@ class ErrorRecord:
         Addresses of the claims on `Watch::overflow`, one in each lease or workspace of the communicator.
     loss : Loss or None
         Why the communicator cannot go on, if not for what a kernel here has found.
+    disagreement : Disagreement or None
+        Of the ranks' calls; None before they have their leases.
     id, rank, comm, uids, world_ranks
         As of `recovery.detector.Watched`.
     """
@@ -47,6 +63,8 @@ class ErrorRecord:
         self.address = self._watch.address
         self.claims: list[int] = []
         self.loss: Loss | None = None
+        self.disagreement: Disagreement | None = None
+        self._mismatch = ""  # its text, once it has been raised: the leases may change
         self._gave_up: Note | None = None  # what the others have been given to read
 
     def belong(self, comm: MPI.Comm, name: bytes, uids: Sequence[bytes], world_ranks: Sequence[int]) -> None:
@@ -58,7 +76,7 @@ class ErrorRecord:
 
         Raises
         ------
-        RankFailed, Revoked, PeerTimeout, Aborted
+        RankFailed, Revoked, PeerTimeout, Aborted, CollectiveMismatch
             From then on at every call: ranks no longer agree where they are. Free the communicator, or Shrink it.
         CapacityExceeded, ValueError, MPI.Exception
             Once; the communicator goes on. A call that was about to be launched has not been made then.
@@ -81,6 +99,8 @@ class ErrorRecord:
         """Return the exception for what has ended the communicator."""
         blame.look_now()
         record, loss = read(self._watch), self.loss
+        if self._mismatched(record, loss):
+            return CollectiveMismatch(self._mismatch)
         own = None if record.failure == LOST else kernel_errors.failure(record, self.rank)
         note = loss.note if loss is not None else None
         if own is not None and (loss is None or (note is not None and self._was_first(note))):
@@ -94,6 +114,28 @@ class ErrorRecord:
         if 0 <= note.peer < len(self.uids):
             wait.peer = note.peer  # the others gave up first, so what they waited for is late
         return blame.with_evidence(wait, self.rank, self.uids)
+
+    def _mismatched(self, record: ErrorWords, loss: Loss | None) -> bool:
+        """Whether a kernel here or another rank has found that two ranks made different calls; describe them once."""
+        note = None if loss is None else loss.note
+        if record.failure == MISMATCH:
+            found = self.rank, record.peer, record.epoch
+        elif note is not None and note.kind == losses.MISMATCH:
+            found = note.rank, note.peer, note.epoch
+        else:
+            return False
+        if not self._mismatch and self.disagreement is not None:
+            self._mismatch = self.disagreement.describe(*found)
+        return True
+
+    def check_for_call(self, text: str) -> None:
+        """Raise CollectiveMismatch if another rank is in a kernel of another call than that prepared here."""
+        self.check()
+        found = self.disagreement.find(text) if self.disagreement is not None else None
+        if found is not None:
+            self._words[PEER], self._words[EPOCH] = found
+            self._words[FAILURE] = MISMATCH
+        self.check()
 
     def _was_first(self, note: Note) -> bool:
         """Whether kernels here gave up before another rank did, and not since this process stood still."""
@@ -122,7 +164,7 @@ class ErrorRecord:
             return None
         record = read(self._watch)
         wait = kernel_errors.wait_of(record, self.rank)
-        kind = losses.TIMED_OUT if record.failure == TIMED_OUT else losses.ABORTED
+        kind = {TIMED_OUT: losses.TIMED_OUT, MISMATCH: losses.MISMATCH}.get(record.failure, losses.ABORTED)
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         return self._gave_up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar, cast
@@ -91,18 +92,22 @@ class State:
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 
-    def meet(self, comm: MPI.Intracomm, seconds: float | None = None) -> None:
-        """Wait for all ranks to come here, before they make something together. Collective.
+    def meet(self, comm: MPI.Intracomm, seconds: float | None = None, call: str = "") -> None:
+        """Wait for all ranks to come here, before they make something together, for a call. Collective.
 
         Raises
         ------
+        CollectiveMismatch
+            Some have not come within three quarters of the time, for they are in a kernel of another call.
         RanksMissing
             Some have not come within PYNCCLX_TIMEOUT, or so many seconds.
         RankFailed, Revoked
             Some will never come.
         """
+        patience = settings.TIMEOUT.get() if seconds is None else seconds
+        check = None if self.team is None else functools.partial(self.team.errors.check_for_call, call)
         with self.waiting(comm, "the other ranks", "before something is made together"):
-            missing = self.meeting.missing(comm, settings.TIMEOUT.get() if seconds is None else seconds)
+            missing = self.meeting.missing(comm, patience, check)
         if missing:
             raise RanksMissing(comm.rank, tuple(missing))
 

@@ -25,6 +25,7 @@ from ..memory.quarantine import Abandoned
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from . import members
+from .disagreement import Disagreement
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
 from .operations import NUMBERS
@@ -61,6 +62,7 @@ class Team:
         self.heap.meet(comm)
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
+        self.errors.disagreement = Disagreement(device, self.rank, self.bases)
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
@@ -127,7 +129,7 @@ class Team:
         return int(min(_LONGEST_TIMEOUT_S, *(member.timeout_s for member in self.members)) * 1e9)
 
     def struct_for(self, operation: str, early: bool = False) -> bytes:
-        """Return the bytes of the `Team` that kernels of an operation are given, without the places of buffers."""
+        """Return the bytes of the `Team` that kernels of an operation are given, without what differs between calls."""
         key = operation, early
         packed = self._structs.get(key)
         if packed is None:
@@ -199,18 +201,15 @@ class Team:
         for device_team in self.device_teams:
             device_team.update_window(number)
 
-    def launch(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes, stream: Any) -> None:
-        """Launch a kernel on `stream`, after the communicator's last launch on any stream.
+    def launch(self, plan: Plan, buffers: tuple[Buffer, ...], called: bytes, arguments: bytes, stream: Any) -> None:
+        """Launch a kernel on `stream`, after the communicator's last launch on any stream."""
+        parameters = self.parameters(plan, buffers, called, arguments)
+        self.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
 
-        `arguments` are the bytes after the Team in the kernel's only parameter.
-        """
-        _, function, grid, threads, early, _ = plan
-        self.order.enqueue(function, grid, threads, self.parameters(plan, buffers, arguments), stream, early)
-
-    def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], arguments: bytes) -> bytes:
-        """Return the bytes of the kernel's only parameter."""
+    def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], called: bytes, arguments: bytes) -> bytes:
+        """Return the bytes of the kernel's only parameter; `called` is a `Called`, `arguments` follow the Team."""
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
-        return self.struct_for(plan.operation, plan.early) + places + arguments
+        return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""

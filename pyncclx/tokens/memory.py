@@ -10,6 +10,7 @@ import numpy as np
 import mpi_bootstrap
 
 from ..launch.choice import MOST_EARLY_THREADS
+from ..memory.called import pack_call
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, ROW_NBYTES
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
@@ -89,7 +90,7 @@ class Memory:
             watch=team.errors.address,
             base=self.window.bases,
         ).pack()
-        return packed + NO_PLACES + self._struct().pack()
+        return packed + NO_PLACES + pack_call(operation) + self._struct().pack()
 
     def _struct(self) -> ShuffleStruct:
         settings, parts = self.settings, self.parts

@@ -112,6 +112,7 @@ void run_rank(const World& world, int rank) {
         Draw draw(mix(world.settings.seed, number));  // all ranks draw alike
         const u64 operation = draw.below(std::size(kOperations)), repetitions = draw.of({1, 1, 1, 4});
         for (const u64 end = number + repetitions; number < end; ++number) {
+            team.called.words[0] = kHash + number % 3;  // the same on all ranks
             Call call(world, team, number);
             kOperations[operation](call);
         }

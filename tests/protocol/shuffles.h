@@ -27,7 +27,7 @@ struct ShuffleMemory {
         team.channels = settings.channels;
         team.slot_packets = kWordsAt + 1 + kFewTokens * kMostChoices;
         team.slot_rows = kFewTokens * (kHidden * 4 / int(kRowPacks * sizeof(Pack)) + 1);
-        team.lines_offset = sizeof(LeaseHeader) + settings.channels * sizeof(ChannelControl);
+        team.lines_offset = sizeof(LeaseHeader) + sizeof(CallRecord) + settings.channels * sizeof(ChannelControl);
         team.packets_offset = team.lines_offset + settings.channels * 2 * u64(settings.ranks - 1) * team.slot_rows * kRowNbytes;
         team.timeout_ns = u64(settings.patience_s * 1e9);
         const u64 slots = settings.channels * 2 * u64(settings.ranks - 1) * team.slot_packets;
@@ -60,7 +60,7 @@ struct ShuffleMemory {
         for (u32 channel = 0; channel < team.channels; ++channel) {
             ChannelControl& control = *channel_control(team, rank, int(channel));
             control.all_entered = epoch;
-            for (int peer = 0; peer < team.size; ++peer) control.entered[peer] = epoch / kMostSilent * kMostSilent;
+            for (int peer = 0; peer < team.size; ++peer) control.entered[peer] = u64(epoch / kMostSilent * kMostSilent) << 32;
         }
     }
 
@@ -235,16 +235,18 @@ struct ShuffleCall {
         }
     }
 
+    u32 finished_of(u32 channel) const { return u32(channel_control(shuffle.team, me, int(channel))->finished >> 32); }
+
     // Once the epoch has begun anew, no packet and no line is from a later one.
     void check_own_slots() {
         for (u32 i = 0; i < shuffle.team.channels * 2 * shuffle.team.slot_packets; ++i) {
-            const u32 epoch = channel_control(shuffle.team, me, int(i / 2 / shuffle.team.slot_packets))->epoch;
+            const u32 epoch = finished_of(i / 2 / shuffle.team.slot_packets);
             if (epoch < call.world.settings.epoch && u32(shuffle.own_slots[i].x >> 32) > epoch)
                 return call.wrong("own slot", 0, i, "is of an operation long ago");
         }
         const u32 places = shuffle.team.slot_rows * kRowPlaces;
         for (u32 i = 7; i < shuffle.team.channels * 2 * places; i += 8) {
-            const u32 epoch = channel_control(shuffle.team, me, int(i / 2 / places))->epoch;
+            const u32 epoch = finished_of(i / 2 / places);
             if (epoch < call.world.settings.epoch && shuffle.own_rows[i].y > epoch)
                 return call.wrong("own row", 0, i, "is of an operation long ago");
         }

@@ -70,6 +70,8 @@ class Buffer {
     std::unique_ptr<unsigned char[]> memory_;
 };
 
+constexpr u64 kHash = 0x5EED;  // of some calls, as kernels are given it
+
 struct ShuffleMemory;  // shuffles.h
 struct DeviceMemory;   // device.h
 
@@ -85,9 +87,9 @@ inline void begin_at(const Settings& settings, const Team& team, int rank) {
     for (u32 channel = 0; channel < team.channels; ++channel) {
         Draw draw(mix(settings.seed + 1, u64(rank) << 32 | channel));
         ChannelControl& control = *channel_control(team, rank, int(channel));
-        control.epoch = settings.epoch;
+        control.finished = u64(settings.epoch) << 32;
         control.all_entered = operation_before(settings, draw);
-        for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = settings.epoch;
+        for (int peer = 0; peer < settings.ranks; ++peer) control.entered[peer] = u64(settings.epoch) << 32;
         for (int i = 0; i < kRings * settings.ranks; ++i) {
             const int ring = i / settings.ranks, peer = i % settings.ranks;
             control.head[ring][peer] = u64(operation_before(settings, draw)) << 32 | 1000;
@@ -103,7 +105,7 @@ inline void begin_at(const Settings& settings, const Team& team, int rank) {
         auto* lines = reinterpret_cast<Pack*>(team.base[rank] + team.lines_offset) + channel * 2 * rows;
         for (u32 i = 0; i < 2 * rows; ++i) {
             const u32 epoch = operation_before(settings, draw);
-            const u64 flag = epoch == 0 ? 0 : epoch / 2 * 2 + i / rows;
+            const u64 flag = epoch == 0 ? 0 : kHash << 32 | (epoch / 2 * 2 + i / rows);
             lines[i] = Pack{draw.below(~0ull), i % 8 == 7 ? flag : draw.below(~0ull)};
         }
         for (u32 lane = 0; lane < kLanes; ++lane) {

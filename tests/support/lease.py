@@ -3,14 +3,14 @@
 import numpy as np
 
 import pyncclx
-from pyncclx.memory.layout import CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS, Layout
+from pyncclx.memory.layout import CALLS_NBYTES, CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS, Layout
 from support.arrays import get, memory_at, put, synchronize
 
 CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
     {
-        "names": ["epoch", "all_entered", "entered", "head", "tail"],
-        "formats": ["u4", "u4", ("u4", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
-        "offsets": [0, 4, 8, 72, 72 + 8 * RINGS * MAX_RANKS],
+        "names": ["calls", "epoch", "all_entered", "entered", "head", "tail"],
+        "formats": ["u4", "u4", "u4", ("u8", MAX_RANKS), ("u8", (RINGS, MAX_RANKS)), ("u8", (RINGS, MAX_RANKS))],
+        "offsets": [0, 4, 8, 16, 16 + 8 * MAX_RANKS, 16 + 8 * (1 + RINGS) * MAX_RANKS],
         "itemsize": CHANNEL_NBYTES,
     }
 )
@@ -24,7 +24,7 @@ def layout_of(comm: pyncclx.Intracomm) -> Layout:
 
 def _channels(comm: pyncclx.Intracomm):
     team = comm.team
-    address = team.heap.memory.address + team.lease.offset + HEADER_NBYTES
+    address = team.heap.memory.address + team.lease.offset + HEADER_NBYTES + CALLS_NBYTES
     return memory_at(address, team.layout.channels * CHANNEL_NBYTES)
 
 
@@ -39,7 +39,9 @@ def set_epochs(comm: pyncclx.Intracomm, epoch: int) -> None:
     synchronize()
     super(pyncclx.Intracomm, comm).Barrier()
     control = get(channels).view(CHANNEL)
-    control["epoch"] = control["all_entered"] = control["entered"] = epoch
+    control["calls"] = 0
+    control["epoch"] = control["all_entered"] = epoch
+    control["entered"] = epoch << 32
     control["head"] = control["tail"] = epoch << 32
     channels[...] = put(control.view(np.uint8))
     synchronize()

@@ -8,10 +8,8 @@ from pyncclx.collectives.scan import ScanArgs
 from pyncclx.collectives.transformed import TransformedArgs
 from pyncclx.device.team import DeviceTeamStruct
 from pyncclx.memory.cstruct import offsets_of, sizeof
-from pyncclx.memory.parameters import NO_PLACES, AlltoallvArgs, MoveArgs, ReduceArgs, TeamStruct
+from pyncclx.memory.parameters import TEAM_NBYTES, AlltoallvArgs, MoveArgs, ReduceArgs
 from support.cxx_layout import check, needs_compiler
-
-TEAM_NBYTES = sizeof(TeamStruct) + len(NO_PLACES)
 
 
 @needs_compiler

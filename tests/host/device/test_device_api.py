@@ -14,7 +14,7 @@ import pyncclx
 from pyncclx.device import functions
 from pyncclx.device import team as device_team
 from pyncclx.memory import layout
-from pyncclx.memory.parameters import NO_PLACES, TeamStruct
+from pyncclx.memory.parameters import NO_CALL, TeamStruct
 from pyncclx.system.paths import CUDA_DIR
 from pyncclx.team import device_errors
 
@@ -86,7 +86,7 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     team = TeamStruct.of(chosen, rank=3, operation=5, timeout_ns=1, watch=2, windows=3, base=[9] * 7)
     state = range(100, 100 + layout.MAX_RANKS)
     parts = device_team.DeviceTeamStruct(signals=11, blocks=12, counters=13, windows=14, state=state)
-    packed = team.pack() + NO_PLACES + parts.pack()
+    packed = team.pack() + NO_CALL + parts.pack()
     packed = packed.ljust(device_team.NBYTES, bytes(1))
     output = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
     numbers = [list(map(int, line.split())) for line in output.splitlines()]

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 
 from pyncclx.collectives import transports
 from pyncclx.launch.choice import MOST_EARLY_THREADS
-from pyncclx.memory import layout, parameters
+from pyncclx.memory import called, error_words, layout, parameters
 from pyncclx.memory.cstruct import offsets_of
-from pyncclx.memory.error_words import ABORTED, TIMED_OUT, ErrorWords
+from pyncclx.memory.error_words import ABORTED, MISMATCH, TIMED_OUT, ErrorWords
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
 from pyncclx.team import kernel_errors
@@ -30,6 +31,7 @@ static void print(const Team& t) {
     printf(" %llu", u64(t.windows));
     for (char* base : t.base) printf(" %llu", u64(base));
     for (const Place& place : {t.send, t.recv}) printf(" %llu %llu", place.window, u64(place.begin));
+    for (u64 word : t.called.words) printf(" %llu", word);
     printf("\n");
 }
 
@@ -49,17 +51,19 @@ static void print_vector() {
 }
 
 int main() {
-    printf("constants %d %d %u %u %u %zu %zu %zu %u %u %llu %llu\n", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes,
-           sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), sizeof(ChannelControl), kMostEarlyThreads,
-           kPacketsNbytes, kStraightNbytes, kLinesNbytes);
+    printf("constants %d %d %u %u %u", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes);
+    printf(" %zu %zu %u %zu", sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), kCalls, sizeof(CallRecord));
+    printf(" %zu %zu", sizeof(ChannelControl), offsetof(ChannelControl, entered));
+    printf(" %u %u %llu %llu\n", kMostEarlyThreads, kPacketsNbytes, kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
                             offsetof(Watch, epoch), offsetof(Watch, channel), offsetof(Watch, peer),
                             offsetof(Watch, expected), offsetof(Watch, seen), offsetof(Watch, overflow),
                             offsetof(Watch, source), offsetof(Watch, wanted), offsetof(Watch, capacity)};
     for (size_t offset : words) printf(" %zu", offset / 8);
-    printf(" %zu\n", sizeof(Watch) / 8);
-    printf("failures %llu %llu overflows %llu %llu\n", u64(kTimedOut), u64(kAborted), u64(kBadCounts), u64(kTruncated));
+    printf("\nsizes %zu %zu\n", sizeof(Called), sizeof(Watch));
+    printf("failures %llu %llu %llu overflows %llu %llu\n", u64(kTimedOut), u64(kAborted), u64(kMismatch),
+           u64(kBadCounts), u64(kTruncated));
     printf("placements %d %d %d %d %d\n", kPacked, kSlots, kFixed, kSender, kPlaced);
     print_vector<ReduceArgs>();
     print_vector<MoveArgs>();
@@ -121,7 +125,8 @@ def test_kernels_read_what_python_packs(tmp_path):
     team = TeamStruct.of(
         chosen, rank=3, operation=5, timeout_ns=timeout_ns, watch=watch, windows=windows, base=bases, early=True
     )
-    packed = team.pack() + Places(**dict(zip(offsets_of(Places), places, strict=True))).pack()
+    call = called.pack_call("Allreduce(100, float32, SUM)")
+    packed = team.pack() + Places(**dict(zip(offsets_of(Places), places, strict=True))).pack() + call
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
     single = [next(number) for _ in range(12)] + [2, 1]
@@ -137,7 +142,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     numbers = (3, 7, 5, chosen.channels, chosen.slot_packets, chosen.chunk_nbytes, chosen.slot_rows, 1)
     numbers += (chosen.lines_offset, chosen.packets_offset, chosen.rings_offset)
     numbers += (places[-1] + 1, places[-1] + 2, places[-1] + 3)
-    numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places)
+    numbers += (*bases, *[0] * (layout.MAX_RANKS - 7), *places, *struct.unpack("=8Q", call))
     assert printed["team"] == [[str(value) for value in numbers]] * 3
     assert printed["args"] == [[str(value) for value in args] for args in (*vector, rows)]
     assert printed["left"] == [["over", "0"]]
@@ -150,15 +155,19 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.PACK_NBYTES,
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
+        layout.CALLS,
+        layout.CALLS_NBYTES,
         layout.CHANNEL_NBYTES,
+        layout.ENTERED_OFFSET,
         MOST_EARLY_THREADS,
         transports.PACKETS_NBYTES,
         transports.STRAIGHT_NBYTES,
         transports.LINES_NBYTES,
     )
     assert printed["constants"] == [[str(value) for value in constants]]
-    assert printed["Watch"] == [[str(index) for index in range(len(ErrorWords._fields) + 1)]]
-    failures, overflows = (TIMED_OUT, ABORTED), (kernel_errors.BAD_COUNTS, kernel_errors.TRUNCATED)
+    assert printed["Watch"] == [[str(index) for index in range(len(ErrorWords._fields))]]
+    assert printed["sizes"] == [[str(called.NBYTES), str(error_words.NBYTES)]]
+    failures, overflows = (TIMED_OUT, ABORTED, MISMATCH), (kernel_errors.BAD_COUNTS, kernel_errors.TRUNCATED)
     records = [*failures, "overflows", *overflows]
     assert printed["failures"] == [[str(value) for value in records]]
     placements = (parameters.PACKED, parameters.SLOTS, parameters.FIXED, parameters.SENDER, parameters.PLACED)

@@ -2,7 +2,7 @@
 
 from pyncclx.launch.sources import FILES
 from pyncclx.memory.cstruct import sizeof
-from pyncclx.memory.parameters import NO_PLACES, TeamStruct
+from pyncclx.memory.parameters import TEAM_NBYTES
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
 from support.cxx_layout import check, needs_compiler
 
@@ -22,10 +22,9 @@ CONSTANTS = {
 
 @needs_compiler
 def test_structs_and_limits_are_those_of_the_kernels(tmp_path):
-    shuffle = sizeof(TeamStruct) + len(NO_PLACES)
-    arguments = shuffle + sizeof(parameters.ShuffleStruct)
+    arguments = TEAM_NBYTES + sizeof(parameters.ShuffleStruct)
     structs = {
-        "Shuffle": (parameters.ShuffleStruct, shuffle),
+        "Shuffle": (parameters.ShuffleStruct, TEAM_NBYTES),
         "DispatchArgs": (parameters.DispatchArgs, arguments),
         "CombineArgs": (parameters.CombineArgs, arguments),
         "CollectArgs": (parameters.CollectArgs, arguments),

@@ -204,4 +204,35 @@ KERNELS = {
         "args.ways + source * shuffle.max_tokens;",
         "ranks/tokens",
     ),
+    "Calls that differ: packets alone are believed": Mutant(
+        "cuda/protocol/channel.cuh",
+        "const bool compares = index == 0 && is_peer(peer) && came(peer);",
+        "const bool compares = false;",
+        "ranks/team/test_mismatch.py",
+    ),
+    "Calls that differ: an announcement is believed": Mutant(
+        "cuda/protocol/channel.cuh",
+        "if (ago > 1 || u32(seen)",
+        "if (ago != 1 || u32(seen)",
+        "ranks/team/test_mismatch.py",
+    ),
+    "Calls that differ: the last one is forgotten": Mutant(
+        "cuda/protocol/channel.cuh",
+        "calls(begins ? with_call(calls_before, team) : calls_before)",
+        "calls(begins ? with_call(0, team) : calls_before)",
+        "ranks/team/test_mismatch.py",
+    ),
+    "Calls that differ: a wait does not look": Mutant(
+        "cuda/protocol/wait.cuh",
+        "what.channel == 0 && what.peer >= 0;",
+        "what.channel == 0 && what.peer < 0;",
+        "ranks/team/test_mismatch.py",
+    ),
+    "Calls that differ: the others are not told": Mutant(
+        "cuda/protocol/calls.cuh",
+        "if (rank != team.rank) st_release_sys(",
+        "if (rank == team.size) st_release_sys(",
+        "ranks/team/test_mismatch.py",
+        3,
+    ),
 }

@@ -1,0 +1,70 @@
+"""Calls that differ among ranks: what kernels have on record of them (twin of cuda/protocol/calls.cuh)."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import numpy as np
+
+from ..backends import Device
+from ..memory import layout
+from ..memory.called import NBYTES, on_record, unpack_call
+
+# A kernel may notice a difference before the other has put its call on record.
+_RECORD_S, _PAUSE_S = 1.0, 0.001
+
+
+class Disagreement:
+    """The part of a communicator's leases in which its ranks find that their calls differ."""
+
+    def __init__(self, device: Device, rank: int, bases: list[int]) -> None:
+        self._device, self._rank, self._bases = device, rank, bases
+
+    def describe(self, a: int, b: int, epoch: int) -> str:
+        """Return a sentence about two ranks whose calls differ, in operation `epoch` of channel 0 or before it."""
+        what, ranks = "ranks disagree about a call", sorted((a, b))
+        deadline = time.monotonic() + _RECORD_S
+        while time.monotonic() < deadline:
+            for then in range(epoch - layout.CALLS + 1, epoch + 1):
+                calls = [self._call(rank, then) for rank in ranks]
+                if None not in calls and calls[0] != calls[1]:
+                    return f"{what}: rank {ranks[0]} called {calls[0]}; rank {ranks[1]} called {calls[1]}"
+            time.sleep(_PAUSE_S)
+        text = f"ranks {ranks[0]} and {ranks[1]} made different ones some time ago"
+        return f"{what}: {text}; PYNCCLX_CHECK=1 finds the first of them"
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Return a rank that has begun an operation, and its epoch, where this rank prepares its call; None: none has.
+
+        The kernel of the other waits for this rank, which waits on the host, where all ranks meet to prepare a kernel.
+        Call it when the other has had time enough to come there. `text`, for this rank's call, is put on record.
+        """
+        channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
+        (finished,) = _epochs(self._device.peek(channel, 8))
+        entered = _epochs(self._device.peek(channel + layout.ENTERED_OFFSET, 8 * len(self._bases)))
+        epoch = finished + 1
+        for rank, began in enumerate(entered):
+            if rank != self._rank and began >= epoch and self._call(rank, epoch) is not None:
+                self._write(self._record(self._rank, epoch), on_record(text, epoch))
+                return rank, epoch
+        return None
+
+    def _call(self, rank: int, epoch: int) -> str | None:
+        """The text of a rank's call in an operation; None if it is not on record."""
+        called = self._device.peek(self._record(rank, epoch), NBYTES)
+        return unpack_call(called) if _epochs(called[:8]) == (epoch,) else None
+
+    def _record(self, rank: int, epoch: int) -> int:
+        return self._bases[rank] + layout.HEADER_NBYTES + epoch % layout.CALLS * NBYTES
+
+    def _write(self, address: int, data: bytes) -> None:
+        """Copy bytes to device memory, beside what streams have."""
+        source, stream = np.frombuffer(data, np.uint8), self._device.new_stream()
+        self._device.copy(address, source.ctypes.data, len(data), stream)
+        self._device.synchronize(stream)
+
+
+def _epochs(words: bytes) -> tuple[int, ...]:
+    """The upper halves of words."""
+    return tuple(word >> 32 for word in struct.unpack(f"={len(words) // 8}Q", words))
