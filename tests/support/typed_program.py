@@ -1,9 +1,13 @@
-"""A program as users write it, for mypy --strict: all of it is right."""
+"""A program as users write it, for a type checker: right as it stands, wrong with any line that follows `# wrong:`.
+
+It runs with one rank of the host device, too: `PYNCCLX_DEVICE=host python typed_program.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,160 +18,192 @@ from pyncclx import MPI
 Vector = npt.NDArray[np.float64]
 
 
-class Counting(pyncclx.Communicator):
-    """A communicator of the program's own."""
+class Domain(pyncclx.Communicator):
+    """A communicator with a name for each rank."""
 
-    calls: int = 0
-
-    def total(self, value: float) -> float:
-        """Return the sum over all ranks."""
-        self.calls += 1
-        found: float = self.allreduce(value, op=MPI.SUM)
-        return found
+    def label(self) -> str:
+        # wrong: return self.rank
+        return f"rank {self.rank} of {self.size}"
 
 
-@dataclass
-class Domain:
-    """A part of a grid, and its neighbours."""
+class Ring:
+    """Messages around a ring."""
 
-    comm: MPI.Cartcomm
-    below: int
-    above: int
-    cells: Vector
+    def __init__(self, comm: pyncclx.Comm) -> None:
+        self.comm = comm
+        self.right: int = (comm.rank + 1) % comm.size
+        self.left: int = (comm.rank - 1) % comm.size
+        # wrong: self.next: str = comm.rank
+        # wrong: self.world = comm.worldsize
 
-    @classmethod
-    def make(cls, comm: MPI.Intracomm, count: int) -> Domain:
-        """Divide `count` cells among the ranks."""
-        cart = comm.Create_cart([comm.size], periods=[True], reorder=False)
-        below, above = cart.Shift(0, 1)
-        return cls(cart, below, above, np.zeros(count // comm.size + 2))
-
-    def exchange(self) -> None:
-        """Fill the halo."""
+    def shift(self, values: Vector) -> Vector:
+        received = np.empty_like(values)
         requests: list[MPI.Request] = [
-            self.comm.Irecv(self.cells[:1], source=self.below, tag=1),
-            self.comm.Irecv(self.cells[-1:], source=self.above, tag=2),
-            self.comm.Isend(self.cells[1:2], dest=self.below, tag=2),
-            self.comm.Isend(self.cells[-2:-1], dest=self.above, tag=1),
+            self.comm.Irecv(received, self.left, 7),
+            self.comm.Isend(values, self.right, 7),
         ]
         MPI.Request.Waitall(requests)
+        # wrong: MPI.Request.WaitAll(requests)
+        # wrong: self.comm.Irecv(received, "left", 7)
+        # wrong: return requests
+        return received
 
-    def residual(self) -> float:
-        """Return the norm of what the cells differ by, over all ranks."""
-        mine, whole = np.array([float(np.abs(np.diff(self.cells)).sum())]), np.zeros(1)
-        self.comm.Allreduce(mine, whole, op=MPI.MAX)
-        return float(whole[0])
+    def probe(self) -> int:
+        status = MPI.Status()
+        found: bool = self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+        # wrong: found: str = self.comm.Iprobe()
+        # wrong: return status.Get_counts(MPI.DOUBLE)
+        return status.Get_count(MPI.DOUBLE) if found else 0
 
-
-def collectives(comm: pyncclx.Intracomm) -> Vector:
-    """Every kind of collective once."""
-    size, rank = comm.size, comm.Get_rank()
-    x, y, many = np.ones(4), np.empty(4), np.empty(4 * size)
-    comm.Bcast(x, root=0)
-    comm.Allreduce(x, y)
-    comm.Allreduce(MPI.IN_PLACE, y, op=pyncclx.AVG)
-    comm.Reduce(x, y if rank == 0 else None, op=MPI.SUM, root=0)
-    comm.Allgather(x, many)
-    comm.Allgatherv(x, [many, [4] * size])
-    comm.Alltoall(many, many.copy(), algorithm=None)
-    comm.Scatter(many if rank == 0 else None, x, root=0)
-    comm.Gather(x, many if rank == 0 else None, root=0)
-    comm.Scan(x, y)
-    comm.Barrier()
-    comm.Barrier(device=True)
-    request = comm.Iallreduce(x, y)
-    request.Wait()
-    started = comm.Allreduce_init(x, y)
-    started.Start()
-    started.Wait()
-    started.Free()
-    return y
+    def matched(self) -> None:
+        message = self.comm.Improbe()
+        if message is not None:
+            message.Recv(np.empty(1))
+        # wrong: message.Recv(np.empty(1))
 
 
-def messages(comm: pyncclx.Intracomm) -> int:
-    """Sends, receives and probes."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    status = MPI.Status()
-    x, y = np.arange(3.0), np.empty(3)
-    sending = comm.Isend([x, 3, MPI.DOUBLE], dest=right)
-    comm.Probe(source=left, tag=MPI.ANY_TAG, status=status)
-    count: int = status.Get_count(MPI.DOUBLE)
-    comm.Recv(y, source=status.source, tag=status.Get_tag(), status=status)
-    sending.Wait()
-    message = comm.Improbe(MPI.ANY_SOURCE)
-    if message is not None:
-        message.Recv(y)
-    comm.Sendrecv(x, right, recvbuf=y, source=left)
-    return count
+class Solver:
+    """Sums over all ranks."""
+
+    def __init__(self, comm: pyncclx.Intracomm, count: int) -> None:
+        self.comm, self.count = comm, count
+        self.partial: Any = comm.Alloc(count, "f8")
+        # wrong: self.other = comm.Alloc()
+        # wrong: self.other = comm.alloc(count)
+        self.request: MPI.Prequest = comm.Allreduce_init(MPI.IN_PLACE, self.partial, op=MPI.SUM)
+        # wrong: self.done: bool = comm.Allreduce_init(MPI.IN_PLACE, self.partial)
+
+    def step(self) -> None:
+        self.request.Start()
+        self.request.Wait()
+        # wrong: self.request.start()
+
+    def sums(self, values: Vector) -> float:
+        total = np.empty_like(values)
+        self.comm.Allreduce(values, total, MPI.SUM)
+        # wrong: self.comm.Allreduce(values)
+        # wrong: self.comm.AllReduce(values, total)
+        # wrong: self.comm.Allreduce(values, total, operator=MPI.SUM)
+        self.comm.Allreduce(values, total, pyncclx.AVG)
+        # wrong: self.comm.Allreduce(values, total, pyncclx.MEAN)
+        return float(total.sum())
+
+    def blocks(self, values: Vector) -> Vector:
+        everything = np.empty((self.comm.size, values.size))
+        self.comm.Allgather(values, everything)
+        # wrong: self.comm.Allgather(values, everything, everything, everything)
+        return everything
+
+    def send_counts(self, rows: Vector, counts: npt.NDArray[np.int64]) -> Vector:
+        received = np.empty((rows.shape[0] * self.comm.size, rows.shape[1]))
+        arrived = np.empty(self.comm.size, np.int64)
+        total = np.empty(1, np.int64)
+        self.comm.Alltoallv([rows, counts], [received, arrived], layout="packed", total=total)
+        # wrong: self.comm.Alltoallv([rows, counts], [received, arrived], lay_out="packed")
+        return received
+
+    def free(self) -> None:
+        self.request.Free()
 
 
-def objects(comm: pyncclx.Intracomm) -> list[str]:
-    """Methods with a lower-case name."""
-    state: dict[str, Vector] = comm.bcast({"w": np.ones(3)}, root=0)
-    request = comm.isend(state, dest=comm.rank)
-    received = comm.recv(source=comm.rank)
-    request.wait()
-    names: list[str] = comm.allgather(f"rank {comm.rank}, {len(received)}")
-    return names
-
-
-def windows(comm: pyncclx.Intracomm) -> None:
-    """One-sided operations, and memory that all ranks have mapped."""
-    memory = comm.Alloc((4, 2), "f8")
-    window = MPI.Win.Create(memory, disp_unit=8, comm=comm)
-    window.Fence()
-    window.Put(np.ones(2), (comm.rank + 1) % comm.size)
-    window.Fence()
-    window.Free()
-
-
-def communicators() -> Iterator[pyncclx.Comm]:
-    """Ways to get one."""
-    world = pyncclx.Communicator()
-    yield world
-    yield pyncclx.Communicator(MPI.COMM_SELF)
-    half = world.Split(world.rank % 2, key=world.rank)
-    if isinstance(half, pyncclx.Communicator):
-        yield half
-    yield world.Dup()
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    node.Free()
-
-
-def datatypes() -> MPI.Datatype:
-    """A column of a matrix."""
-    column = MPI.DOUBLE.Create_vector(4, 1, 8)
-    column.Commit()
-    lower, extent = column.Get_extent()
-    assert lower + extent > 0
-    return column
-
-
-def main() -> int:
-    """Run all of it."""
-    comm = pyncclx.Communicator(MPI.COMM_WORLD)
-    device: str = comm.device
-    comm.select_device()
-    comm.blocking = "host"
-    started: float = MPI.Wtime()
-    domain = Domain.make(comm, 64)
-    domain.exchange()
-    report: str = comm.explain("Allreduce", 4096)
+@contextmanager
+def duplicate(comm: pyncclx.Intracomm) -> Iterator[pyncclx.Intracomm]:
+    """A communicator for a while."""
+    made = comm.Dup()
     try:
-        collectives(comm)
-        total = Counting(comm).total(domain.residual()) + messages(comm)
+        yield made
+    finally:
+        made.Free()
+        # wrong: made.Freed()
+
+
+def window(comm: pyncclx.Intracomm) -> float:
+    """One-sided operations."""
+    memory = comm.Alloc(8, "f8")
+    win = pyncclx.Win.Create(memory, 8, comm=comm)
+    # wrong: pyncclx.Win.create(memory, 8, comm=comm)
+    # wrong: pyncclx.Win.Create(memory, "8", comm=comm)
+    win.Fence()
+    win.Put(np.ones(8), comm.rank)
+    # wrong: win.Put(np.ones(8))
+    win.Fence()
+    win.Put_signal(np.ones(8), comm.rank, signal=1)
+    win.Wait_signal(1)
+    # wrong: win.Wait_signal("1")
+    win.Free()
+    return float(memory.sum())
+
+
+def experts(comm: pyncclx.Intracomm, tokens: npt.NDArray[np.float32]) -> Any:
+    """Tokens to the ranks of their experts and back."""
+    ids = np.zeros((len(tokens), 1), np.int64)
+    hidden = tokens.shape[1]
+    # wrong: comm.Create_token_shuffle(comm.size, 64, hidden, "float32")
+    with comm.Create_token_shuffle(comm.size, 64, hidden, "float32", k=1, max_tokens=len(tokens)) as shuffle:
+        rows, handle = shuffle.dispatch(tokens, ids)
+        # wrong: shuffle.dispatch()
+        # wrong: shuffle.despatch(tokens, ids)
+        # wrong: shuffle.combine(rows.datum, handle)
+        # wrong: shuffle.combine(rows.data, "handle")
+        return shuffle.combine(rows.data, handle)
+
+
+def largest(a: float, b: float) -> float:
+    """An operator of the program's own, for GPUs compiled by Numba."""
+    return a if a > b else b
+
+
+def topologies(comm: pyncclx.Intracomm) -> tuple[int, ...]:
+    """A grid of ranks."""
+    grid = comm.Create_cart([comm.size], periods=[True])
+    source, target = grid.Shift(0, 1)
+    # wrong: grid.shift(0, 1)
+    names = [comm.explain("Allreduce", 8), comm.device]
+    # wrong: comm.explain(8, "Allreduce")
+    comm.blocking = "stream"
+    # wrong: comm.blocking = 3
+    grid.Free()
+    return source, target, len(names)
+
+
+def failures(comm: pyncclx.Intracomm) -> str:
+    """Exceptions."""
+    try:
+        comm.Allreduce(np.ones(3), np.ones(4))
     except pyncclx.PeerTimeout as error:
-        print(error, device, report)
-        return 1
-    except MPI.Exception as error:
-        print(error.Get_error_class(), error.Get_error_string())
-        return 2
-    windows(comm)
-    datatypes().Free()
-    comm.synchronize()
-    print(total, objects(comm), MPI.Wtime() - started, MPI.Get_library_version()[:20])
-    return sum(1 for _ in communicators()) - 4
+        # wrong: return error.peer_rank
+        return f"{error.operation} of rank {error.peer}"
+    except (pyncclx.NotSupported, ValueError, MPI.Exception) as error:
+        return type(error).__name__
+    # wrong: raise pyncclx.Timeout
+    return ""
+
+
+def main() -> None:
+    comm = pyncclx.Communicator(MPI.COMM_WORLD)
+    # wrong: comm = pyncclx.Communicator("world")
+    # wrong: comm = pyncclx.Communicators(MPI.COMM_WORLD)
+    world: MPI.Intracomm = MPI.COMM_WORLD
+    # wrong: world = MPI.COMM_WRLD
+    domain = Domain(MPI.COMM_WORLD)
+    assert isinstance(comm, pyncclx.Communicator)
+    comm.select_device()
+    ring = Ring(comm)
+    solver = Solver(comm, 16)
+    # wrong: solver = Solver(comm)
+    solver.step()
+    shifted = ring.shift(np.arange(4.0))
+    # wrong: shifted = ring.shift("abc")
+    with duplicate(comm) as other:
+        total = Solver(other, 4).sums(shifted)
+    results = domain.label(), ring.probe(), window(comm), topologies(comm), failures(comm)
+    experts(comm, np.ones((4, 32), np.float32))
+    solver.send_counts(np.ones((comm.size, 2)), np.ones(comm.size, np.int64))
+    solver.blocks(shifted)
+    solver.free()
+    print(world.rank, total, *results)
+    # wrong: print(world.Rank)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
