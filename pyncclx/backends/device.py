@@ -94,20 +94,8 @@ class Kernels(Protocol):
     ) -> None:
         """Run a loaded kernel that has any number of parameters."""
 
-    def repeated(
-        self,
-        function: Function,
-        grid: int,
-        block: int,
-        parameters: bytes,
-        event: Any = None,
-        *,
-        early: bool = False,
-    ) -> Repeated:
-        """Prepare a launch on a stream that is named later; each launch records the event, if given.
-
-        A captured launch is `early`, see `launch`.
-        """
+    def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
+        """Prepare a launch on a stream that is named later; each launch records the event, if given."""
 
     def together(self, several: Sequence[Any]) -> Repeated:
         """Return what makes the launches of several that `repeated` returned, one after the other."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
@@ -18,10 +17,6 @@ from ..team.team import Team
 from .call import Call
 from .keys import NoKey, key_of
 from .plan import MOST_KEPT, plan_of
-
-# Blocks of a kernel that is over before the host can launch the next one. Longer ones may overlap the next if they are
-# launched early, which a prepared launch is not. Not measured.
-SHORT_GRID = 16
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -59,27 +54,16 @@ def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any,
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
     team.errors.check()
-    if remembered.record is not None:
-        remembered.record()
-    stream = stream_for(team.device, remembered.producers, state, remembered.of_current)
-    if remembered.repeated is not None:
-        team.order.repeat(remembered.repeated, stream)
+    (_, function, grid, threads, early, _), parameters, producers, of_current, around, record = remembered
+    if record is not None:
+        record()
+    stream = stream_for(team.device, producers, state, of_current)
+    if around is None:
+        team.order.enqueue(function, grid, threads, parameters, stream, early)
     else:
-        _launch_second(team, remembered, stream)
+        _launch_with(team, remembered.plan, parameters, *around, stream)
     if state.blocking == "host":
         team.drain()
-
-
-def _launch_second(team: Team, remembered: RememberedLaunch, stream: Any) -> None:
-    """Launch a call that came before; prepare the launch of a short kernel for the next time."""
-    (_, function, grid, threads, early, _), parameters = remembered.plan, remembered.parameters
-    if remembered.around is not None:
-        _launch_with(team, remembered.plan, parameters, *remembered.around, stream)
-        return
-    team.order.enqueue(function, grid, threads, parameters, stream, early)
-    if grid <= SHORT_GRID or not early:
-        with suppress(RuntimeError):  # without memory for it, the call is launched as before
-            remembered.repeated = team.device.repeated(function, grid, threads, parameters, early=early)
 
 
 def _launch_with(team: Team, plan: Plan, parameters: bytes, before: Any, after: Any, stream: Any) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..backends import Function, Repeated
+from ..backends import Function
 
 
 class Plan(NamedTuple):
@@ -27,8 +26,7 @@ class Producer(NamedTuple):
     of_torch: bool
 
 
-@dataclass(slots=True)
-class RememberedLaunch:
+class RememberedLaunch(NamedTuple):
     """A call that came before: what it takes to launch it once more."""
 
     plan: Plan
@@ -37,4 +35,3 @@ class RememberedLaunch:
     of_current: bool  # whether the current stream makes one of the others
     around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
     record: Callable[[], None] | None  # writes the entry of the flight recorder
-    repeated: Repeated | None = None  # made when the call comes again

@@ -75,15 +75,14 @@ class Repeated:
     launcher
         Launches one kernel, for a stream that is being captured.
     steps
-        The kernels; the `Event` of each is recorded behind it, if it has one. Without any they are not launched aside.
+        The kernels; the `Event` of each is recorded behind it, if it has one.
     """
 
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
         self._launcher, self.steps = launcher, steps
         self._events = [step.event for step in steps if step.event is not None]
-        self._begin = Event() if self._events else None
-        known = [step._replace(event=step.event and step.event.event) for step in steps]
-        self._graph = Graph(known, self._begin and self._begin.event)
+        self._begin = Event()
+        self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps], self._begin.event)
 
     def launch(self, stream: Any) -> None:
         """Enqueue them as a graph of their own, or in the graph that is being captured."""
@@ -95,7 +94,6 @@ class Repeated:
 
     def launch_aside(self, stream: Any, aside: Any) -> bool:
         """Enqueue them on `aside`, after what `stream` has now; return False if that is being captured."""
-        assert self._begin is not None
         if is_capturing(stream):
             return False
         record_event(self._begin.pointer, stream)
@@ -110,6 +108,6 @@ class Repeated:
 
     def _launch_each(self, stream: Any) -> None:
         for step in self.steps:
-            self._launcher(step.function, step.grid, step.block, step.parameters, stream, step.early)
+            self._launcher(step.function, step.grid, step.block, step.parameters, stream)
             if step.event is not None:
                 step.event.record(stream)

@@ -73,17 +73,8 @@ class GpuKernels(GpuProperties):
             place = ctypes.c_void_p(ctypes.addressof(pointers))
             self._launcher.launch(function, grid, block, place, stream.ptr)
 
-    def repeated(
-        self,
-        function: Any,
-        grid: int,
-        block: int,
-        parameters: bytes,
-        event: Event | None = None,
-        *,
-        early: bool = False,
-    ) -> Repeated:
-        return Repeated(self.launch, [Step(function, grid, block, parameters, event, early)])
+    def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
+        return Repeated(self.launch, [Step(function, grid, block, parameters, event)])
 
     def together(self, several: Sequence[Repeated]) -> Repeated:
         return Repeated(self.launch, [step for repeated in several for step in repeated.steps])

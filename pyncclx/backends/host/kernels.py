@@ -171,14 +171,7 @@ class HostKernels:
             stream.enqueue(functools.partial(_run, function, how, pointers))
 
     def repeated(
-        self,
-        function: Kernel,
-        grid: int,
-        block: int,
-        parameters: bytes,
-        event: Event | None = None,
-        *,
-        early: bool = False,
+        self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
     ) -> Repeated:
         def launch(stream: Stream | None) -> None:
             self.launch(function, grid, block, parameters, stream)
