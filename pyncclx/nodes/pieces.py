@@ -13,27 +13,14 @@ from .engine import Transfer
 PIECE_NBYTES = 1 << 20  # of pinned memory; not measured
 AT_ONCE = 4  # pieces of one peer that have pinned memory at a time
 
-
-class PieceOfTransfer:
-    """A part of a transfer that MPI moves as one message, directly from or to its memory."""
-
-    def __init__(self, peer: int, address: int, nbytes: int, *, receives: bool) -> None:
-        self.peer, self.nbytes, self.receives = peer, nbytes, receives
-        self.host_address = address
-        self._request: MPI.Request | None = None
-
-    def advance(self, begin: Callable[[Any], MPI.Request]) -> bool:
-        """Go on as far as possible without a wait; True when it is over. `begin` gives it to MPI."""
-        if self._request is None:
-            self._request = begin(self)
-        return self._request.Test()
+#: Gives a piece to MPI; None if it has not come yet.
+Begin = Callable[[Any], "MPI.Request | None"]
 
 
 class _Queue:
     """The pieces that go to one peer, or come from it: they begin in order, and a few have pinned memory at a time."""
 
-    def __init__(self, device: Device, stream: Any) -> None:
-        self.device, self.stream = device, stream
+    def __init__(self) -> None:
         self.length, self.begun, self.free = 0, 0, AT_ONCE
 
     def join(self) -> int:
@@ -42,32 +29,56 @@ class _Queue:
         return self.length - 1
 
 
+class PieceOfTransfer:
+    """A part of a transfer that MPI moves as one message, directly from or to its memory."""
+
+    def __init__(self, peer: int, address: int, nbytes: int, queue: _Queue, *, receives: bool) -> None:
+        self.peer, self.nbytes, self.receives = peer, nbytes, receives
+        self.host_address = address
+        self._queue, self._number = queue, queue.join()
+        self._request: MPI.Request | None = None
+
+    def advance(self, begin: Begin) -> bool:
+        """Go on as far as possible without a wait; True when it is over."""
+        return self._is_begun(begin) and self._is_moved()
+
+    def _is_begun(self, begin: Begin) -> bool:
+        queue = self._queue
+        if self._request is None and queue.begun == self._number:
+            self._request = begin(self)
+            queue.begun += self._request is not None
+        return self._request is not None
+
+    def _is_moved(self) -> bool:
+        return self._request is None or self._request.Test()
+
+
 class PinnedPiece(PieceOfTransfer):
     """A part of a transfer between device memory and MPI, which goes through pinned memory."""
 
-    def __init__(self, peer: int, address: int, nbytes: int, *, receives: bool, queue: _Queue) -> None:
-        super().__init__(peer, 0, nbytes, receives=receives)
-        self._address, self._queue, self._number = address, queue, queue.join()
+    def __init__(
+        self, peer: int, address: int, nbytes: int, queue: _Queue, *, receives: bool, device: Device, stream: Any
+    ) -> None:
+        super().__init__(peer, 0, nbytes, queue, receives=receives)
+        self._address, self._device, self._stream = address, device, stream
         self._memory: Any = None
         self._copied: Event | None = None
 
-    def advance(self, begin: Callable[[Any], MPI.Request]) -> bool:
+    def advance(self, begin: Begin) -> bool:
         """As that of any piece."""
         if self._memory is None and not self._take_memory():
             return False
-        if self._request is None:
-            # messages with one peer go in order: a piece begins after those before it
-            if self._queue.begun < self._number or (self._copied is not None and not self._copied.is_over()):
-                return False
-            self._request, self._queue.begun = begin(self), self._number + 1
-            self._copied = None
-        if self._copied is None:
-            if not self._request.Test():
-                return False
-            if not self.receives:
-                return self._release()
-            self._copy(self._address, self.host_address)
-        return self._copied is not None and self._copied.is_over() and self._release()
+        if not self.receives:
+            over = self._is_copied() and self._is_begun(begin) and self._is_moved()
+        else:
+            over = self._copied is not None or (self._is_begun(begin) and self._is_moved())
+            if over and self._copied is None:
+                self._copy(self._address, self.host_address)
+            over = over and self._is_copied()
+        if over:
+            self._memory = None
+            self._queue.free += 1
+        return over
 
     def _take_memory(self) -> bool:
         if not self._queue.free:
@@ -80,15 +91,12 @@ class PinnedPiece(PieceOfTransfer):
         return True
 
     def _copy(self, to: int, source: int) -> None:
-        device, stream = self._queue.device, self._queue.stream
-        device.copy(to, source, self.nbytes, stream)
-        self._copied = device.event()
-        self._copied.record(stream)
+        self._device.copy(to, source, self.nbytes, self._stream)
+        self._copied = self._device.event()
+        self._copied.record(self._stream)
 
-    def _release(self) -> bool:
-        self._memory = None
-        self._queue.free += 1
-        return True
+    def _is_copied(self) -> bool:
+        return self._copied is not None and self._copied.is_over()
 
 
 def _allocate(nbytes: int) -> Any:
@@ -103,10 +111,10 @@ def pieces_of(
     """Yield the pieces of transfers, through pinned memory of a device if there is one, with copies on `stream`."""
     queues: dict[int, _Queue] = {}
     for peer, address, nbytes in transfers:
+        queue = queues.setdefault(peer, _Queue())
         if device is None:
-            yield PieceOfTransfer(peer, address, nbytes, receives=receives)
+            yield PieceOfTransfer(peer, address, nbytes, queue, receives=receives)
             continue
-        queue = queues.setdefault(peer, _Queue(device, stream))
         for begin in range(0, nbytes, PIECE_NBYTES):
             length = min(PIECE_NBYTES, nbytes - begin)
-            yield PinnedPiece(peer, address + begin, length, receives=receives, queue=queue)
+            yield PinnedPiece(peer, address + begin, length, queue, receives=receives, device=device, stream=stream)

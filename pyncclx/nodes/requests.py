@@ -11,6 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..arrays.readers import address_reader_of
 from ..backends import Event
 from ..errors import MPIError
 from ..requests.open_receives import let_receives_leave
@@ -38,32 +39,31 @@ class SpanningWork:
         self._state, self._spanning, self._call = state_of(comm), spanning, call
         self._program: Program | None = prepare(comm, self._state, spanning, call)
         self.operation, self.active = call.operation, False
+        readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
+        self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
         self._event: Event | None = None
         self._thread: Future[None] | None = None
         self._began_on: Any = None
 
     def start(self) -> None:
         """Enqueue the program after what the current stream has now."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
+        self.check()
         program, spanning = self._program, self._spanning
         self.active = True
         if program is None:
             return
-        spanning.check()
         team = spanning.team
         self._began_on = stream_for(team.device, self._call.buffers)
         stream = team.order.aside(self._began_on)
-        self._event = team.device.event()
+        event = self._event = team.device.event()
         if program.follows_streams or team.device.name == "host":
-            self._enqueue(program, stream)
+            self._enqueue(program, stream, event)
         else:
-            self._thread = spanning.in_thread(lambda: self._enqueue(program, stream))
+            self._thread = spanning.in_thread(lambda: self._enqueue(program, stream, event))
 
-    def _enqueue(self, program: Program, stream: Any) -> None:
+    def _enqueue(self, program: Program, stream: Any, event: Event) -> None:
         self._spanning.enqueue(program, stream)
-        assert self._event is not None
-        self._event.record(stream)
+        event.record(stream)
 
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what went wrong."""
@@ -80,7 +80,8 @@ class SpanningWork:
             event.order(self._began_on)
         if self._state.blocking == "host":
             event.synchronize()
-        self._spanning.check()
+        if not self._spanning.closed:  # a communicator that has been freed has drained
+            self._spanning.check()
 
     def is_over(self) -> bool:
         """Return whether the program has ended, or is not under way."""
@@ -106,8 +107,25 @@ class SpanningWork:
 
     def start_with(self, others: Sequence[Any], stream: Any) -> None:
         """Start this one and others after it."""
-        for work in (self, *others):
+        works = self, *others
+        if len(set(map(id, works))) < len(works):
+            raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
+        for work in works:
+            work.check()
+        for work in works:
             work.start()
+
+    def check(self) -> None:
+        """Raise if it cannot be started."""
+        if self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
+        if self._spanning.closed:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
+        self._spanning.check()
+        for read, first in self._places:
+            if read() != first:
+                text = "an array has other memory than when the request was made; make a new request"
+                raise MPIError(MPI.ERR_BUFFER, f"{self.operation}_init: {text}")
 
 
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:

@@ -39,6 +39,8 @@ class Spanning(Attachment):
         The ranks of this node, with a Team of their own.
     rails : Rails
     verdicts : Verdicts
+    closed : bool
+        Whether the communicator has been freed.
     programs : dict
         By the keys of their arguments.
     """
@@ -46,6 +48,7 @@ class Spanning(Attachment):
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
         self.places = Places(topology.nodes, topology.rank)
         self.local: IntraBase = cast(IntraBase, comm.Split(self.places.node, comm.rank))
+        self.closed = False
         self._local_state = state_of(self.local)
         self.team: Team = self.local.team
         self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed)
@@ -157,6 +160,8 @@ class Spanning(Attachment):
         if self.has_failed:
             self.abandon()
             return
+        self.wait_for_thread()
+        self.team.order.synchronize()
         self._release()
         self.rails.close()
         self.local.Free()
@@ -169,6 +174,7 @@ class Spanning(Attachment):
     def _release(self) -> None:
         """Release what this rank alone uses."""
         self.wait_for_thread()
+        self.closed = True
         self.programs.clear()
         self._scratch.close()
 

@@ -1,6 +1,9 @@
 """The counters in a communicator's lease: read them, and set them near the end of their range."""
 
+import weakref
+
 import numpy as np
+from mpi4py import MPI
 
 import pyncclx
 from pyncclx.memory.layout import CALLS_NBYTES, CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS, Layout
@@ -16,10 +19,17 @@ CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
 )
 
 
+_OF_RANK_0 = weakref.WeakKeyDictionary()  # by what communicators over nodes have
+
+
 def layout_of(comm: pyncclx.Intracomm) -> Layout:
-    """What lies where in the communicator's lease; over nodes, in that of its node's part."""
+    """What lies where in the communicator's lease; over nodes, in rank 0's node. Collective at the first use."""
     spanning = comm.spanning
-    return (comm.team if spanning is None else spanning.team).layout
+    if spanning is None:
+        return comm.team.layout
+    if spanning not in _OF_RANK_0:
+        _OF_RANK_0[spanning] = MPI.Comm.bcast(comm, spanning.team.layout)
+    return _OF_RANK_0[spanning]
 
 
 def _channels(comm: pyncclx.Intracomm):

@@ -17,11 +17,11 @@ def _fold(pairwise, arrays):
     return np.asarray(folded).astype(dtype)
 
 
-def _average(arrays):
+def _average(arrays, ranks):
     dtype = arrays[0].dtype
     wide = np.dtype(np.float32) if dtype.name in HALVES else dtype
     total = _fold(np.add, [array.astype(wide) for array in arrays])
-    size = total.real.dtype.type(len(arrays))
+    size = total.real.dtype.type(ranks)
     average = np.empty_like(total)
     average.real = total.real / size  # each part by itself: NumPy divides complex numbers by a reciprocal
     if dtype.kind == "c":
@@ -72,6 +72,6 @@ _PAIRWISE = {
 }
 
 
-def reference(op, arrays):
-    """The result of an operator of `pyncclx.operators.ops`."""
-    return _average(arrays) if op.name == "AVG" else _fold(_PAIRWISE[op.name], arrays)
+def reference(op, arrays, ranks=None):
+    """The result of an operator of `pyncclx.operators.ops`; an average is that of so many ranks, or of the arrays."""
+    return _average(arrays, ranks or len(arrays)) if op.name == "AVG" else _fold(_PAIRWISE[op.name], arrays)

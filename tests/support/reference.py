@@ -1,5 +1,6 @@
 """Data that names its origin, sizes across thresholds, and comparisons whose errors name the place."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,12 @@ import numpy as np
 
 from pyncclx.arrays.datatypes import TABLE, Datatype
 from pyncclx.memory.layout import Layout
+from pyncclx.operators import ops
 from pyncclx.operators.ops import BuiltinOp
 from support.arrays import POISON, Output, get
 from support.op_references import reference
 
+NODES = [node for node in os.environ.get("PYNCCLX_TEST_NODES", "").split(",") if node]  # see conftest.py
 _PAIRS = {"float_int": "f4", "double_int": "f8", "long_int": "i8", "int_int": "i4", "short_int": "i2"}
 
 
@@ -67,8 +70,25 @@ def _random(random: np.random.Generator, datatype: Datatype, count: int) -> np.n
     return random.integers(limits.min, limits.max, count, dtype, endpoint=True)
 
 
+def named(algorithm: str) -> str | None:
+    """The name of an algorithm; None over nodes, where calls take none."""
+    return None if NODES else algorithm
+
+
 def fold(op: BuiltinOp, vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """What a reduction gives: the operator's own reference, in rank order. Infinity and overflow are meant."""
+    """What a reduction gives: the operator's own reference, in rank order; over nodes, first inside each of them."""
+    if len(vectors) != len(NODES):
+        return fold_in_rank_order(op, vectors)
+    inside = ops.SUM if op is ops.AVG else op
+    of_nodes: dict[str, list[np.ndarray]] = {}
+    for vector, node in zip(vectors, NODES, strict=True):
+        of_nodes.setdefault(node, []).append(vector)
+    with np.errstate(all="ignore"):
+        return reference(op, [reference(inside, each) for each in of_nodes.values()], len(vectors))
+
+
+def fold_in_rank_order(op: BuiltinOp, vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """The operator's own reference. Infinity and overflow are meant."""
     with np.errstate(all="ignore"):
         return reference(op, vectors)
 

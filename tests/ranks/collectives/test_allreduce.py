@@ -12,7 +12,7 @@ from support.arrays import HOST, Output, put, xp
 from support.everywhere import raises_everywhere
 from support.lease import layout_of, set_epochs
 from support.reduction_pairs import PAIRS
-from support.reference import comparing, contributions, counts, dtype_of, fold
+from support.reference import comparing, contributions, counts, dtype_of, fold, named
 
 one_communicator = pytest.mark.parametrize("comm", ["reversed"], indirect=True)
 
@@ -85,7 +85,7 @@ def test_datatype_and_operator(comm, name, op):
             vectors = contributions(comm.size, count, name, zeros=zeros)
             recv = Output(count * dtype.itemsize, "u1")
             send = put(vectors[comm.rank].view("u1"))
-            comm.Allreduce([send, name], [recv.array, name], op.mpi or op, algorithm=algorithm)
+            comm.Allreduce([send, name], [recv.array, name], op.mpi or op, algorithm=named(algorithm))
             compare(recv, fold(op, vectors), f"count {count}, {algorithm}", as_dtype=dtype)
 
 
@@ -126,6 +126,7 @@ def test_thousand_calls(comm):
         compare(value, np.full(33, 1001 * comm.size, "i8"), "call 1000")
 
 
+@pytest.mark.one_node
 @pytest.mark.parametrize("before", [1, 2, 3, 4, 5])
 def test_epochs_wrap_around(before):
     """The count of operations goes past 2^32, in packets and in chunks."""

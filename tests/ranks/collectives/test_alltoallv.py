@@ -125,7 +125,7 @@ def test_receive_count_too_small(comm):
     comm.Alltoallv([put(labels(me, 4 * size)), 4], [recv.array, (wanted, [4 * rank for rank in range(size)])])
     synchronize()
     if me == 0:
-        with pytest.raises(MPI.Exception, match=f"rank {size - 1} sent (32 bytes|more)") as raised:
+        with pytest.raises(MPI.Exception, match=f"rank {size - 1} sent 32 bytes") as raised:
             comm.synchronize()
         assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
         assert get(recv.array).tolist()[:-1] == np.concatenate([labels(rank, 4) for rank in range(size)]).tolist()[:-1]

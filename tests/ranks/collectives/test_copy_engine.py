@@ -10,6 +10,8 @@ from support.everywhere import raises_everywhere
 from support.lease import layout_of
 from support.reference import comparing, contributions
 
+pytestmark = pytest.mark.one_node
+
 COUNTS = (1, 37, 5003)
 ROOM = 64  # elements before an array, in which it begins elsewhere on each rank
 

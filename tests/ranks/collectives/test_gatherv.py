@@ -96,7 +96,7 @@ def test_receive_count_too_small(comm, size):
     comm.Gatherv(put(labels(comm.rank, count)), [recv.array, (counts, displs)])
     synchronize()
     if comm.rank == 0:
-        with pytest.raises(MPI.Exception, match=f"Gatherv: rank {last} sent ({8 * count} bytes|more)") as raised:
+        with pytest.raises(MPI.Exception, match=f"Gatherv: rank {last} sent {8 * count} bytes") as raised:
             comm.synchronize()
         assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
         with comparing() as compare:

@@ -8,6 +8,7 @@ import pyncclx
 from support.arrays import Output, put
 from support.everywhere import raises_everywhere
 from support.forms import FORMS, call
+from support.lease import layout_of
 from support.reference import comparing, labels
 
 INT64 = MPI.INT64_T
@@ -53,7 +54,7 @@ def check(compare, comm, form, name, values, neighbors, count, types):
 def test_blocks(cart, name):
     """Of lengths that go as packets and as chunks, in all forms."""
     neighbors = 2 * cart.ndim
-    large = cart.team.layout.chunk_nbytes * cart.team.layout.channels // 8 + 3
+    large = layout_of(cart).chunk_nbytes * layout_of(cart).channels // 8 + 3
     with comparing() as compare:
         for number, (form, count) in enumerate((("blocking", 3), ("nonblocking", large), ("persistent", 1))):
             stride = [INT64.Create_vector(count, 1, neighbors) for _ in range(neighbors)]

@@ -6,7 +6,7 @@ from mpi4py import MPI
 from pyncclx.operators import ops
 from support.arrays import Output, put
 from support.lease import layout_of
-from support.reference import comparing, contributions, counts, fold
+from support.reference import comparing, contributions, counts, fold, named
 
 
 def most(layout) -> int:
@@ -44,7 +44,7 @@ def test_averages_through_a_chain(comm):
     with comparing() as compare:
         for root in chained(comm.size):
             recv = Output(1000, "f4") if comm.rank == root else None
-            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, ops.AVG, root, algorithm="chain")
+            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, ops.AVG, root, algorithm=named("chain"))
             if recv:
                 compare(recv, fold(ops.AVG, vectors), f"to root {root}")
 

@@ -10,7 +10,7 @@ from support import sample
 from support.arrays import Output, put
 from support.lease import layout_of
 from support.reduction_pairs import FEW, PAIRS
-from support.reference import comparing, contributions, counts, fold
+from support.reference import comparing, contributions, counts, fold, fold_in_rank_order
 
 OPERATIONS = ("Scan", "Exscan")
 
@@ -18,7 +18,7 @@ OPERATIONS = ("Scan", "Exscan")
 def prefix(operation, rank, vectors, before, op=ops.SUM):
     """What a rank gets; `before` is what its recvbuf holds, which Exscan leaves alone on rank 0."""
     folded = vectors[: rank + 1] if operation == "Scan" else vectors[:rank]
-    return fold(op, folded) if folded else before
+    return fold_in_rank_order(op, folded) if folded else before
 
 
 @pytest.mark.parametrize("algorithm", ["one_shot", "two_shot", None])

@@ -86,7 +86,7 @@ def test_receive_buffer_too_small(comm, size):
     comm.Scatterv(send, recv.array)
     synchronize()
     if comm.rank == last:
-        text = f"Scatterv: rank 0 sent ({8 * count} bytes|more).* on rank {last}"
+        text = f"Scatterv: rank 0 sent {8 * count} bytes, .* rank {last} .*{8 * room}"
         with pytest.raises(MPI.Exception, match=text) as raised:
             comm.synchronize()
         assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE

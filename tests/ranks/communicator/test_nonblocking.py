@@ -9,7 +9,7 @@ from pyncclx.operators import ops
 from support.arrays import Output, get, gpu_only, put, xp
 from support.everywhere import raises_everywhere
 from support.forms import COUNT, NAMES, arguments, spec, total
-from support.reference import comparing, contributions, fold, labels
+from support.reference import comparing, contributions, fold, labels, named
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +82,7 @@ def test_blocking_host(comm):
     vectors, recv = contributions(comm.size, COUNT), Output(COUNT, "f4")
     comm.blocking = "host"
     try:
-        comm.Iallreduce(put(vectors[comm.rank]), recv.array, algorithm="two_shot").Wait()
+        comm.Iallreduce(put(vectors[comm.rank]), recv.array, algorithm=named("two_shot")).Wait()
     finally:
         comm.blocking = "stream"
     with comparing() as compare:

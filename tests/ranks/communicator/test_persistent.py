@@ -107,6 +107,7 @@ def test_lists(comm, prequest, requests):
         request.Free()
 
 
+@pytest.mark.one_node
 @pytest.mark.parametrize("captured", [False, pytest.param(True, marks=gpu_only)])
 def test_several_by_one_launch(comm, captured):
     """Each works on what the one before it gives; with some of another communicator, and some that have nothing to do.
