@@ -179,8 +179,8 @@ class PeerTimeout(RuntimeError):
             f"expected signal {self.expected}, saw {self.seen}); "
             + (
                 self.detail
-                or f"see whether {peer} is slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 "
-                "compares calls"
+                or f"see whether {peer} is slow, passed a host array, or made another call, be it by type or "
+                "count; PYNCCLX_CHECK=1 compares calls"
             )
         )
 

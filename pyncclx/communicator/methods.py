@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
@@ -19,6 +20,7 @@ from ..nodes.requests import SpanningWork, launched
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
+from . import mixed
 from .host_first import Ways, host_first, parameters
 
 _Function = Callable[..., Any]
@@ -122,6 +124,10 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
         return self.staging and set(kwargs) <= set(parameters(name))
 
     def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
+        which = mixed.host_buffer(name, args, kwargs)
+        if which is not None and not self.is_inter:
+            with suppress(NotSupported):  # of kernels, on all ranks alike
+                return mixed.with_copy(self, native, which, args, kwargs)
         return getattr(super(family, self), name)(*args, **kwargs)
 
     @functools.wraps(native)

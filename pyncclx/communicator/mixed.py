@@ -1,0 +1,106 @@
+"""Collectives with one buffer on the device and the other on the host, as CUDA-aware MPIs take them.
+
+Other ranks cannot know of it, so where such a call goes must follow from what all of them see alike: an operation with
+a root goes where the buffer is that every rank has; another one to the device. There the host's buffer is copied, to
+which kernels are given the copy's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import backends
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.checks import not_contiguous
+from ..arrays.places import where
+from ..backends import Upload
+from ..requests.request import request_of
+from ..staging.operations import OPERATIONS, PAIR, Argument, argument, is_nonblocking, is_persistent
+from ..team.base import Base
+from ..team.streams import stream_for
+
+#: The buffers of operations with a root that every rank has; the other one matters at root only.
+_OF_ALL = {"Gather": "sendbuf", "Gatherv": "sendbuf", "Scatter": "recvbuf", "Scatterv": "recvbuf", "Reduce": "sendbuf"}
+
+
+def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument | None:
+    """Return the argument that kernels are to have a copy of; None if MPI does the call, or neither can."""
+    if OPERATIONS.get(name) is not PAIR or is_persistent(name):
+        return None
+    places = {each.name: where(argument(each, args, kwargs)) for each in PAIR}
+    if set(places.values()) != {"device", "host"}:
+        return None
+    blocking = f"{name[1].upper()}{name[2:]}" if is_nonblocking(name) else name
+    if places.get(_OF_ALL.get(blocking, "")) == "host":
+        return None
+    return next(each for each in PAIR if places[each.name] == "host")
+
+
+def with_copy(
+    comm: Base, native: Callable[..., Any], which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a method for device arrays with a copy in the place of a host buffer."""
+    copy = _Copy(comm, argument(which, args, kwargs), which)
+    if which.position < len(args):
+        args = (*args[: which.position], copy.spec, *args[which.position + 1 :])
+    else:
+        kwargs = {**kwargs, which.name: copy.spec}
+    result = native(comm, *args, **kwargs)
+    if isinstance(result, MPI.Request):
+        return request_of(_Finishing(result, copy))
+    copy.bring_back()
+    return result
+
+
+class _Copy:
+    """The copy of a host buffer on the device."""
+
+    def __init__(self, comm: Base, spec: Any, which: Argument) -> None:
+        self._comm, self._written, self._device = comm, which.written, backends.select()
+        array = spec[0] if isinstance(spec, (list, tuple)) else spec
+        self._host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
+        if not self._host.flags.forc:
+            raise not_contiguous(which.name, self._host.shape, self._host.strides)
+        if self._written and not self._host.flags.writeable:
+            raise BufferError(f"{which.name} is read-only, and the operation writes to it; pass a writable array")
+        stream = stream_for(self._device, (), comm.state)
+        self._memory: Upload = self._device.allocate_temporary(max(self._host.nbytes, 1), stream)
+        self._move(self._memory.address, MPI.Get_address(self._host), stream)
+        datatype = datatypes.of(self._host.dtype)
+        count = self._host.nbytes // datatype.itemsize
+        buffer = Buffer(self._memory.address, count, datatype, self._host.shape, False, None, self._memory)
+        self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
+
+    def bring_back(self) -> None:
+        """Wait for what has been launched, and copy what it has written to the host."""
+        self._comm.state.drain()
+        if self._written:
+            self._move(
+                MPI.Get_address(self._host), self._memory.address, stream_for(self._device, (), self._comm.state)
+            )
+
+    def _move(self, to: int, source: int, stream: Any) -> None:
+        self._device.copy(to, source, self._host.nbytes, stream)
+        self._device.synchronize(stream)
+
+
+class _Finishing:
+    """The work of a request that brings the result to the host when it is waited for."""
+
+    def __init__(self, request: MPI.Request, copy: _Copy) -> None:
+        self._request, self._copy = request, copy
+
+    def finish(self) -> None:
+        self._request.Wait()
+        self._copy.bring_back()
+
+    def is_over(self) -> bool:
+        return self._request.Get_status()
+
+    def fill(self, status: MPI.Status) -> None:
+        self._request.Get_status(status)
