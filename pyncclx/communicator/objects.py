@@ -8,28 +8,32 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..messages.base import MessageBase
+from ..messages.probe import HOLDING
 from ..objects.contents import is_plain, take_apart
-from ..objects.messages import Receiving, seal
+from ..objects.messages import Exchange, Sealed, seal
 from ..objects.operands import Operands, form_operand, is_reduced, reduce_here, reduce_on_all, sealed_operand
 from ..objects.spread import Share, open_all, open_broadcast
 from ..team.base import IntraBase
 from .probes import of_any
 
+_sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
 
-def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
+
+def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0, *, copied: bool = False) -> Any:
     """Return what is to be pickled for a rank in the object's place."""
     if is_plain(obj) or dest == MPI.PROC_NULL:
         return obj
     contents = take_apart(obj)
-    return obj if contents is None else seal(comm, contents, dest, tag)
+    return obj if contents is None else seal(comm, contents, dest, tag, copied=copied)
 
 
 class ObjectMessages(MessageBase):
     """Messages with Python objects, as mpi4py's. What device arrays in them hold does not go through the pickle.
 
     A receiver gets new arrays of the same library, type, shape and order, which the current stream fills. The sender's
-    arrays may be written again at once by what its stream does next. An object without device arrays is mpi4py's alone,
-    and so is every object while `MPI.pickle` pickles in a way of the program's own.
+    arrays may be written again at once by what its stream does next, which comes after the receive of long ones. An
+    object without device arrays is mpi4py's alone, and so is every object while `MPI.pickle` pickles in a way of the
+    program's own.
     """
 
     @of_any
@@ -49,24 +53,35 @@ class ObjectMessages(MessageBase):
         >>> comm.recv()["step"], request.wait()
         (7, None)
         """
-        super().send(_sealed(self, obj, dest, tag), dest, tag)
+        message = _sealed(self, obj, dest, tag)
+        with Exchange(self, (message,)):
+            super().send(message, dest, tag)
 
     @of_any
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """As `send`, and return when the message has been matched."""
-        super().ssend(_sealed(self, obj, dest, tag), dest, tag)
+        message = _sealed(self, obj, dest, tag)
+        with Exchange(self, (message,)):
+            super().ssend(message, dest, tag)
 
     @of_any
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As mpi4py's `isend`: the object, its device arrays too, may be changed at once."""
-        return super().isend(_sealed(self, obj, dest, tag), dest, tag)
+        message = _sealed(self, obj, dest, tag, copied=True)
+        request = super().isend(message, dest, tag)
+        if type(message) is Sealed:
+            message.keep()
+        return request
 
     @of_any
     def issend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `isend`; the request is over when the message has been matched."""
-        return super().issend(_sealed(self, obj, dest, tag), dest, tag)
+        message = _sealed(self, obj, dest, tag, copied=True)
+        request = super().issend(message, dest, tag)
+        if type(message) is Sealed:
+            message.keep()
+        return request
 
-    @of_any
     def recv(
         self,
         buf: Any = None,
@@ -75,10 +90,11 @@ class ObjectMessages(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's `recv`; the stream waits for the data of device arrays, the host does not."""
-        with Receiving(self):
-            return super().recv(buf, source, tag, status)
+        if not isinstance(self, MessageBase):  # MPI.Comm.recv(comm), where comm is mpi4py's
+            return type(self).recv(self, buf, source, tag, status)
+        with Exchange(self):
+            return super().recv(buf, source, tag, status) if HOLDING else _recv(self, buf, source, tag, status)
 
-    @of_any
     def sendrecv(
         self,
         sendobj: Any,
@@ -90,9 +106,13 @@ class ObjectMessages(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's `sendrecv`: `send` and `recv` at once."""
-        sealed = _sealed(self, sendobj, dest, sendtag)
-        with Receiving(self):
-            return super().sendrecv(sealed, dest, sendtag, recvbuf, source, recvtag, status)
+        if not isinstance(self, MessageBase):  # MPI.Comm.sendrecv(comm, ...), where comm is mpi4py's
+            return type(self).sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        message = _sealed(self, sendobj, dest, sendtag)
+        with Exchange(self, (message,)):
+            if HOLDING:
+                return super().sendrecv(message, dest, sendtag, recvbuf, source, recvtag, status)
+            return _sendrecv(self, message, dest, sendtag, recvbuf, source, recvtag, status)
 
 
 if TYPE_CHECKING:
@@ -110,34 +130,33 @@ class ObjectCollectives(_IntraBase):
         """As mpi4py's `bcast`; root gets a copy of its object, too."""
         own = None
         if self.rank == root and not is_plain(obj) and (contents := take_apart(obj)) is not None:
-            obj, own = Share.of(contents)
+            obj, own = Share.of(self, contents, "bcast")
         result = super().bcast(obj, root)
         return open_broadcast(self, result, own, root) if type(result) is Share else result
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """As mpi4py's `gather`."""
-        if 0 <= root < self.size:
-            sendobj = _sealed(self, sendobj, root)
-        with Receiving(self):
-            return super().gather(sendobj, root)
+        message = _sealed(self, sendobj, root) if 0 <= root < self.size else sendobj
+        with Exchange(self, (message,)):
+            return super().gather(message, root)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """As mpi4py's `scatter`."""
-        if self.rank == root:
-            sendobj = self._each_sealed(sendobj)
-        with Receiving(self):
-            return super().scatter(sendobj, root)
+        if self.rank != root or is_plain(sendobj):
+            with Exchange(self):
+                return super().scatter(sendobj, root)
+        messages = self._each_sealed(sendobj)
+        with Exchange(self, messages):
+            return super().scatter(messages, root)
 
     def alltoall(self, sendobj: Any) -> list[Any]:
         """As mpi4py's `alltoall`."""
-        sendobj = self._each_sealed(sendobj)
-        with Receiving(self):
-            return super().alltoall(sendobj)
+        messages = [] if is_plain(sendobj) else self._each_sealed(sendobj)
+        with Exchange(self, messages):
+            return super().alltoall(messages or sendobj)
 
-    def _each_sealed(self, sendobj: Any) -> Any:
+    def _each_sealed(self, sendobj: Any) -> list[Any]:
         """Return a sequence with one object for each rank, sealed for it; all are pickled before any is offered."""
-        if is_plain(sendobj):
-            return sendobj
         items = list(sendobj)
         if len(items) != self.size:
             return items
@@ -148,7 +167,7 @@ class ObjectCollectives(_IntraBase):
         """As mpi4py's `allgather`."""
         own = None
         if not is_plain(sendobj) and (contents := take_apart(sendobj)) is not None:
-            sendobj, own = Share.of(contents)
+            sendobj, own = Share.of(self, contents, "allgather")
         items = super().allgather(sendobj)
         return open_all(self, items, own) if any(type(item) is Share for item in items) else items
 
@@ -167,10 +186,10 @@ class ObjectCollectives(_IntraBase):
 
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """As mpi4py's `reduce`; root applies SUM, PROD, BAND, BOR and BXOR to device arrays that kernels bring."""
+        messages: tuple[Any, ...] = ()
         if 0 <= root < self.size and is_reduced(sendobj, op):
-            sendobj = sealed_operand(self, sendobj, root)
-        result = super().reduce(sendobj, op, root)
-        if type(result) is not Operands:
-            return result
-        with Receiving(self):
-            return reduce_here(result, op)
+            sendobj, message = sealed_operand(self, sendobj, root)
+            messages = (message,)
+        with Exchange(self, messages):
+            result = super().reduce(sendobj, op, root)
+            return reduce_here(result, op) if type(result) is Operands else result

@@ -24,6 +24,10 @@ from .libraries import Form, array_classes, library
 
 __all__ = ["Cargo", "block", "temporary"]
 
+# Where kernels became faster than pickles of CuPy's arrays was between 4 KB and 1 MB, by interpolation at about 200 KB
+# (H100 that two ranks shared, 2026-11-24; no file was kept).
+SHORT_NBYTES = 128 << 10
+
 
 class Cargo(NamedTuple):
     """Some arrays without gaps, and the stream to move their data on: the current one, after their producers.
@@ -79,6 +83,11 @@ class Cargo(NamedTuple):
         """Bytes of the block: each of several arrays is aligned there."""
         lengths = [nbytes for _, nbytes, *_ in self.memories]
         return lengths[0] if len(lengths) == 1 else sum(map(aligned, lengths))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a copy through the host takes less time than kernels, and the agreements before them."""
+        return self.nbytes <= SHORT_NBYTES
 
     def block(self, device: Device) -> Buffer:
         """The block: the memory of the only array, or temporary memory of the stream."""

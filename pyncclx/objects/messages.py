@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import backends, events
+from ..messages.call_end import drain_if_blocking
 from ..messages.endpoint import Endpoint
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.mpi_transfer import GAP_NBYTES
@@ -23,6 +24,7 @@ from ..system.process import PerProcess, held
 from .cargo import Cargo, block
 from .contents import Contents, put_together
 from .libraries import Form
+from .short import Short
 
 if TYPE_CHECKING:
     from ..messages.base import MessageBase
@@ -51,15 +53,27 @@ class Sealed:
         The arguments of `open_sealed`.
     """
 
-    def __init__(self, *fields: Any) -> None:
-        self.fields = fields
+    def __init__(self, comm: MessageBase, outgoing: Outgoing, fields: tuple[Any, ...]) -> None:
+        self._comm, self._outgoing, self.fields = comm, outgoing, fields
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return open_sealed, self.fields
 
+    def finish(self) -> None:
+        """Let what the stream does next come after the receiver has read the data."""
+        outgoing = self._outgoing
+        outgoing.finish(outgoing.stream)
+        drain_if_blocking(self._comm.state, outgoing.endpoint)
 
-def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Sealed:
-    """Offer the data of an object's arrays to a rank; the arrays may be written again by what the stream does next.
+    def keep(self) -> None:
+        """Keep the data, which is a copy, until it has been read."""
+        while _sent and _sent[0].is_over():
+            _sent.popleft()
+        _sent.append(self._outgoing)
+
+
+def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0, *, copied: bool = False) -> Sealed | Short:
+    """Offer the data of an object's arrays to a rank; the caller calls `finish`, or `keep` if it is to be copied.
 
     Raises
     ------
@@ -70,11 +84,10 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(_SEND, dest, tag)
     device, cargo = endpoint.device, Cargo.of(endpoint.device, contents.arrays)
-    if device.exports_are_copies and len(cargo.arrays) == 1:
-        data = cargo.block(device)
-    else:
-        data = cargo.new_block(device)
-        cargo.pack(device, data.address)
+    if cargo.is_short:
+        return Short.of(comm, contents, cargo, _SEND)
+    data = cargo.new_block(device) if copied and not device.exports_are_copies else cargo.block(device)
+    cargo.pack(device, data.address)
     messages: list[Any] = []
 
     def start(message: Any) -> MPI.Request:
@@ -83,11 +96,11 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
 
     outgoing = Outgoing(endpoint, _SEND, ResolvedSide(data, cargo.stream, dest, tag), start)
     outgoing.signal_ready()
-    _keep(outgoing)
     if began is not None:
         how = events.STAGED if outgoing.is_inline else events.NATIVE
         events.emit(_SEND, how, data.nbytes, began, comm=comm, peer=dest)
-    return Sealed(contents.stream, contents.buffers, cargo.forms, _without_gap(messages[0]), endpoint.rank, tag)
+    message = _without_gap(messages[0])
+    return Sealed(comm, outgoing, (contents.stream, contents.buffers, cargo.forms, message, endpoint.rank, tag))
 
 
 def _without_gap(message: Any) -> bytes:
@@ -97,26 +110,25 @@ def _without_gap(message: Any) -> bytes:
     return bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
 
 
-def _keep(outgoing: Outgoing) -> None:
-    """Keep what is sent until it has been read."""
-    while _sent and _sent[0].is_over():
-        _sent.popleft()
-    _sent.append(outgoing)
+class Exchange:
+    """A context in which the objects that this thread unpickles belong to a communicator.
 
+    At its end the stream waits until the receivers of some messages have read them.
+    """
 
-class Receiving:
-    """A context in which the objects that this thread unpickles belong to a communicator."""
+    __slots__ = ("_comm", "_messages", "_outer")
 
-    __slots__ = ("_comm", "_outer")
-
-    def __init__(self, comm: MessageBase) -> None:
-        self._comm = comm
+    def __init__(self, comm: MessageBase, messages: Iterable[Any] = ()) -> None:
+        self._comm, self._messages = comm, messages
 
     def __enter__(self) -> None:
         self._outer, _thread.comm = _thread.comm, self._comm
 
     def __exit__(self, *_: object) -> None:
         _thread.comm = self._outer
+        for message in self._messages:
+            if type(message) is Sealed:
+                message.finish()
 
 
 def open_sealed(

@@ -20,7 +20,8 @@ from ..messages.base import MessageBase
 from .cargo import Cargo
 from .contents import pickles_by_default, take_apart
 from .libraries import Form, array_classes
-from .messages import Sealed, open_sealed, seal
+from .messages import Sealed, seal
+from .short import Short
 from .spread import finished, has_kernels
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ def _items(operand: Any) -> list[Any]:
 class Unopened:
     """A sealed object that unpickling leaves as it is."""
 
-    def __init__(self, sealed: Sealed) -> None:
-        self.fields = sealed.fields
+    def __init__(self, sealed: Sealed | Short) -> None:
+        self._open, self._fields = sealed.__reduce__()
+
+    def open(self) -> Any:
+        """Return the object."""
+        return self._open(*self._fields)
 
 
 def is_reduced(obj: Any, op: Any) -> bool:
@@ -95,14 +100,14 @@ def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: An
     return finished(comm, made)[0]
 
 
-def sealed_operand(comm: MessageBase, array: Any, root: int) -> Operands:
-    """Return what stands for an array in `reduce`: root alone can open it."""
+def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, Sealed | Short]:
+    """Return what stands for an array in `reduce`, which root alone can open, and what is to be finished then."""
     contents = take_apart(array)
     assert contents is not None
-    return Operands([Unopened(seal(comm, contents, root))])
+    sealed = seal(comm, contents, root)
+    return Operands([Unopened(sealed)]), sealed
 
 
 def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
     """Return the operands reduced by this process, each of them opened when its turn comes."""
-    opened = (open_sealed(*item.fields) if type(item) is Unopened else item for item in operands.items)
-    return functools.reduce(op, opened)
+    return functools.reduce(op, (item.open() if type(item) is Unopened else item for item in operands.items))

@@ -19,6 +19,7 @@ from ..team.team import Team
 from .cargo import Cargo, block, temporary
 from .contents import Contents, put_together
 from .libraries import Form
+from .short import Short
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase
@@ -33,9 +34,11 @@ class Share:
     forms: tuple[Form, ...]
 
     @classmethod
-    def of(cls, contents: Contents) -> tuple[Share, Cargo]:
-        """Return an object's share, and the cargo that it leaves behind."""
+    def of(cls, comm: IntraBase, contents: Contents, operation: str) -> tuple[Share | Short, Cargo]:
+        """Return an object's share, and the cargo that it leaves behind; all of a short one."""
         cargo = Cargo.of(backends.select(), contents.arrays)
+        if cargo.is_short:
+            return Short.of(comm, contents, cargo, operation), cargo
         return cls(contents.stream, contents.buffers, cargo.forms), cargo
 
     def open(self, arrays: list[Any]) -> Any:
@@ -69,6 +72,7 @@ def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) 
 def open_all(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
     """Return all ranks' objects, some of which have come as shares; a rank with one has its cargo. Collective."""
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
+    own = own if comm.rank in shares else None
     if not has_kernels(comm):
         everything = MPI.Comm.allgather(comm, None if own is None else own.download(backends.select()))
         for rank, share in shares.items():

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from pyncclx import events
 from pyncclx.messages.endpoint import Endpoint
-from pyncclx.objects import messages, operands, spread
+from pyncclx.objects import cargo, messages, operands, spread
 from pyncclx.objects.cargo import Cargo
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
@@ -19,6 +19,12 @@ from support.reversed_ranks import reversed_ranks, ring
 
 comm = pytest.fixture(reversed_ranks, scope="module")
 ring = pytest.fixture(ring)
+
+
+@pytest.fixture(autouse=True)
+def by_kernels(monkeypatch):
+    """Arrays of any length go by kernels, unless a test says otherwise."""
+    monkeypatch.setattr(cargo, "SHORT_NBYTES", -1)
 
 
 @contextmanager
@@ -68,8 +74,31 @@ def test_as_mpi4py_with_numpy(comm, name, kind):
     assert_everywhere(comm, not problem, problem)
 
 
+@pytest.mark.parametrize("kind", ["one", "shared", "hundred", "empty", "Fortran"])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_short_arrays_are_copied_through_the_host(comm, monkeypatch, name, kind):
+    """In one piece, inside of the pickle: no kernel moves them, and the results are the same."""
+    monkeypatch.undo()
+    with recorded() as seen:
+        own = COLLECTIVES[name](type(comm), comm, kind, 0, False)
+    expected = COLLECTIVES[name](MPI.Intracomm, comm, kind, 0, True)
+    problem = difference(own, expected) or ("a kernel" if any(how == events.NATIVE for _, how in seen) else "")
+    assert_everywhere(comm, not problem, problem)
+
+
+@pytest.mark.parametrize("name", ["bcast", "allgather", "gather"])
+def test_short_and_long_arrays_together(comm, monkeypatch, name):
+    """Each rank goes by the length of its own."""
+    monkeypatch.setattr(cargo, "SHORT_NBYTES", 1000)
+    x = put(labels(comm.rank, 10 if comm.rank else 1000))
+    own = getattr(comm, name)(x)
+    every = [labels(r, 10 if r else 1000) for r in range(comm.size)]
+    expected = {"bcast": every[0], "allgather": every, "gather": None if comm.rank else every}[name]
+    assert_everywhere(comm, not difference(own, expected))
+
+
 SENDS = {
-    "send": lambda comm, obj, dest: comm.isend(obj, dest, 4),
+    "isend": lambda comm, obj, dest: comm.isend(obj, dest, 4),
     "issend": lambda comm, obj, dest: comm.issend(obj, dest, 4),
 }
 RECEIVES = {

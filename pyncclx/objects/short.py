@@ -1,0 +1,43 @@
+"""Objects whose device arrays hold little: one copy of all their data is in the pickle, and goes through MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import backends, events
+from .cargo import Cargo
+from .contents import Contents, put_together
+from .libraries import Form
+
+
+@dataclass(slots=True)
+class Short:
+    """Such an object: pickled, it is opened as soon as it is unpickled, on any rank."""
+
+    stream: bytes
+    buffers: list[Any]
+    forms: tuple[Form, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, comm: Any, contents: Contents, cargo: Cargo, operation: str) -> Short:
+        """Copy the data of an object's arrays."""
+        began = events.now() if events.listeners else None
+        data = cargo.download(backends.select()).tobytes()
+        if began is not None:
+            events.emit(operation, events.STAGED, len(data), began, comm=comm)
+        return cls(contents.stream, contents.buffers, cargo.forms, data)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _open, (self.stream, self.buffers, self.forms, self.data)
+
+
+def _open(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
+    """Return the object, in new arrays; pickle calls this."""
+    device = backends.select()
+    arrays = Cargo.like(device, forms).upload(device, np.frombuffer(data, np.uint8))
+    return put_together(stream, buffers, arrays)
