@@ -17,6 +17,7 @@ from mpi4py.MPI import _addressof as _addressof
 from mpi4py.MPI import _handleof as _handleof
 from mpi4py.MPI import _sizeof as _sizeof
 
+from .communicator import public as _public  # noqa: F401  # faults that the environment sets
 from .communicator.communicator import COMM_NULL as COMM_NULL
 from .communicator.communicator import COMM_SELF as COMM_SELF
 from .communicator.communicator import COMM_WORLD as COMM_WORLD

@@ -157,6 +157,9 @@ class Streams(Protocol):
             The stream is being captured.
         """
 
+    def is_idle(self, stream: Any) -> bool:
+        """Return whether all that was launched on a stream has finished; by any thread, True while it is captured."""
+
     def event(self) -> Event:
         """Return a new event."""
 

@@ -74,6 +74,33 @@ class Extensions(IntraBase):
                 blocks=blocks,
             )
 
+    def Grow(
+        self, maxprocs: int, command: Any, args: Any = None, info: MPI.Info = MPI.INFO_NULL, root: int = 0
+    ) -> Any:
+        """Start processes, and return a communicator of these ranks and the new ones, behind them. Collective.
+
+        The new processes get it by ``pyncclx.Communicator(MPI.Comm.Get_parent().Merge(True))``.
+
+        Parameters
+        ----------
+        maxprocs, command, args, info, root
+            As of `Spawn`.
+
+        Returns
+        -------
+        Intracomm
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> grown = comm.Grow(2, sys.executable, ["worker.py"])  # doctest: +SKIP
+        """
+        spawned = cast(Any, self).Spawn(command, args, maxprocs, info, root)
+        try:
+            return spawned.Merge(False)
+        finally:
+            MPI.Comm.Free(spawned)
+
     def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
         """Make what a program's own kernels need to communicate: the first argument of the device functions.
 

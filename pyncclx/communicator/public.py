@@ -28,3 +28,6 @@ from .communicator import Graphcomm as Graphcomm
 from .communicator import Intercomm as Intercomm
 from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
+from .faults import arm
+
+arm((Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, Request, Prequest))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
+
+from mpi_bootstrap.presence import Note
 
 from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
@@ -165,7 +168,7 @@ class Endpoint:
         if not self.watch.array[error_words.FAILURE]:
             return
         record = error_words.read(self.watch)
-        if record.failure == error_words.LOST:
+        if record.failure == error_words.LOST or (self.loss is not None and self.loss.note is not None):
             raise self._take_loss()
         operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
         if record.failure == error_words.ABORTED:
@@ -191,6 +194,14 @@ class Endpoint:
             self.postbox.rescue.sends(self.number_of(rank))
             if broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
+
+    def is_busy(self) -> bool:
+        """Return whether a kernel is under way."""
+        return not self.device.is_idle(self._stream)
+
+    def give_up(self, kind: str) -> None:
+        """Let kernels here leave their waits; the other ranks find out when they wait for this one."""
+        self.lose(Loss(note=Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), "")))
 
     def given_up(self) -> None:
         """Return None: a wait that was in vain for a message is no other rank's concern."""

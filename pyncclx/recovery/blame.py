@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from mpi_bootstrap.presence import RUNNING
+
 from ..errors import PeerTimeout
 from ..system import settings
 from .detector import DETECTOR, STOOD_STILL_S
@@ -33,6 +35,9 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Excepti
         return error
     peer = detector.peers.get(uids[error.peer]) if 0 <= error.peer < len(uids) else None
     if peer is not None:
+        if peer.state != RUNNING:
+            error.detail = "its program has ended"
+            return error
         still_s = (time.monotonic_ns() - peer.beat_ns) / 1e9
         if still_s > STOOD_STILL_S:
             error.detail = f"its process, {peer.pid}, has not run for {still_s:.1f} s: stopped, swapped out, or starved"

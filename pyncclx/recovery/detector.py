@@ -7,6 +7,7 @@ which also has those of other nodes. It starts with the first communicator of se
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
 import threading
 import time
@@ -20,12 +21,13 @@ from mpi_bootstrap.presence import ENDED, RAISED, RUNNING, Note, PeerPresence, P
 
 from ..system.process import PerProcess
 from . import ulfm
-from .losses import Loss
+from .interrupts import Interrupts
+from .losses import INTERRUPTED, Loss
 
 PAUSE_S = 0.02  # between two looks at the pages
 LOOKS_PER_QUESTION = 5  # to MPI
 STOOD_STILL_S = 1.0  # without a look: the process was stopped, or starved
-_END_S = 2.0  # that the end of the program waits for a look to end
+_FINALIZE_S = 10.0  # that MPI may take to end after a rank has failed
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
 
@@ -58,6 +60,12 @@ class Watched(Protocol):
     def lose(self, loss: Loss) -> None:
         """Let its kernels leave their waits, and its calls raise; called again when more is known."""
 
+    def is_busy(self) -> bool:
+        """Return whether a kernel is under way; by any thread."""
+
+    def give_up(self, kind: str) -> None:
+        """Let kernels leave their waits here and on all other ranks, for a reason that is no rank's failure."""
+
     def given_up(self) -> Note | None:
         """Return a note for the others, if its kernels have given up by themselves; once."""
 
@@ -85,6 +93,7 @@ class Detector:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._asks_mpi = ulfm.is_enabled() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._interrupts = Interrupts()
         self._looks, self._last_ns = 0, time.monotonic_ns()
         self._ended, held = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, args=[held], name="pyncclx detector", daemon=True)
@@ -229,14 +238,23 @@ class Detector:
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
+    def _interrupt(self) -> None:
+        """End the waits of kernels that the program waits for, here and on all other ranks."""
+        with self._lock:
+            for watched in list(self._watched):
+                if watched.is_busy():
+                    watched.give_up(INTERRUPTED)
+
     # The thread
 
     def _run(self, held: threading.Event) -> None:
         self.presence.hold()
         held.set()
         while not self._ended.is_set():
-            time.sleep(PAUSE_S)
+            self._interrupts.pause(PAUSE_S)
             self.look()
+            if self._interrupts.is_overdue():
+                self._interrupt()
             self._looks += 1
             if self._asks_mpi and self._looks % LOOKS_PER_QUESTION == 0:
                 self.ask_mpi()
@@ -254,6 +272,18 @@ class Detector:
             self.presence.end(ENDED)
         else:
             self.presence.end(RAISED, f"{type(error).__name__}: {error}")
+
+
+def _bound_finalize() -> None:
+    """Let the process end some time after this, if MPI_Finalize does not end: Open MPI's may wait for a dead rank."""
+    detector = DETECTOR.made
+    if detector is None or not detector.has_failed or not ulfm.is_enabled() or MPI.Is_finalized():
+        return
+    if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+        signal.setitimer(signal.ITIMER_REAL, _FINALIZE_S)
+
+
+atexit.register(_bound_finalize)  # before all others, so that it runs after them
 
 
 DETECTOR = PerProcess(Detector, lasting=True)

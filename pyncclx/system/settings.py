@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from . import faults
+
 T = TypeVar("T")
 PREFIX = "PYNCCLX_"
 TESTS = "PYNCCLX_TEST_"  # read by tests alone
@@ -239,10 +241,20 @@ HOSTILE = Setting(
     default_text="off",
 )
 
+FAULT = Setting[tuple[faults.Fault, ...]](
+    "PYNCCLX_FAULT",
+    default=(),
+    parse=faults.parse,
+    accepts=faults.ACCEPTS,
+    text="faults to try what a program does then, such as `rank=2,call=Allreduce,nth=5,do=kill` "
+    "([fault injection](../howto/failures.md#try-it))",
+    default_text="none",
+)
+
 SETTINGS: tuple[Setting[Any], ...] = (
     *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
     *(CHECK, CACHE, VERBOSE, IPC, RECORD, DUMP),
-    *(SEED, HOSTILE),
+    *(SEED, HOSTILE, FAULT),
 )
 
 

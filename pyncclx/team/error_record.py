@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -47,7 +47,7 @@ class ErrorRecord:
         Why the communicator cannot go on, if not for what a kernel here has found.
     disagreement : Disagreement or None
         Of the ranks' calls; None before they have their leases.
-    id, rank, comm, uids, world_ranks
+    id, rank, comm, uids, world_ranks, is_busy
         As of `recovery.detector.Watched`.
     """
 
@@ -65,6 +65,7 @@ class ErrorRecord:
         self.loss: Loss | None = None
         self.disagreement: Disagreement | None = None
         self._mismatch = ""  # its text, once it has been raised: the leases may change
+        self.is_busy: Callable[[], bool] = lambda: False
         self._gave_up: Note | None = None  # what the others have been given to read
 
     def belong(self, comm: MPI.Comm, name: bytes, uids: Sequence[bytes], world_ranks: Sequence[int]) -> None:

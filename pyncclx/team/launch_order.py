@@ -121,6 +121,12 @@ class LaunchOrder:
         """Whether nothing has been launched."""
         return self._end is None and self._stream is _NO_STREAM and self._captured is _NO_STREAM
 
+    def is_busy(self) -> bool:
+        """Return whether what was launched is not over, or may be, in a graph that is replayed; by any thread."""
+        streams = [self._stream, *self._asides.values()]
+        running = any(not self._device.is_idle(stream) for stream in streams if stream is not _NO_STREAM)
+        return running or self._captured is not _NO_STREAM or (self._end is not None and not self._end.is_over())
+
     def synchronize(self) -> None:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
         if self._end is not None:

@@ -91,6 +91,10 @@ class GpuStreams(GpuProperties):
         stream.synchronize()
         function()
 
+    def is_idle(self, stream: Any) -> bool:
+        with self.attached():
+            return is_capturing(stream) or bool(stream.done)
+
     def event(self) -> Event:
         return Event()
 

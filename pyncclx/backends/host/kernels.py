@@ -86,6 +86,7 @@ class HostKernels:
         A block that makes no progress for so many seconds fails the launch.
     """
 
+    running: int  # of `HostStreams`
     architecture = "host"
     compiles_together = True
     loads_beside_kernels = True
@@ -166,7 +167,11 @@ class HostKernels:
         how = Launch(grid=grid, block=block, hostile=self.hostile, seed=seed, watchdog_s=self.watchdog_s)
         pointers = (ctypes.c_char_p * len(arguments))(*map(bytes, arguments))
         if stream is None:
-            _run(function, how, pointers)
+            self.running += 1
+            try:
+                _run(function, how, pointers)
+            finally:
+                self.running -= 1
         else:
             stream.enqueue(functools.partial(_run, function, how, pointers))
 

@@ -117,6 +117,7 @@ class HostStreams:
     def __init__(self) -> None:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._of_thread = threading.local()
+        self.running = 0  # launches on None that have not returned
 
     def current_stream(self) -> None:
         return None
@@ -146,6 +147,9 @@ class HostStreams:
     def synchronize(self, stream: Any = _ANY) -> None:
         for each in list(self._streams) if stream is _ANY else [stream]:
             self._end_of(each).synchronize()
+
+    def is_idle(self, stream: Stream | None) -> bool:
+        return not self.running if stream is None else stream.has_done(stream.given)
 
     def order(self, first: Stream | None, then: Stream | None) -> None:
         self._end_of(first).order(then)

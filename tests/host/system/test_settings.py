@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyncclx.system import settings
+from pyncclx.system.faults import Fault
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 VALUES = {
@@ -28,6 +29,11 @@ VALUES = {
     "PYNCCLX_DUMP": [("/tmp/dump", Path("/tmp/dump"))],
     "PYNCCLX_SEED": [("12", 12)],
     "PYNCCLX_HOSTILE": [("1", True), ("0", False)],
+    "PYNCCLX_FAULT": [
+        ("rank=2,call=Allreduce,nth=5,do=kill", (Fault(2, "Allreduce", 5, "kill"),)),
+        ("call=Wait,do=stop:2,after=0.5", (Fault(None, "Wait", 1, "stop", 2.0, 0.5),)),
+        ("rank=0,call=Put,do=skip; rank=1,call=Get", (Fault(0, "Put", 1, "skip"), Fault(1, "Get", 1, "kill"))),
+    ],
 }
 REFUSED = {
     "PYNCCLX_DEVICE": ["cpu", "GPU"],
@@ -42,6 +48,11 @@ REFUSED = {
     "PYNCCLX_RECORD": ["3", "on"],
     "PYNCCLX_SEED": ["x"],
     "PYNCCLX_HOSTILE": ["maybe"],
+    "PYNCCLX_FAULT": [
+        *("rank=2", "call=Put,do=explode", "call=Put,do=kill:2", "call=Put,do=delay", "call=Put,nth=0"),
+        *("rank=x,call=Put", "call=Put,nth=many"),
+        *("call=Put,do=raise,after=1", "call=Put,when=later", "call=Put,do=delay:-1", "call=Put,after=inf"),
+    ],
 }
 BY_NAME = {setting.name: setting for setting in settings.SETTINGS}
 

@@ -1,0 +1,77 @@
+"""Faults that a user wants to see in a run, as PYNCCLX_FAULT describes them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ACTIONS = ("kill", "stop", "delay", "skip", "raise", "interrupt", "corrupt-header")
+_TIMED = ("stop", "delay")  # may have seconds after a colon
+_BEFORE_THE_CALL = ("delay", "skip", "raise", "corrupt-header")  # not while it is under way
+ACCEPTS = (
+    "faults as 'rank=2,call=Allreduce,nth=5,do=kill', with ';' between several; do: kill, stop, stop:SECONDS, "
+    "delay:SECONDS, skip, raise, interrupt or corrupt-header; after=SECONDS: so long after the call has begun"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes
+    ----------
+    rank : int or None
+        In MPI.COMM_WORLD; None: every rank.
+    call : str
+        Name of the method, such as "Allreduce" or "Wait".
+    nth : int
+        Of how many calls of that name on the rank, from 1 on.
+    do : str
+        One of `ACTIONS`.
+    seconds : float
+        Of a delay, or of a stop until the process goes on; inf: it stays stopped.
+    after_s : float
+        From the beginning of the call to the fault; 0: it comes before the call.
+    """
+
+    rank: int | None
+    call: str
+    nth: int = 1
+    do: str = "kill"
+    seconds: float = math.inf
+    after_s: float = 0.0
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Return the faults of a text.
+
+    Raises
+    ------
+    ValueError
+        It has none.
+
+    Examples
+    --------
+    >>> parse("rank=2,call=Allreduce,nth=5,do=delay:0.2")
+    (Fault(rank=2, call='Allreduce', nth=5, do='delay', seconds=0.2, after_s=0.0),)
+    """
+    return tuple(_one(each) for each in text.split(";") if each.strip())
+
+
+def _one(text: str) -> Fault:
+    fields = dict(field.strip().partition("=")[::2] for field in text.split(","))
+    do, _, seconds = fields.pop("do", "kill").partition(":")
+    rank, call = fields.pop("rank", "*"), fields.pop("call", "")
+    fault = Fault(
+        rank=None if rank == "*" else int(rank),
+        call=call,
+        nth=int(fields.pop("nth", "1")),
+        do=do,
+        seconds=float(seconds) if seconds else math.inf,
+        after_s=float(fields.pop("after", "0")),
+    )
+    wrong = fields or not call or do not in ACTIONS or fault.nth < 1 or not (0 <= fault.after_s < math.inf)
+    timed_wrongly = (seconds and do not in _TIMED) or (do == "delay" and not seconds)
+    if wrong or timed_wrongly or fault.seconds <= 0 or (fault.after_s and do in _BEFORE_THE_CALL):
+        raise ValueError(text)
+    return fault
