@@ -3,6 +3,7 @@
 import pytest
 
 from support import fault_jobs as jobs
+from support.sample import some
 
 # Name of an operation of program.py, and the method in which the fault is.
 METHODS = {
@@ -59,7 +60,7 @@ def check_goes_on(job):
 
 
 @tolerant
-@pytest.mark.parametrize("operation", METHODS)
+@pytest.mark.parametrize("operation", some(METHODS, 6))
 def test_killed_before_the_call(operation):
     fault = f"rank={VICTIM},call={METHODS[operation]},nth={nth(operation)},do=kill"
     job = jobs.run(RANKS, operation, fault, shrink=True)
@@ -68,7 +69,7 @@ def test_killed_before_the_call(operation):
 
 
 @tolerant
-@pytest.mark.parametrize("operation", [name for name in METHODS if name not in AT_ONCE])
+@pytest.mark.parametrize("operation", some([name for name in METHODS if name not in AT_ONCE], 4))
 def test_killed_while_it_waits(operation):
     """Rank 0 comes late, and the victim dies while it waits for it, in a kernel or in a meeting."""
     call = f"call={METHODS[operation]},nth={nth(operation)}"
@@ -77,7 +78,7 @@ def test_killed_while_it_waits(operation):
     check_goes_on(job)
 
 
-@pytest.mark.parametrize("operation", ["allreduce", "alloc", "dispatch", "compile_first", "fence", "dup"])
+@pytest.mark.parametrize("operation", some(["alloc", "allreduce", "dispatch", "compile_first", "fence", "dup"], 2))
 def test_an_exception_on_one_rank(operation):
     """The program of the rank that raises ends; the others name it, with its exception, without any help of MPI."""
     fault = f"rank={VICTIM},call={METHODS[operation]},nth={nth(operation)},do=raise"
@@ -89,7 +90,7 @@ def test_an_exception_on_one_rank(operation):
         assert "InjectedFault: PYNCCLX_FAULT" in outcome["reason"], job.explain()
 
 
-@pytest.mark.parametrize("operation", ["allreduce", "barrier", "signals", "alltoallv"])
+@pytest.mark.parametrize("operation", some(["allreduce", "barrier", "signals", "alltoallv"], 1))
 def test_stopped(operation):
     """The others name the rank that stands still; when it goes on, it blames itself, not them."""
     fault = f"rank={VICTIM},call={METHODS[operation]},nth={nth(operation)},do=stop:5"
@@ -103,7 +104,7 @@ def test_stopped(operation):
             assert "has not run for" in outcome["text"] or "see whether" in outcome["text"], job.explain()
 
 
-@pytest.mark.parametrize("operation", ["allreduce", "bcast", "alltoallv", "dispatch", "iallreduce"])
+@pytest.mark.parametrize("operation", some(["allreduce", "bcast", "alltoallv", "dispatch", "iallreduce"], 1))
 def test_interrupted(operation):
     """A rank that waits for a kernel gets its KeyboardInterrupt, and the others learn of it."""
     call = f"call={METHODS[operation]},nth={nth(operation)}"
