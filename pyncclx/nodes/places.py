@@ -1,4 +1,4 @@
-"""Which ranks of a communicator are on which node: a table of 14 bytes a rank, and of 4 a node."""
+"""Which ranks of a communicator are on which node: a table of 8 bytes a rank, and of 4 a node."""
 
 from __future__ import annotations
 

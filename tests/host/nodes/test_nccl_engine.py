@@ -1,0 +1,106 @@
+"""The engine of NCCL, against functions that record how they were called: the names and arguments of nccl4py 0.6."""
+
+import pytest
+from mpi4py import MPI
+
+from pyncclx.nodes import nccl_engine, nccl_library
+from pyncclx.nodes.engine import Transfer
+
+
+class Bindings:
+    """What `nccl.bindings.nccl` of nccl4py has."""
+
+    version, result = 22809, 0
+
+    class Config:
+        """As ncclConfig_t."""
+
+        ptr, max_ctas = 77, 0
+
+    def __init__(self):
+        self.calls = []
+
+    def get_version(self):
+        return self.version
+
+    def get_unique_id(self):
+        return b"u" * 128
+
+    def comm_init_rank_scalable(self, nranks, rank, count, ids, config):
+        self.calls.append(("init", nranks, rank, count, bytes(ids), config))
+        return "communicator"
+
+    def comm_get_async_error(self, comm):
+        return self.result
+
+    def get_error_string(self, result):
+        return f"error {result}"
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+class Stream:
+    """As CuPy's."""
+
+    ptr = 5
+
+
+@pytest.fixture
+def bindings(monkeypatch):
+    made = Bindings()
+    for module in (nccl_engine, nccl_library):
+        monkeypatch.setattr(module, "bindings", lambda: made)
+    return made
+
+
+@pytest.fixture
+def engine(bindings):
+    failed = []
+    made = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: failed.append(step))
+    made.failed = failed
+    return made
+
+
+def test_a_communicator_is_made_of_the_ranks(bindings, engine):
+    assert bindings.calls == [("init", 1, 0, 1, b"u" * 128, 77)]
+    engine.close()
+    assert bindings.calls[1:] == [("comm_destroy", "communicator")]
+
+
+def test_an_exchange_is_one_group_on_the_stream(bindings, engine):
+    engine.exchange("step", [Transfer(3, 100, 8), Transfer(3, 200, 16)], [Transfer(3, 300, 8)], Stream())
+    assert bindings.calls[1:] == [
+        ("group_start",),
+        ("send", 100, 8, 1, 0, "communicator", 5),
+        ("send", 200, 16, 1, 0, "communicator", 5),
+        ("recv", 300, 8, 1, 0, "communicator", 5),
+        ("group_end",),
+    ]
+
+
+def test_an_error_of_nccl_is_raised_at_every_call(bindings, engine):
+    bindings.result = 6
+    for _ in range(2):
+        with pytest.raises(MPI.Exception, match=r"NCCL 2\.28\.9 between nodes: error 6"):
+            engine.check()
+    assert engine.failed == ["a step between nodes"]
+    assert ("comm_abort", "communicator") in bindings.calls
+    with pytest.raises(MPI.Exception):
+        engine.exchange("step", [], [], Stream())
+
+
+def test_what_is_in_progress_is_no_error(bindings, engine):
+    bindings.result = 7
+    engine.check()
+
+
+def test_old_libraries_are_refused(bindings):
+    assert nccl_library.refusal() is None
+    bindings.version = 22703
+    assert "NCCL 2.27 is older than 2.28" in nccl_library.refusal()
+
+
+def test_a_missing_package_is_a_reason(monkeypatch):
+    monkeypatch.setattr(nccl_library, "bindings", lambda: __import__("nccl_that_is_not_there"))
+    assert nccl_library.refusal().startswith("ModuleNotFoundError")
