@@ -1,12 +1,13 @@
 """Jacobi's method for Laplace's equation: a plate, hot at its upper edge, whose temperature finds its balance.
 
-    mpiexec -n 4 python examples/solvers/jacobi.py [--graph] [--mpi4py]
+    mpiexec -n 4 python examples/solvers/jacobi.py [--messages] [--graph] [--mpi4py]
 
 The plate is divided among the ranks in two dimensions. A rank's array has a halo of one element around its part; in
 each step the neighbours' edges go there, all four by one `Neighbor_alltoallw`. Left and right edges are columns, which
 are not contiguous: their datatypes are subarrays, and kernels pack and unpack them. In the end rank 0 makes the same
 steps alone with NumPy and compares. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs
-without a GPU, on NumPy arrays. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
+without a GPU, on NumPy arrays. `--messages` exchanges the edges by persistent messages instead, all eight sends and
+receives by one `Startall`. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> int:
     MPI = import_mpi(options.mpi4py)
     xp = array_module(MPI.COMM_WORLD)
     cart = MPI.COMM_WORLD.Create_cart(MPI.Compute_dims(MPI.COMM_WORLD.size, 2))
-    plate = Plate(MPI, cart, xp, options)
+    plate = Plate(MPI, cart, xp, options, options.messages)
     seconds = repeat(cart, xp, plate.two_steps, options.steps // 2, options.graph) / 2
 
     parts = cart.gather((plate.begin, to_host(plate.now)[1:-1, 1:-1]))
@@ -64,9 +65,11 @@ class Plate:
     MPI, xp : module
     cart : Cartcomm
     options : argparse.Namespace
+    messages : bool, default False
+        Whether persistent messages exchange the edges.
     """
 
-    def __init__(self, MPI: Any, cart: Any, xp: Any, options: argparse.Namespace) -> None:
+    def __init__(self, MPI: Any, cart: Any, xp: Any, options: argparse.Namespace, messages: bool = False) -> None:
         self.cart, self.xp = usable(cart, xp, options.mpi4py), xp
         shares = [share(options.size, *each) for each in zip(cart.dims, cart.coords, strict=True)]
         self.begin = tuple(begin for begin, _ in shares)
@@ -82,6 +85,25 @@ class Plate:
         self.sends = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in edges]
         receives = [(edge, start) for (edge, _), start in zip(edges, halos, strict=True)]
         self.receives = [MPI.DOUBLE.Create_subarray(shape, edge, start).Commit() for edge, start in receives]
+        self.MPI, self.requests = MPI, [self._requests(array) if messages else [] for array in (self.now, self.next)]
+
+    def _requests(self, array: Array) -> list[Any]:
+        """Persistent messages that exchange an array's edges; the tag is the side that the sender's edge is on."""
+        sides = [neighbour for dimension in (0, 1) for neighbour in self.cart.Shift(dimension, 1)]
+        receives = [(each, side, side ^ 1) for side, each in enumerate(sides)]
+        return [
+            *(self.cart.Recv_init([array, 1, self.receives[side]], peer, tag) for peer, side, tag in receives),
+            *(self.cart.Send_init([array, 1, self.sends[side]], peer, side) for side, peer in enumerate(sides)),
+        ]
+
+    def exchange(self, array: Array) -> None:
+        """The neighbours' edges become an array's halo."""
+        requests = self.requests[array is self.next]
+        if requests:
+            self.MPI.Prequest.Startall(requests)
+            self.MPI.Request.Waitall(requests)
+        else:
+            self.cart.Neighbor_alltoallw([array, self.sends], [array, self.receives])
 
     def two_steps(self) -> None:
         """From one array to the other, and back."""
@@ -91,16 +113,16 @@ class Plate:
     def step(self, old: Array, new: Array) -> None:
         """Each element becomes the mean of its four neighbours. No array is made, so that a graph can hold it."""
         add, inner = self.xp.add, new[1:-1, 1:-1]
-        self.cart.Neighbor_alltoallw([old, self.sends], [old, self.receives])
+        self.exchange(old)
         add(old[:-2, 1:-1], old[2:, 1:-1], out=inner)
         add(inner, old[1:-1, :-2], out=inner)
         add(inner, old[1:-1, 2:], out=inner)
         self.xp.multiply(inner, 0.25, out=inner)
 
     def free(self) -> None:
-        """Free the datatypes."""
-        for datatype in (*self.sends, *self.receives):
-            datatype.Free()
+        """Free the requests and the datatypes."""
+        for each in (*self.requests[0], *self.requests[1], *self.sends, *self.receives):
+            each.Free()
 
 
 def reference(size: int, steps: int) -> Array:
@@ -128,7 +150,11 @@ def parse_options() -> argparse.Namespace:
     """Parse and check the command line."""
     numbers = [("size", 96, "elements along an edge of the plate"), ("steps", 400, "steps")]
     parser = flags("jacobi.py", "Solve Laplace's equation by Jacobi's method.", *numbers, graph=True)
-    return parse(parser, "size", "steps")
+    parser.add_argument("--messages", action="store_true", help="exchange edges by persistent messages")
+    options = parse(parser, "size", "steps")
+    if options.messages and options.mpi4py:
+        raise SystemExit("jacobi.py: --messages is for arrays on a GPU, --mpi4py copies them to the host: choose one")
+    return options
 
 
 if __name__ == "__main__":

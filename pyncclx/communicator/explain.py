@@ -55,7 +55,7 @@ class Explained(MessageBase):
         """
         name = blocking_form(operation)
         try:
-            if operation in MESSAGES:
+            if operation in MESSAGES and operation != "Startall":
                 return self._explain_message(operation, nbytes)
             if name in MODULES and (name not in neighbors.OPERATIONS or isinstance(self, MPI.Topocomm)):
                 return self._explain_collective(name, nbytes)
@@ -90,7 +90,8 @@ class Explained(MessageBase):
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
         how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"
-        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}"
+        graph = "; in a graph, the request that it met before is met again" if operation.endswith("_init") else ""
+        return f"native: {operation} of {nbytes} bytes: MPI matches, the {how}; {first}{graph}"
 
     def _explain_without_kernel(self, operation: str) -> str:
         if operation.startswith("_") or not callable(getattr(type(self), operation, None)):

@@ -8,20 +8,20 @@ from mpi4py import MPI
 
 from ..arrays.places import on_host
 from ..messages import calls, exchange, host_receive
-from ..messages.base import MessageBase
 from ..messages.side import Side
 from .methods import or_staged
+from .persistent_messages import PersistentMessages
 from .probes import take_probed
 
 
-class PointToPoint(MessageBase):
+class PointToPoint(PersistentMessages):
     """Messages with device arrays.
 
     MPI matches them, by communicator, source and tag, in order, wildcards included. Never collective. The calls return
     when the message is matched (receives) or handed to MPI (sends); the data is moved on the current stream. A short
     message is copied, and the buffer of a send is then free for what the stream does next; for a long one the stream
     waits until it has been received, as MPI's sends may. They cannot be captured in a graph: messages are matched on
-    the host.
+    the host. Persistent ones can, see `Send_init`.
     """
 
     @or_staged

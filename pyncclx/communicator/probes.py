@@ -39,8 +39,8 @@ class Probes(MessageBase):
 
     A message that `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, all forms of
     `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, this is also true of
-    messages that the same rank sent before it with other tags; a persistent receive of those must have been started
-    before the probe.
+    messages that the same rank sent before it with other tags; a persistent receive of those into a host array must
+    have been started before the probe.
     """
 
     @of_any

@@ -76,6 +76,17 @@ class Prepared(KernelWork):
             self.stream = functools.partial(stream_for, device, call.buffers, self._state, known)
             self._user_stream = functools.partial(current_stream, device, call.buffers, self._state)
 
+    receive = None  # it is no message
+
+    @property
+    def starter(self) -> Callable[[Sequence[Prepared]], None]:
+        """Starts several."""
+        return start_several
+
+    def abandon(self) -> None:
+        """Refuse: its memory is in use."""
+        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
+
     @property
     def is_only_a_launch(self) -> bool:
         """Whether a start launches one kernel and does nothing else."""
@@ -155,3 +166,13 @@ class Prepared(KernelWork):
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""
         return not self.active or self._event.is_over()
+
+
+def start_several(works: Sequence[Prepared]) -> None:
+    """Start several, by one launch for each communicator if nothing else has to be done between them."""
+    streams = [work.stream() for work in works if work.is_only_a_launch]
+    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
+        works[0].start_with(works[1:], streams[0])
+    else:
+        for work in works:
+            work.start()

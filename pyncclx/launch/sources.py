@@ -88,7 +88,7 @@ FILES = {
         ("reduce_one_shot", "reduce_two_shot_lines", "reduce_two_shot", "reduce_two_shot_to_root"), _reductions
     ),
     "collectives/reduce_chain.cu": Source(("reduce_chain",), _reductions_without_halves),
-    "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull")),
+    "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull", "move_messages")),
     "derived/packing.cu": Source(("pack", "unpack")),
     "tokens/dispatch.cu": Source(("dispatch",), _dispatches),
     "tokens/combine.cu": Source(("combine",), _combines),

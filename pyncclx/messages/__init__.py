@@ -6,7 +6,7 @@ The way of `comm.Recv(array, source, tag)`:
    messages that a probe has found to `matched.py`.
 2. `calls.py`: `receive` makes a `Side` of the arguments (`side.py`) and lets `begin.py` check source and tag
    (`endpoint.py`) and resolve the array (`typed.py`).
-3. `receive.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
+3. `arrival.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for it, in MPI if no other receive is open, else by `progress.py`, which launches receives in
    the order of their clocks (`clock.py`).
@@ -20,4 +20,8 @@ The way of `Send` is the same as far as step 2. Then `send.py`, `Outgoing`, choo
 and launches `put_eager` or `offer`. Nonblocking calls return requests of `pending.py`, and post their receive:
 `watcher.py` moves it on while the program does not. `postbox.py` holds what the process has once, and `base.py` what
 each communicator has.
+
+Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.py`) begin an `Outgoing` or `Incoming`
+at each start. What several of them launch at the same time is one launch (`batch.py`). In a graph they use channels
+(`channels.py`, `channel_memory.py`) instead, which they have agreed on when they met outside.
 """

@@ -6,10 +6,15 @@ They are packed by functions, not by objects with the fields, which would cost e
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 PUT = struct.Struct("=QQQQQ")
 OFFER = struct.Struct("=QQQii")
 PULL = struct.Struct("=QQQQQQQii")
+MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
+MOST_MESSAGES = 39  # kMostMessages
+_COUNT = struct.Struct("=II")
+PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
 
 
 def put_arguments(*, data: int, slot: int, ready: int, nbytes: int, clock: int) -> bytes:
@@ -36,3 +41,37 @@ def pull_arguments(
     `ready`, `done`, `data` and `buffer` are addresses, as is `arrived`, of the word that counts the kernel's blocks.
     """
     return PULL.pack(ready, done, arrived, data, buffer, nbytes, clock, peer, tag)
+
+
+def message(
+    *,
+    data: int = 0,
+    buffer: int = 0,
+    nbytes: int = 0,
+    ready: int = 0,
+    done: int = 0,
+    clock: int = 0,
+    arrived: int = 0,
+    epoch: int = 0,
+    stride: int = 0,
+    first_block: int,
+    blocks: int,
+    kind: int,
+    peer: int,
+    tag: int,
+    unused: int = 0,
+) -> bytes:
+    """Return a `Message`, one of a batch.
+
+    `data`, `buffer`, `ready`, `done`, `arrived` and `epoch` are addresses. With an `epoch` the message is one of a
+    channel, and `stride` is the distance of its slots.
+    """
+    return MESSAGE.pack(
+        *(data, buffer, nbytes, ready, done, clock, arrived, epoch, stride),
+        *(first_block, blocks, kind, peer, tag, unused),
+    )
+
+
+def batch_arguments(messages: Sequence[bytes]) -> bytes:
+    """Return a `BatchArgs` after its Team, for `move_messages`: up to `MOST_MESSAGES` that `message` has packed."""
+    return _COUNT.pack(len(messages), 0) + b"".join(messages).ljust(MOST_MESSAGES * MESSAGE.size, b"\0")

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
 from ..team.streams import stream_for
+from .channels import Outlet
 from .mpi_transfer import start_receive, start_send
 from .receive import Incoming
 from .send import SYNCHRONOUS, Outgoing
@@ -30,14 +31,16 @@ def resolve_send(endpoint: Endpoint, operation: str, side: Side) -> ResolvedSide
     return ResolvedSide(buffer, stream, dest, tag)
 
 
-def begin_send(comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide | None) -> Outgoing | None:
-    """Begin to send what was resolved."""
+def begin_send(
+    comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide | None, channel: Outlet | None = None
+) -> Outgoing | None:
+    """Begin to send what was resolved; a persistent request's has a channel."""
     if side is None:
         return None
     if isinstance(side.buffer, TypedBuffer):
         side.buffer.pack(endpoint, side.stream)
     call = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, side, partial(start_send, call, comm, side.rank, side.tag))
+    return Outgoing(endpoint, operation, side, partial(start_send, call, comm, side.rank, side.tag), channel)
 
 
 def begin_receive(
@@ -64,6 +67,6 @@ def resolve(
     if stream is not not_captured and device.is_capturing(stream):
         raise NotSupported(
             f"{operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "
-            "capture, or exchange by a collective such as Alltoallv"
+            "capture, by requests of Send_init and Recv_init, or by a collective such as Alltoallv"
         )
     return buffer, stream

@@ -1,11 +1,11 @@
 """The bounce memory of a process, which the receivers of its messages open:
 
-    LeaseHeader x HEADERS | arrived words | ready words | done words | slots of SLOT_NBYTES
+    LeaseHeader x HEADERS | arrived words | ready words | done words | ends of channels | slots of SLOT_NBYTES
 
 A message that kernels move holds one *place* from its send until its receiver has read it: a ready word and a done
 word, and with the first SLOTS places a slot for the data. The host hands out only places whose last message is known
 to be over. So no kernel ever waits for a place, and a nonblocking send never blocks a stream; when no place is free,
-the data goes through MPI.
+the data goes through MPI. The ends of channels have words of their own, see `channels.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from .headers import HEADER_NBYTES, HEADERS, Headers
 from .places import Places
 
 NBYTES = 2 << 20  # of the whole
-STREAMS = 1024  # that have received: each has a word that counts the blocks of a kernel
+ARRIVED_WORDS = 8192  # count the blocks of receiving kernels: each stream has one, and some more for many messages
+ENDS = 2048  # of channels
+END_NBYTES = 32
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # the longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
 _ARRIVED = HEADERS * HEADER_NBYTES
-_READY = _ARRIVED + 4 * STREAMS
+_READY = _ARRIVED + 4 * ARRIVED_WORDS
 _DONE = _READY + CLOCK.size * PLACES
-_SLOTS = -(-(_DONE + CLOCK.size * PLACES) // 128) * 128
+_ENDS = _DONE + CLOCK.size * PLACES
+_SLOTS = -(-(_ENDS + END_NBYTES * ENDS) // 128) * 128
 SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
 
 
@@ -51,7 +54,8 @@ class BounceMemory:
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         self.headers = Headers(device, self.address)
-        self._arrived: dict[tuple[int, int], int] = {}  # stream, thread -> address of their word
+        self._arrived: dict[tuple[int, int, int], int] = {}  # stream, thread, number -> address of their words
+        self._next_arrived = 0
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """Return what receivers have written so far to the done words of `number` places."""
@@ -60,16 +64,25 @@ class BounceMemory:
 
     def arrived_word(self, stream: Any) -> int:
         """Return the address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
-        key = (getattr(stream, "ptr", 0), threading.get_ident())  # a per-thread stream has one name in all threads
-        word = self._arrived.get(key)
-        return self._new_arrived_word(key) if word is None else word
+        return self.arrived_words(stream, 1)
 
-    def _new_arrived_word(self, key: tuple[int, int]) -> int:
+    def arrived_words(self, stream: Any, number: int) -> int:
+        """Return the address of `number` such words one after the other."""
+        # A per-thread stream has one name in all threads.
+        key = (getattr(stream, "ptr", 0), threading.get_ident(), number)
+        words = self._arrived.get(key)
+        return self._new_arrived_words(key) if words is None else words
+
+    def _new_arrived_words(self, key: tuple[int, int, int]) -> int:
+        number = key[-1]
         with LOCK:  # no two keys have one word
-            if len(self._arrived) == STREAMS:
+            if self._next_arrived + number > ARRIVED_WORDS:
                 self._device.synchronize()
                 self._arrived.clear()
-            return self._arrived.setdefault(key, self.address + _ARRIVED + 4 * len(self._arrived))
+                self._next_arrived = 0
+            words = self._arrived.setdefault(key, self.address + _ARRIVED + 4 * self._next_arrived)
+            self._next_arrived += number
+            return words
 
 
 def words_of(base: int, place: int) -> tuple[int, int]:
@@ -80,3 +93,8 @@ def words_of(base: int, place: int) -> tuple[int, int]:
 def slot_offset(place: int) -> int:
     """Return where a place's slot begins in its bounce memory."""
     return _SLOTS + SLOT_NBYTES * place
+
+
+def end_address(base: int, place: int) -> int:
+    """Return where the words of a channel's end begin in bounce memory that begins at `base`."""
+    return base + _ENDS + END_NBYTES * place

@@ -26,6 +26,7 @@ from ..recovery.losses import Loss
 from ..recovery.meetings import explained
 from ..requests.open_receives import LOCK
 from ..system import settings
+from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .envelope import Sender
@@ -36,6 +37,7 @@ OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
     *("send", "recv"),  # of objects, by any method
+    *("Send_init", "Ssend_init", "Rsend_init", "Recv_init", "Startall"),
 )
 _serials = itertools.count(1)
 
@@ -104,6 +106,11 @@ class Endpoint:
         weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
 
     @cached_property
+    def order(self) -> LaunchOrder:
+        """The order of launches that graphs capture of persistent requests."""
+        return LaunchOrder(self.device)
+
+    @cached_property
     def highest_tag(self) -> int:
         """The largest tag that MPI takes."""
         return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
@@ -156,7 +163,8 @@ class Endpoint:
         with LOCK:
             streams, self._streams, self._stream = self._streams, {}, None
         for stream in streams.values():
-            self.device.synchronize(stream)
+            if not self.device.is_capturing(stream):  # what a graph holds does not run now
+                self.device.synchronize(stream)
         self.check()
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from operator import attrgetter
 from typing import Any
 
+from ..backends import Exported
 from ..requests.host_receive import ENVELOPE_MAGIC
 
 # Transports: how the data travels.
@@ -18,7 +19,7 @@ WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiv
 INLINE = 4  # behind the envelope, in the same message of MPI
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
-_ENVELOPE = struct.Struct(f"=16s9Q64s{_SENDER.size}s")  # ENVELOPE_MAGIC, the fields of `Envelope`
+_ENVELOPE = struct.Struct(f"=16s9Q64s4Q{_SENDER.size}s")  # ENVELOPE_MAGIC, the fields of `Envelope`
 # A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
 # program where a message to the same process has a part of one.
 ENVELOPE_NBYTES = _ENVELOPE.size
@@ -80,6 +81,13 @@ class Envelope:
         Distinguishes the allocation from earlier ones at the same address (OFFERED).
     allocation_nbytes, handle : int, bytes
         What opens the allocation (OFFERED).
+    channel : int
+        Not 0: a persistent request sends this, and graphs may send more by this channel of the process. Of a channel
+        with slots, `allocation` to `handle` locate these, whatever the transport is; of one without, the buffer.
+    channel_place : int
+        In the bounce memory: that of its words.
+    channel_offset, channel_stride : int
+        Of its slots in the allocation, and from one to the other; 0: it has none.
     """
 
     sender: Sender
@@ -93,6 +101,31 @@ class Envelope:
     identity: int = 0
     allocation_nbytes: int = 0
     handle: bytes = b""
+    channel: int = 0
+    channel_place: int = 0
+    channel_offset: int = 0
+    channel_stride: int = 0
+
+    def locate(self, exported: Exported) -> None:
+        """Describe where the data is: in memory that other processes can open."""
+        self.allocation, self.offset, self.handle = exported.address, exported.offset, exported.handle
+        self.identity, self.allocation_nbytes = exported.identity, exported.nbytes
+        self._no_slots()
+
+    def locate_in_window(self, number: int, offset: int) -> None:
+        """Describe where the data is: in a window."""
+        self.allocation, self.offset = number, offset
+        self._no_slots()
+
+    def locate_as(self, other: Envelope) -> None:
+        """Describe the same place as another envelope does."""
+        self.allocation, self.offset, self.handle = other.allocation, other.offset, other.handle
+        self.identity, self.allocation_nbytes = other.identity, other.allocation_nbytes
+
+    def _no_slots(self) -> None:
+        """Leave out a channel whose slots the same fields would describe."""
+        if self.channel_stride:
+            self.channel = self.channel_stride = 0
 
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""

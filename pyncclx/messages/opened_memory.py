@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 
 from mpi_bootstrap import node_identity
 
@@ -26,6 +26,7 @@ class OpenedMemory:
         self._bounces: dict[bytes, Peer | None] = {}
         self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()  # with their identities
         self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
+        self.unused: deque[Envelope] = deque()  # to be released; appended to at any time, by destructors
         self._lock = threading.Lock()
 
     def bounce_address(self, sender: Sender) -> int | None:
@@ -54,6 +55,8 @@ class OpenedMemory:
 
     def data_address(self, envelope: Envelope) -> int:
         """Return the address here of offered data, which stays open until `release` is called."""
+        while self.unused:
+            self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:
             return envelope.allocation + envelope.offset
         key = self._key(envelope)

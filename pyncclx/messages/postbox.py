@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections import deque
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..launch import kernels
 from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
 from .bounce import NBYTES, BounceMemory
+from .channel_memory import ChannelMemory
 from .clock import LamportClock
 from .envelope import Sender
 from .opened_memory import OpenedMemory
@@ -40,6 +42,9 @@ class Postbox:
     opened : OpenedMemory
         Other processes' memory.
     clock : LamportClock
+    channel_memory : ChannelMemory
+    inlets : mapping of (bytes, int) to object
+        The receiver's ends of channels, by the uid of the sender and the channel's number, while requests have them.
     rescue : Rescue
         For kernels that wait for ranks that have failed.
     receives : ReceiveProgress
@@ -65,6 +70,8 @@ class Postbox:
             socket=self.readers.name,
             token=self.readers.token,
         )
+        self.channel_memory = ChannelMemory(device, self.bounce.address)
+        self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
         self.rescue = Rescue(device, self.bounce)
         self.scratch = Scratch()
@@ -95,5 +102,6 @@ POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
-    """Return the bytes of bounce memory."""
-    return 0 if POSTBOX.made is None else NBYTES
+    """Return the bytes of bounce memory, and of slots of channels."""
+    postbox = POSTBOX.made
+    return 0 if postbox is None else NBYTES + postbox.channel_memory.nbytes

@@ -7,13 +7,16 @@ launches wait for nothing, so their order does not matter.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
 from ..backends import Device
 from ..requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from .watcher import Watcher
+
+GATHER_S = 50e-6  # as long as some launches take; a sender may wait for one of the receives (not measured)
 
 
 class ReceiveProgress:
@@ -74,11 +77,24 @@ class ReceiveProgress:
         self.check()
         with LOCK:
             self.turn += 1
-            for receive in self._arrived():
+            arrived = self._arrived()
+            for receive in arrived:
                 OPEN_RECEIVES.remove(receive)
                 if not receive.is_awaited:
                     receive.leave_stream()
-                receive.launch()
+            if arrived:
+                arrived[0].launch_with(arrived[1:])
+
+    def gather(self, receives: Sequence[OpenReceive]) -> None:
+        """Give the messages of some receives a moment to arrive, so that one launch fetches them."""
+        deadline = time.perf_counter() + GATHER_S
+        self.check()
+        while not all(receive.has_arrived or receive.launched for receive in receives):
+            with LOCK:
+                self.turn += 1
+                self._arrived()
+            if time.perf_counter() > deadline:
+                return
 
     def launch_due(self) -> None:
         """Launch the receives that senders may be waiting for, and whose kernels wait for nothing: for the watcher."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Event
-from ..errors import MPIError
 from .arguments import pull_arguments
+from .arrival import Arrival
+from .batch import BLOCK_NBYTES, Batch
 from .bounce import words_of
 from .endpoint import Endpoint
-from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope, inline_nbytes, unpack
+from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .probe import ProbedMessage
 from .send import Outgoing
 from .sender_memory import address_of, is_ready
@@ -22,72 +23,39 @@ from .typed import TypedBuffer
 
 # Not measured
 POLLS = 8  # for a message before the host does something else
-BLOCK_NBYTES = 32 << 10  # that a block of `pull` moves before another one pays
 
 
-class Incoming:
+class Incoming(Arrival):
     """A receive of a device array: a call waits for its message at once, or it is posted (`requests/open_receives.py`).
 
     Attributes
     ----------
-    status : MPI.Status
-        Of the message, once it has arrived.
-    clock : int
-        Of the message, once it has arrived; 0 of a host array.
-    has_arrived, launched : bool
-        Whether its message has arrived, and whether its kernel is launched.
+    launched : bool
+        Whether its kernel is launched.
     is_awaited : bool
         Whether a call waits for it.
     stays_on_stream : bool
         Whether its kernel must be on its own stream: no call will wait for it.
     """
 
-    clock = _entry = 0
-    has_arrived = launched = is_awaited = stays_on_stream = False
-    _envelope: Envelope | None = None  # None: the message is a host array's
-    _nbytes = 0  # of the message
-    _error: Exception | None = None
+    launched = is_awaited = stays_on_stream = False
+    _has_opened = False  # the sender's memory for this message
     _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
     _end_event: Event | None = None  # of the kernel, then
 
     def __init__(
         self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
     ) -> None:
-        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.buffer, self.stream, self._kernel_stream = buffer, stream, stream
-        self._probed = probed  # the message that a probe has found: MPI has another source and tag for it
-        self._capacity_nbytes = buffer.nbytes
-        self.status = MPI.Status()
+        super().__init__(endpoint, operation, buffer, stream, probed)
+        self._kernel_stream = stream
 
     # The message
-
-    def record(self, source: int, tag: int) -> None:
-        """Write the entry for the flight recorder."""
-        self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
-
-    def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
-        """Start to receive the message: `transfer` starts MPI's receive into host memory."""
-        if isinstance(self.buffer, TypedBuffer):
-            self.buffer.allocate(self.endpoint.device, self.stream)
-        self._message = self.postbox.scratch.take(inline_nbytes(self._capacity_nbytes))
-        self._request = transfer(self._message)
 
     def accept(self, message: Any, status: MPI.Status) -> None:
         """Take a message that MPI has already received, and launch its kernel."""
         self._message, self.status = message, status
         self._read()
         self.launch()
-
-    def poll(self) -> bool:
-        """Look whether the message has arrived; True once."""
-        try:
-            if not self._request.Test(self.status):
-                return False
-            self._read()
-        except Exception as error:  # belongs to the call that waits for this receive
-            self._refuse(error)
-        self.has_arrived = True
-        return True
 
     def launch_soon(self, outgoing: Outgoing) -> None:
         """Look for the message for as long as a launch takes; if it arrives, launch it with the one to send."""
@@ -111,38 +79,9 @@ class Incoming:
             self._refuse(error)
         self.launch()
 
-    def _read(self) -> None:
-        received_nbytes = self.status.Get_elements(MPI.BYTE)
-        if self._probed is not None:
-            self._probed.set_origin(self.status)
-        envelope = self._envelope = unpack(self._message, received_nbytes)
-        self._nbytes = received_nbytes  # of a host array, if there is no envelope
-        if envelope is not None:
-            self._nbytes, self.clock = envelope.nbytes, envelope.clock
-            self.postbox.clock.observe(envelope.clock)
-            if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
-                self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
-        self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))
-        if self._nbytes > self._capacity_nbytes:
-            self._error = self._truncated(f"{self._nbytes}")
-
-    def _truncated(self, sent: str) -> MPIError:
-        source, tag = self.status.source, self.status.tag
-        text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self._capacity_nbytes}"
-        return MPIError(MPI.ERR_TRUNCATE, f"{self.operation}: {text}; receive into a larger array")
-
-    def _refuse(self, error: Exception) -> None:
-        """Keep MPI's own error, or what it is about; only a message with its data in it can be too long for MPI."""
-        if not isinstance(error, MPI.Exception):
-            self._error = error
-        elif error.Get_error_class() == MPI.ERR_TRUNCATE:
-            self._error = self._truncated("more")
-        else:
-            self._error = self.endpoint.explained(error, self.operation)
-        if self._request:  # a receive from any rank, which MPI has not ended: some rank has failed
-            self._request.Cancel()
-            with suppress(MPI.Exception):
-                self._request.Wait()
+    def gather(self, others: Sequence[Incoming]) -> None:
+        """Give this one's and others' messages a moment to arrive."""
+        self.postbox.receives.gather([self, *others])
 
     # The data
 
@@ -153,11 +92,32 @@ class Incoming:
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
         finally:
-            self.launched = True  # not before: another thread may wait for it
+            self._end_launch()
+
+    def _end_launch(self) -> None:
+        self.launched = True  # not before: another thread may wait for it
         if self.endpoint.calls is not None:
             self.endpoint.calls.received(self._entry, self.status.source, self.status.tag)
         self.postbox.scratch.give_back(self._message)
         del self._message
+
+    def launch_with(self, others: Sequence[Incoming]) -> None:
+        """Launch several receives in this order; one launch fetches those of one endpoint and stream."""
+        if not others:
+            self.launch()
+            return
+        for _, group in itertools.groupby((self, *others), lambda each: each._group):
+            together = list(group)
+            if len(together) == 1:
+                together[0].launch()
+            else:
+                _launch_together(together)
+
+    @property
+    def _group(self) -> tuple[int, bool, int]:
+        """Equal for receives that one kernel may do."""
+        has_left = self._start_event is not None
+        return self.endpoint.serial, has_left, 0 if has_left else getattr(self.stream, "ptr", 0)
 
     def _move(self, outgoing: Outgoing | None) -> None:
         envelope = self._envelope
@@ -169,6 +129,15 @@ class Incoming:
             self._pull(envelope, outgoing)
 
     def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
+        try:
+            nbytes, arguments = self._begin_pull(envelope)
+            self._launch_pull(nbytes, arguments, outgoing)
+            self._mark_end()
+        finally:
+            self._release(envelope)
+
+    def _begin_pull(self, envelope: Envelope) -> tuple[int, bytes]:
+        """Prepare the stream and open the memory; return what the kernel is to fetch, and its arguments."""
         bounce = self.postbox.opened.bounce_address(envelope.sender)
         assert bounce is not None  # or the sender would have sent the data along
         data, nbytes = 0, 0  # after an error, the kernel only sets the done word
@@ -181,15 +150,18 @@ class Incoming:
                 nbytes = envelope.nbytes
         except (OSError, RuntimeError) as error:
             self._error = self.endpoint.failure_of(self.status.source, self.operation) or error
-        try:
-            self._launch_pull(nbytes, self._pull_arguments(envelope, bounce, data, nbytes), outgoing)
-            if self._start_event is not None:
-                self._end_event = self._event_on(self._kernel_stream)
-        finally:
-            if data and envelope.transport == OFFERED:
-                if self.endpoint.device.exports_are_copies:  # of which this is closed now
-                    self.endpoint.device.synchronize(self._kernel_stream)
-                self.postbox.opened.release(envelope)
+        self._has_opened = bool(data) and envelope.transport == OFFERED
+        return nbytes, self._pull_arguments(envelope, bounce, data, nbytes)
+
+    def _mark_end(self) -> None:
+        if self._start_event is not None:
+            self._end_event = self._event_on(self._kernel_stream)
+
+    def _release(self, envelope: Envelope) -> None:
+        if self._has_opened:
+            if self.endpoint.device.exports_are_copies:  # of which this is closed now
+                self.endpoint.device.synchronize(self._kernel_stream)
+            self.postbox.opened.release(envelope)
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)
@@ -213,6 +185,23 @@ class Incoming:
         if outgoing is not None:
             kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
         self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
+
+    def join(self, batch: Batch) -> bool:
+        """Let the launch of a batch fetch the data; False if no kernel has to."""
+        envelope = self._envelope
+        if envelope is None or envelope.transport in (INLINE, EMPTY):
+            return False
+        _, arguments = self._begin_pull(envelope)
+        batch.pull(arguments)
+        return True
+
+    def leave(self, error: Exception | None) -> None:
+        """The batch has been launched, or has failed."""
+        assert self._envelope is not None
+        self._error = self._error or error
+        self._mark_end()
+        self._release(self._envelope)
+        self._end_launch()
 
     # The end
 
@@ -274,3 +263,24 @@ class Incoming:
             return False
         self.leave_stream()
         return self._start_event is not None and self._start_event.is_over()
+
+
+def _launch_together(receives: Sequence[Incoming]) -> None:
+    """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""
+    batch, fetched = Batch(receives[0].endpoint, "Irecv"), []
+    for each in receives:
+        try:
+            if each.join(batch):
+                fetched.append(each)
+            else:
+                each.launch()
+        except Exception as raised:
+            each.leave(raised)
+    error: Exception | None = None
+    try:
+        if fetched:
+            batch.launch(fetched[0]._kernel_stream)
+    except Exception as raised:
+        error = raised
+    for each in fetched:
+        each.leave(error)

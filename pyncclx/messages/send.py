@@ -11,13 +11,15 @@ from mpi4py import MPI
 
 from ..backends import Exported
 from .arguments import offer_arguments, put_arguments
+from .batch import Batch
 from .bounce import SLOT_NBYTES, slot_offset, words_of
+from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .side import ResolvedSide
 
-SYNCHRONOUS = ("Ssend", "Issend")  # over only when matched
+SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
 _THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once (not measured)
 
 
@@ -27,7 +29,7 @@ class Outgoing:
     A short one is copied to a slot, or MPI has its data: it is over when MPI has its envelope. A long one is offered:
     the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for. The receiver
     gets the envelope before the kernel is launched that copies the message or sets its ready word, so that both hosts
-    launch at the same time.
+    launch at the same time. That of a persistent request describes its channel, too.
 
     Attributes
     ----------
@@ -40,12 +42,17 @@ class Outgoing:
     """
 
     def __init__(
-        self, endpoint: Endpoint, operation: str, side: ResolvedSide, start: Callable[[Any], MPI.Request]
+        self,
+        endpoint: Endpoint,
+        operation: str,
+        side: ResolvedSide,
+        start: Callable[[Any], MPI.Request],
+        channel: Outlet | None = None,
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
-        self._nbytes = self.buffer.nbytes
+        self._nbytes, self._channel = self.buffer.nbytes, channel
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
@@ -66,7 +73,10 @@ class Outgoing:
         return self._eager() or self._offer() or self._inline()
 
     def _envelope(self, transport: int) -> Envelope:
-        return Envelope(self.postbox.sender, transport, self.clock, self._nbytes)
+        envelope = Envelope(self.postbox.sender, transport, self.clock, self._nbytes)
+        if self._channel is not None:
+            self._channel.describe(envelope)
+        return envelope
 
     def _eager(self) -> bytes | None:
         """The data is copied to a slot."""
@@ -108,7 +118,7 @@ class Outgoing:
         window = team.windows.at(address) if team else None
         if window is not None:
             envelope = self._envelope(WINDOW)
-            envelope.allocation, envelope.offset = window.number, address - window.memory.address
+            envelope.locate_in_window(window.number, address - window.memory.address)
             return envelope, None
         device = self.endpoint.device
         if device.exports_are_copies:  # made now, of what the stream has still to put there
@@ -117,9 +127,7 @@ class Outgoing:
         if exported is None:
             return None
         envelope = self._envelope(OFFERED)
-        envelope.allocation, envelope.offset = exported.address, exported.offset
-        envelope.identity, envelope.allocation_nbytes = exported.identity, exported.nbytes
-        envelope.handle = exported.handle
+        envelope.locate(exported)
         return envelope, exported
 
     def _inline(self, answer: int = 0) -> Any:
@@ -127,6 +135,9 @@ class Outgoing:
         self.is_inline = True
         envelope = self._envelope(INLINE)
         envelope.answer = answer
+        located = self._located() if envelope.channel and self._nbytes > SLOT_NBYTES else None
+        if located is not None:  # for the channel alone
+            envelope.locate_as(located[0])
         message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
@@ -151,6 +162,15 @@ class Outgoing:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
         self._leave_to_mpi()
+
+    def signal_ready_by(self, batch: Batch) -> None:
+        """Do what `signal_ready` does by the launch of a batch."""
+        if self.put:
+            batch.put(self.put, self.peer, self.tag)
+            self.put = b""
+        if self._offered is not None:
+            ready, _ = words_of(self.postbox.bounce.address, self._offered)
+            batch.signal(ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
 
     def _launch_put(self) -> None:
         threads = min(-(-self._nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)

@@ -38,9 +38,10 @@ class TypedBuffer(Buffer):
         self._move(PACK, endpoint, stream, None)
 
     def allocate(self, device: Device, stream: Any) -> None:
-        """Allocate the packed copy."""
-        self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
-        self.address = self.memory.address
+        """Allocate the packed copy, unless a persistent request has done so before."""
+        if self.memory is None:
+            self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
+            self.address = self.memory.address
 
     def unpack(self, endpoint: Endpoint, stream: Any, nbytes: int) -> None:
         """Copy the first `nbytes` of the packed copy into the array."""

@@ -93,27 +93,18 @@ class SpanningWork:
         """Set the status to the empty one: a collective has no message."""
         fill_empty(status)
 
-    # As `launch.prepared.Prepared`, for persistent requests
+    # For persistent requests
+
+    receive = None  # it is no message
 
     @property
-    def is_only_a_launch(self) -> bool:
-        """Whether a start launches one kernel and does nothing else: never."""
-        return False
+    def starter(self) -> Callable[[Sequence[SpanningWork]], None]:
+        """Starts several, one after the other."""
+        return _start_each
 
-    @property
-    def stream(self) -> Callable[[], Any]:
-        """Returns the stream that is current."""
-        return self._spanning.team.device.current_stream
-
-    def start_with(self, others: Sequence[Any], stream: Any) -> None:
-        """Start this one and others after it."""
-        works = self, *others
-        if len(set(map(id, works))) < len(works):
-            raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
-        for work in works:
-            work.check()
-        for work in works:
-            work.start()
+    def abandon(self) -> None:
+        """Refuse: its memory is in use."""
+        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
 
     def check(self) -> None:
         """Raise if it cannot be started."""
@@ -126,6 +117,15 @@ class SpanningWork:
             if read() != first:
                 text = "an array has other memory than when the request was made; make a new request"
                 raise MPIError(MPI.ERR_BUFFER, f"{self.operation}_init: {text}")
+
+
+def _start_each(works: Sequence[SpanningWork]) -> None:
+    if len(set(map(id, works))) < len(works):
+        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
+    for work in works:
+        work.check()
+    for work in works:
+        work.start()
 
 
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:

@@ -8,7 +8,8 @@ behind the wait on the same stream.
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from ..system.process import held
 
@@ -44,6 +45,12 @@ class OpenReceive(Protocol):
 
     def launch(self) -> None:
         """Launch the kernel that moves the data."""
+
+    def launch_with(self, others: Sequence[Any]) -> None:
+        """Do so for this one and others of its kind after it, by as few launches as possible."""
+
+    def gather(self, others: Sequence[Any]) -> None:
+        """Give this one's and others' messages a moment to arrive, so that one launch fetches them."""
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])

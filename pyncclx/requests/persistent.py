@@ -1,16 +1,21 @@
-"""Persistent requests of collectives on device arrays."""
+"""Persistent requests of collectives and messages on device arrays."""
 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from mpi4py import MPI
 
 from .. import events
 from ..errors import MPIError
+from .open_receives import OpenReceive
 from .request import Request, Work
+
+#: Persistent requests of this library, by their handles; weakly.
+BY_HANDLE: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
 
 
 class Startable(Work, Protocol):
@@ -19,18 +24,18 @@ class Startable(Work, Protocol):
     active: bool  # from start to finish
 
     @property
-    def stream(self) -> Callable[[], Any]:
-        """Returns the stream that is current."""
+    def receive(self) -> OpenReceive | None:
+        """The receive of a device array that is under way, if it is one."""
 
     @property
-    def is_only_a_launch(self) -> bool:
-        """Whether a start has nothing else to do."""
+    def starter(self) -> Callable[[Sequence[Any]], None]:
+        """Starts several that have the same one, in their order."""
 
     def start(self) -> None:
         """Launch after what the current stream has."""
 
-    def start_with(self, others: Sequence[Any], stream: Any) -> None:
-        """Launch this one and others of its kind after it, by one launch for each communicator."""
+    def abandon(self) -> None:
+        """Let it go on without its request; raise MPI.Exception, of class ERR_REQUEST, if it cannot."""
 
 
 class EmitsStarts:
@@ -52,12 +57,12 @@ def emit_starts(requests: Sequence[MPI.Prequest], began: float) -> None:
 
 
 class Prequest(EmitsStarts, MPI.Prequest, Request):
-    """An `mpi4py.MPI.Prequest` of a collective on device arrays, which it keeps.
+    """An `mpi4py.MPI.Prequest` of a collective or a message on device arrays, which it keeps.
 
-    `Start` launches the kernel on a stream of the communicator's own, after what the current stream has then. `Wait`
-    makes the stream that is current wait for it, and `Test` returns whether the kernel has ended; so do the calls for
-    many requests of `pyncclx.Request` and `pyncclx.MPI.Request`. mpi4py's own calls for many find a request that has
-    nothing to do.
+    `Start` launches a kernel after what the current stream has then; that of a collective, and all in a graph, on a
+    stream of the communicator's own. `Wait` makes the stream that is current wait for it, and `Test` returns whether
+    the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`. mpi4py's own
+    calls for many find a request that has nothing to do.
 
     Examples
     --------
@@ -74,7 +79,13 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         """Make the request of a call."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
         request._work = work
+        BY_HANDLE[request.handle] = request
         return request
+
+    @property
+    def receive(self) -> OpenReceive | None:  # type: ignore[override]
+        """The receive of a device array that is under way, if it is one."""
+        return self._work.receive if self else None
 
     @property
     def is_active(self) -> bool:
@@ -101,24 +112,36 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
         """Start all; those of one communicator in the order of the list. As mpi4py's `Startall`.
 
-        Those of one communicator's collectives on device arrays that follow each other take one launch.
+        Those of one communicator's collectives on device arrays that follow each other take one launch; so do messages.
         """
         began = events.now() if events.listeners else None
         start_all(requests)
         if began is not None:
             emit_starts(requests, began)
 
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Make the current stream wait, and return True. As mpi4py's `Wait`."""
+        was_active = self.is_active
+        super().Wait(status)
+        if was_active and status is not None:
+            self._complete(status)
+        return True
+
+    def _complete(self, status: MPI.Status) -> None:
+        self._work.fill(status)
+
     def Free(self) -> None:
-        """Free the request and what it keeps; an active one only when its kernel has ended.
+        """Free the request and what it keeps. A message that is under way goes on.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the kernel has not ended.
+            Class ERR_REQUEST, if it is a collective whose kernel has not ended.
         """
-        if not self._is_over():
-            raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
-        self._finish()
+        if self._is_over():
+            self._finish()
+        else:
+            self._work.abandon()
         MPI.Prequest.Free(self)
         del self._work
 
@@ -133,15 +156,11 @@ def start_all(requests: Sequence[MPI.Prequest]) -> None:
 
 
 def _start_ours(requests: Iterable[Prequest]) -> None:
-    """Start several, by one launch for each communicator if nothing else has to be done between them."""
+    """Start several; those of a kind that follow each other may take one launch."""
     works = []
     for request in requests:
         if not request:
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
         works.append(request._work)
-    streams = [work.stream() for work in works if work.is_only_a_launch]
-    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
-        works[0].start_with(works[1:], streams[0])
-    else:
-        for work in works:
-            work.start()
+    for starter, together in itertools.groupby(works, lambda work: work.starter):
+        starter(list(together))

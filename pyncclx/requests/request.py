@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from mpi4py import MPI
 
@@ -111,6 +111,9 @@ class Request(MPI.Request):
             super().Wait()
             raise
 
+    def _complete(self, status: MPI.Status) -> None:
+        """Set what MPI leaves out in the status of a request that was active and is over."""
+
     def _is_over(self) -> bool:
         return not self or self._work.is_over()
 
@@ -122,14 +125,19 @@ class Request(MPI.Request):
         if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
             return wait_and_check(requests, statuses)
         ours = [each for each in requests if isinstance(each, Request)]
-        for each in ours:
-            if each.receive is not None:
-                each.receive.is_awaited = True
+        receives = [each.receive for each in ours if each.receive is not None]
+        for receive in receives:
+            receive.is_awaited = True
+        if len(receives) > 1:
+            receives[0].gather(receives[1:])
         to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceiveRequest)}
         if to_check:
             return _wait_and_check(requests, [] if statuses is None else statuses, ours, to_check)
+        active = {id(each): each for each in ours if each.is_active} if statuses is not None else {}
         errors = [error for each in ours if (error := _error_of(each)) is not None]
         over = MPI.Request.Waitall(requests, statuses)
+        for index in (index for index, each in enumerate(requests) if id(each) in active):
+            active[id(requests[index])]._complete(cast(list[MPI.Status], statuses)[index])
         if errors:
             raise errors[0]
         return over

@@ -10,10 +10,10 @@ from mpi4py import MPI
 from .. import events
 from ..errors import MPIError, NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
-from ..requests.persistent import emit_starts
+from ..requests.persistent import BY_HANDLE, emit_starts
 from .completion import CopiesItself, abandon, forget, look_after_abandoned
 from .copies import Copy, copy_back
-from .requests import Prequest, staged_persistent
+from .requests import Prequest
 
 
 class StagedPrequest(CopiesItself, Prequest):
@@ -36,7 +36,7 @@ class StagedPrequest(CopiesItself, Prequest):
         look_after_abandoned()
         self._copies, self._partitions = copies, partitions
         self._active = False
-        staged_persistent[self.handle] = self
+        BY_HANDLE[self.handle] = self
 
     def Free(self) -> None:
         """As mpi4py's: if it has been started, the operation goes on."""

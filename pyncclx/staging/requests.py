@@ -6,7 +6,6 @@ Nonblocking calls need no class of their own, see `completion.copy_back_on_compl
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -41,10 +40,6 @@ def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> An
     return classmethod(method)
 
 
-#: The persistent requests on host copies, by their handles.
-staged_persistent: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
-
-
 class Request(StandIn, MPI.Request):
     """An `mpi4py.MPI.Request`; the calls that complete many take staged ones among them."""
 
@@ -52,10 +47,10 @@ class Request(StandIn, MPI.Request):
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """As mpi4py's; of a staged persistent request the request itself, which looks after its copies."""
-        staged = staged_persistent.get(handle)
-        if staged is not None and staged.handle == handle:
-            return staged
+        """As mpi4py's; of a persistent request on device arrays the request itself, which looks after its memory."""
+        known = persistent.BY_HANDLE.get(handle)
+        if known and known.handle == handle:
+            return known
         return super().fromhandle(handle)
 
     Waitall = _completing("Waitall", lambda n, _: range(n))

@@ -98,7 +98,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
-    ring,
+    ring, batch,
     token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,
@@ -122,6 +122,7 @@ void run_rank(const World& world, int rank) {
 int main(int argc, char** argv) {
     const Settings settings = parse(argc, argv);
     World world(settings);
+    begin_channels(settings);
     ShuffleMemory shuffle(world);
     world.shuffle = &shuffle;
     DeviceMemory device(world);

@@ -1,4 +1,4 @@
-// Messages: every rank sends to the next one, by a slot or from where the data is.
+// Messages: every rank sends to the next one, by a slot or from where the data is; one message, or some at once.
 //
 // What MPI does is played by relaxed words, which order nothing: that the data is there, and that it was read, must
 // follow from the kernels' words alone. The envelope goes first, so a kernel really waits for `ready`.
@@ -41,4 +41,69 @@ inline void ring(Call& call) {
     memset(send.as(), Buffer::kPoison, nbytes);  // the sender's own again
     check(call, recv.as(), nbytes, last, rank);
     if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
+}
+
+// In graphs: one launch for what a rank sends and receives, by channels, where no host takes part.
+struct TestChannel {
+    static constexpr u64 kStride = 1024, kLongNbytes = 20000;
+    alignas(kPackNbytes) char slots[2 * kStride];
+    alignas(kPackNbytes) char data[kLongNbytes];  // of long messages: fetched from where it is
+    u64 ready = 0, done = 0;
+    u32 sent = 0, awaited = 0, received = 0, arrived = 0;
+};
+constexpr u64 kShort = 2, kChannelsEach = 4;  // the first ones are of short messages
+inline TestChannel channels[kMaxRanks][kChannelsEach];  // of a sender
+
+// As if all of them had been used so often.
+inline void begin_channels(const Settings& settings) {
+    for (auto& each : channels)
+        for (TestChannel& channel : each) {
+            channel.ready = channel.done = settings.epoch;
+            channel.sent = channel.awaited = channel.received = settings.epoch;
+        }
+}
+
+inline void batch(Call& call) {
+    call.name = "move_messages";
+    const int rank = call.team.rank, next = (rank + 1) % call.size(), last = (rank + call.size() - 1) % call.size();
+    const u64 used = call.draw.between(1, (1 << kChannelsEach) - 1);  // a bit for each channel
+    std::vector<std::unique_ptr<Buffer>> sent, received;
+    std::vector<Message> messages;
+    for (u64 i = 0; i < kChannelsEach; ++i) {
+        if ((used >> i & 1) == 0) continue;
+        TestChannel &mine = channels[rank][i], &theirs = channels[last][i];
+        const bool is_short = i < kShort;
+        const u64 nbytes = call.draw.below(is_short ? TestChannel::kStride + 1 : TestChannel::kLongNbytes + 1);
+        sent.push_back(std::make_unique<Buffer>(is_short ? nbytes : 0, any_alignment(call)));
+        received.push_back(std::make_unique<Buffer>(nbytes, any_alignment(call)));
+        char* const data = is_short ? sent.back()->as() : mine.data;
+        fill(call, data, nbytes, rank, next);
+        Message out{data, mine.slots, nbytes, &mine.ready, &mine.done, 0, nullptr, &mine.sent, TestChannel::kStride, 0, 1,
+                    is_short ? kPutMessage : kSignalMessage, next, int(i), 0};
+        messages.push_back(out);
+        if (!is_short) {
+            out.kind = kAwaitMessage;
+            out.epoch = &mine.awaited;
+            messages.push_back(out);
+        }
+        messages.push_back(Message{is_short ? theirs.slots : theirs.data, received.back()->as(), nbytes, &theirs.ready,
+                                   &theirs.done, 0, &theirs.arrived, &theirs.received, is_short ? TestChannel::kStride : 0, 0,
+                                   u32(call.draw.between(1, call.team.channels)), kPullMessage, last, int(i), 0});
+    }
+    std::stable_sort(messages.begin(), messages.end(), [](const Message& a, const Message& b) { return a.kind < b.kind; });
+    BatchArgs args{call.team, u32(messages.size()), 0, {}};
+    u32 grid = 0;
+    for (u32 i = 0; i < args.count; ++i) {
+        args.messages[i] = messages[i];
+        args.messages[i].first_block = grid;
+        grid += messages[i].blocks;
+    }
+    call.run(move_messages<>, args, grid);
+    for (size_t i = 0, channel = 0; i < received.size(); ++i, ++channel) {
+        while ((used >> channel & 1) == 0) ++channel;
+        memset(sent[i]->as(), Buffer::kPoison, sent[i]->nbytes);  // the sender's own again
+        if (channel >= kShort) memset(channels[rank][channel].data, Buffer::kPoison, TestChannel::kLongNbytes);
+        check(call, received[i]->as(), received[i]->nbytes, last, rank);
+        if (!received[i]->intact()) call.wrong("memory before the buffer", 0, 0, "was written");
+    }
 }

@@ -110,14 +110,27 @@ MUTATIONS = {
     # A message is signalled as over while threads, or other blocks, still read it.
     "over before it is read": Mutation(
         "messages/point_to_point.cu",
-        "__syncthreads();\n    if (threadIdx.x != 0)",
-        "if (!{}) __syncthreads();\n    if (threadIdx.x != 0)",
+        "__syncthreads();\n    if (threadIdx.x != 0) return false;",
+        "if (!{}) __syncthreads();\n    if (threadIdx.x != 0) return false;",
         "tsan",
     ),
     "over before all blocks": Mutation(
         "messages/point_to_point.cu",
         "__threadfence();\n    if (atomicAdd",
         "if (!{}) __threadfence();\n    if (atomicAdd",
+        "tsan",
+    ),
+    # In a channel: a slot is used again that the receiver has not read, and the data may come after its signal.
+    "slot is not awaited": Mutation(
+        "messages/point_to_point.cu",
+        "wait_for_epoch(team, message.done, epoch - 2, message)",
+        "wait_for_epoch(team, message.done, epoch - ({} ? 3 : 2), message)",
+        "tsan",
+    ),
+    "channel without a barrier": Mutation(
+        "messages/point_to_point.cu",
+        "__syncthreads();\n    if (threadIdx.x != 0) return;\n    *message.epoch",
+        "if (!{}) __syncthreads();\n    if (threadIdx.x != 0) return;\n    *message.epoch",
         "tsan",
     ),
     # The rows of a token shuffle, and the counts of its blocks, are announced and may come later.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from pyncclx import backends
+from pyncclx import Prequest, backends
 from support.arrays import HOST, get, xp
 
 BATCH = 50  # operations that are enqueued without waiting
@@ -98,6 +98,20 @@ class Messages(Job):
 
     def repeat(self, comm: MPI.Intracomm) -> None:
         MPI.Request.Waitall(self._begin(comm, 1))
+
+
+class Persistent(Messages):
+    """Messages by persistent requests, which are started together."""
+
+    @property
+    def kind(self) -> str:
+        return "Recv_init"
+
+    def start(self, comm: Any, *, nonblocking: bool) -> list[MPI.Request]:
+        requests = [comm.Recv_init(room.device, source, tag) for room, source, tag in self.receives]
+        requests += [comm.Send_init(sent.device, dest, tag) for sent, dest, tag in self.sends]
+        Prequest.Startall(requests)
+        return requests
 
 
 class Registered(Call):

@@ -17,6 +17,7 @@ from support.soak_jobs import (
     Maker,
     Messages,
     Pair,
+    Persistent,
     Registered,
     Shuffled,
     side,
@@ -163,7 +164,7 @@ def messages(m: Maker) -> Job:
             receives.append((m.room(count), MPI.ANY_SOURCE if any_source else source, tag))
         if source == m.rank:
             sends.append((m.sent(count), dest, tag))
-    return Messages(receives, sends)
+    return (Messages, Persistent)[m.shared.integers(2)](receives, sends)
 
 
 def shuffled(m: Maker) -> Job:

@@ -10,7 +10,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from ..handles import Exported
-from .driver import LIBRARY, checked, fail, handle_of
+from .driver import LIBRARY, beside_captures, checked, fail, handle_of
 from .memory import GpuMemory
 from .shared_memory import LegacyPeerMemory
 
@@ -53,8 +53,9 @@ class GpuExports(GpuMemory):
 
     def peek(self, address: int, nbytes: int) -> bytes:
         words, stream = np.empty(nbytes, np.uint8), self._aside()
-        self.copy(words.ctypes.data, address, nbytes, stream)
-        stream.synchronize()
+        with beside_captures():
+            self.copy(words.ctypes.data, address, nbytes, stream)
+            stream.synchronize()
         return words.tobytes()
 
 

@@ -30,6 +30,13 @@ def test_structs_are_those_of_the_kernels(tmp_path):
         *assertions(arguments.put_arguments, arguments.PUT, "Put", "0"),
         *assertions(arguments.pull_arguments, arguments.PULL, "Pull", "0"),
         *assertions(arguments.offer_arguments, arguments.OFFER, "OfferArgs", "sizeof(Team)"),
+        *assertions(arguments.message, arguments.MESSAGE, "Message", "0"),
+        f"static_assert(sizeof(BatchArgs) == sizeof(Team) + {len(arguments.batch_arguments([]))});",
+        f"static_assert(kMostMessages == {arguments.MOST_MESSAGES});",
+        "static_assert(offsetof(BatchArgs, messages) == sizeof(Team) + 8);",
+        "static_assert(sizeof(BatchArgs) <= 4096);",  # the driver takes no more from older GPUs
+        f"static_assert(kPutMessage == {arguments.PUT_MESSAGE} && kSignalMessage == {arguments.SIGNAL_MESSAGE});",
+        f"static_assert(kPullMessage == {arguments.PULL_MESSAGE} && kAwaitMessage == {arguments.AWAIT_MESSAGE});",
         "static_assert(offsetof(PutArgs, put) == sizeof(Team) && offsetof(PullArgs, pull) == sizeof(Team));",
         "static_assert(offsetof(ExchangeArgs, put) == sizeof(Team));",
         "static_assert(offsetof(ExchangeArgs, pull) == sizeof(Team) + sizeof(Put));",

@@ -9,12 +9,13 @@ from mpi4py import MPI
 from pyncclx.backends import host
 from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.bounce import CLOCK, words_of
-from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope
+from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
+SENDER = Sender(b"u" * 16, b"node", b"handle", 4096, b"name", b"t" * 16)
 BOUNCE = 1000  # address of the sender's bounce memory
 READY, _ = words_of(BOUNCE, 0)
 ASIDE = [("record", OWN), ("after event", SIDE), ("pull", SIDE), ("record", SIDE)]  # what a receive does that has left
@@ -24,6 +25,7 @@ class Device:
     """Keeps a list of the calls."""
 
     max_channels = threads = 8
+    exports_are_copies = False
 
     def __init__(self):
         self.done, self.word, self.over, self.free = [], 0, True, True
@@ -75,9 +77,11 @@ def endpoint(device):
         side_stream=SIDE,
         bounce=SimpleNamespace(arrived_word=lambda stream: 0),
         scratch=SimpleNamespace(give_back=lambda message: None),
+        rescue=SimpleNamespace(pulled={}),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
-    return SimpleNamespace(device=device, postbox=postbox, team=None, launch=launch)
+    nothing = {"team": None, "calls": None, "senders": {}, "check_data": lambda *_: None}
+    return SimpleNamespace(device=device, postbox=postbox, launch=launch, **nothing)
 
 
 class Typed(TypedBuffer):
@@ -95,7 +99,7 @@ class Typed(TypedBuffer):
 def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
     receive = Incoming(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
-    receive._envelope = Envelope(None, transport, clock=5, nbytes=64)
+    receive._envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import mpi_bootstrap
 from pyncclx import backends
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
@@ -15,7 +16,7 @@ from pyncclx.messages.opened_memory import OpenedMemory
 from pyncclx.messages.places import Places
 from pyncclx.messages.progress import ReceiveProgress
 
-SENDER = Sender(b"u" * 16, opened_memory.this_node(), b"handle", 4096, b"name", b"t" * 16)
+SENDER = Sender(b"u" * 16, mpi_bootstrap.node_identity(), b"handle", 4096, b"name", b"t" * 16)
 
 
 def in_two_threads(work):

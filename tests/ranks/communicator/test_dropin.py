@@ -82,7 +82,7 @@ def test_requests(module):
     persistent = comm.Send_init(x, comm.rank)
     assert isinstance(request, module.Request)
     assert not isinstance(request, module.Prequest)
-    assert type(persistent) is module.Prequest
+    assert isinstance(persistent, module.Prequest)
     module.Prequest.Startall([persistent])
     assert module.Request.Waitall([request, persistent]) is True
     assert y.tolist() == [1, 1, 1]

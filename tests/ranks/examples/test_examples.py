@@ -3,11 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from pyncclx import Prequest, Request
 from support.arrays import get, put, synchronize, xp
 from support.everywhere import assert_everywhere
 
@@ -132,12 +134,15 @@ def test_moe_overlap(comm):
     layers.free()
 
 
-def test_jacobi_persistent(comm):
+@pytest.mark.parametrize("messages", [False, True])
+def test_jacobi_persistent(comm, messages):
     """Parts of unequal sizes; the kernel, jacobi.py and NumPy give the same bits, and others without the neighbours."""
     cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))
     size = 4 * max(cart.dims) + 1
     start = np.random.default_rng(4).random((size + 2, size + 2))
-    plate = jacobi.Plate(MPI, cart, xp, argparse.Namespace(size=size, mpi4py=False))
+    module, options = SimpleNamespace(DOUBLE=MPI.DOUBLE, Prequest=Prequest, Request=Request), argparse.Namespace()
+    options.size, options.mpi4py = size, False
+    plate = jacobi.Plate(module, cart, xp, options, messages)
     ours = jacobi_persistent.PersistentPlate(cart, xp, size)
     assert_everywhere(comm, jacobi_persistent.check(cart, plate, ours, start))
     ours.sides = ours.no_sides

@@ -122,14 +122,14 @@ KERNELS = {
     ),
     "Recv: every block writes to the beginning": Mutant(
         "cuda/messages/point_to_point.cu",
-        "pull.to + part.begin, part.nbytes",
-        "pull.to, part.nbytes",
+        "to + part.begin, part.nbytes",
+        "to, part.nbytes",
         "ranks/messages/test_point_to_point.py",
     ),
     "Recv: no block is the last": Mutant(
         "cuda/messages/point_to_point.cu",
-        "atomicAdd(pull.arrived, 1u) + 1 != gridDim.x",
-        "atomicAdd(pull.arrived, 1u) + 1 < gridDim.x + 1",
+        "atomicAdd(arrived, 1u) + 1 != blocks",
+        "atomicAdd(arrived, 1u) + 1 < blocks + 1",
         "ranks/messages/test_point_to_point.py",
     ),
     "Exscan: short vectors include the own one": Mutant(

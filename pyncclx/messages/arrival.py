@@ -1,0 +1,105 @@
+"""The first half of a receive: MPI matches the message and brings its envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from mpi4py import MPI
+
+from ..arrays.buffers import Buffer
+from ..errors import MPIError
+from .endpoint import Endpoint
+from .envelope import Envelope, inline_nbytes, unpack
+from .probe import ProbedMessage
+from .typed import TypedBuffer
+
+
+class Arrival:
+    """A message that is to come, or has come, for a device array.
+
+    Attributes
+    ----------
+    status : MPI.Status
+        Of the message, once it has arrived.
+    clock : int
+        Of the message, once it has arrived; 0 of a host array.
+    has_arrived : bool
+        Whether its message has arrived.
+    """
+
+    clock = _entry = 0
+    has_arrived = False
+    _envelope: Envelope | None = None  # None: the message is a host array's
+    _nbytes = 0  # of the message
+    _error: Exception | None = None
+
+    def __init__(
+        self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
+    ) -> None:
+        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
+        self.buffer, self.stream = buffer, stream
+        self._probed = probed  # the message that a probe has found: MPI has another source and tag for it
+        self._capacity_nbytes = buffer.nbytes
+        self.status = MPI.Status()
+
+    def record(self, source: int, tag: int) -> None:
+        """Write the entry for the flight recorder."""
+        self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
+
+    def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
+        """Start to receive the message: `transfer` starts MPI's receive into host memory."""
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.allocate(self.endpoint.device, self.stream)
+        self._message = self.postbox.scratch.take(inline_nbytes(self._capacity_nbytes))
+        self._request = transfer(self._message)
+
+    def poll(self) -> bool:
+        """Look whether the message has arrived; True once."""
+        try:
+            if not self._request.Test(self.status):
+                return False
+            self._read()
+        except Exception as error:  # belongs to the call that waits for this receive
+            self._refuse(error)
+        self.has_arrived = True
+        return True
+
+    def _read(self) -> None:
+        received_nbytes = self.status.Get_elements(MPI.BYTE)
+        if self._probed is not None:
+            self._probed.set_origin(self.status)
+        envelope = self._envelope = unpack(self._message, received_nbytes)
+        self._nbytes = received_nbytes  # of a host array, if there is no envelope
+        if envelope is not None:
+            self._nbytes, self.clock = envelope.nbytes, envelope.clock
+            self.postbox.clock.observe(envelope.clock)
+            if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
+                self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
+        self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))
+        if self._nbytes > self._capacity_nbytes:
+            self._error = self._truncated(f"{self._nbytes}")
+
+    def _truncated(self, sent: str) -> MPIError:
+        source, tag = self.status.source, self.status.tag
+        text = f"rank {source} sent {sent} bytes with tag {tag}, the buffer has room for {self._capacity_nbytes}"
+        return MPIError(MPI.ERR_TRUNCATE, f"{self.operation}: {text}; receive into a larger array")
+
+    def _refuse(self, error: Exception) -> None:
+        """Keep MPI's own error, or what it is about; only a message with its data in it can be too long for MPI."""
+        if not isinstance(error, MPI.Exception):
+            self._error = error
+        elif error.Get_error_class() == MPI.ERR_TRUNCATE:
+            self._error = self._truncated("more")
+        else:
+            self._error = self.endpoint.explained(error, self.operation)
+        if self._request:  # a receive from any rank, which MPI has not ended: some rank has failed
+            self._request.Cancel()
+            with suppress(MPI.Exception):
+                self._request.Wait()
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """Of the message, once it has arrived; None of a host array's."""
+        return self._envelope

@@ -1,0 +1,170 @@
+"""Channels: the ways of messages in graphs, where MPI matches nothing.
+
+Each persistent send has the sender's end of one, its *outlet*, and describes it in its envelopes. A persistent receive
+that such an envelope meets makes the receiver's end, the *inlet*, and answers. From then on both may be captured, and
+in a graph the two meet each other.
+
+Each end has a place in its process's bounce memory, with 32-bit words (cuda/messages/point_to_point.cu):
+
+    outlet   ready | done, answer | times sent | times awaited      the other end reads `ready`, writes `done`, `answer`
+    inlet    times received | blocks that have arrived
+
+Short messages have two slots, which take turns; long ones are fetched from where they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import replace
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from ..errors import NotSupported
+from .batch import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE, Batch
+from .bounce import SLOT_NBYTES, end_address
+from .endpoint import Endpoint
+from .envelope import Envelope
+
+_WORD_NBYTES = 8  # of which kernels use 4
+_ANSWER = (1).to_bytes(4, "little")
+
+_numbers = itertools.count(1)
+
+
+class _Words(NamedTuple):
+    """Addresses of an outlet's words."""
+
+    ready: int
+    done: int
+    sent: int
+    awaited: int
+
+    @classmethod
+    def at(cls, address: int) -> _Words:
+        return cls(*range(address, address + 4 * _WORD_NBYTES, _WORD_NBYTES))
+
+
+class Outlet:
+    """The sender's end of a channel.
+
+    Attributes
+    ----------
+    number : int
+        Of the channel in this process.
+    """
+
+    def __init__(self, endpoint: Endpoint, nbytes: int, place: int) -> None:
+        self._device, memory, self._answered = endpoint.device, endpoint.postbox.channel_memory, False
+        self.number, self._place, self._nbytes = next(_numbers), place, nbytes
+        self._words = _Words.at(memory.address(place))
+        self._slots = memory.take_slots(nbytes) if 0 < nbytes <= SLOT_NBYTES else None
+        weakref.finalize(self, memory.give_back, place, self._slots).atexit = False
+
+    def describe(self, envelope: Envelope) -> None:
+        """Let an envelope describe the channel."""
+        envelope.channel, envelope.channel_place = self.number, self._place
+        if self._slots is not None:
+            envelope.locate(self._slots.memory)
+            envelope.channel_offset, envelope.channel_stride = self._slots.offset, self._slots.stride
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a persistent receive has made the other end."""
+        if not self._answered:
+            self._answered = self._device.peek(self._words.done + 4, len(_ANSWER)) == _ANSWER
+        return self._answered
+
+    def send(self, batch: Batch, data: int, peer: int, tag: int) -> None:
+        """Send the data at an address by the launch of a batch."""
+        ready, done, sent, awaited = self._words
+        common = {"ready": ready, "done": done, "peer": peer, "tag": tag}
+        if self._nbytes > SLOT_NBYTES:
+            batch.add(SIGNAL_MESSAGE, **common, epoch=sent)
+            batch.add(AWAIT_MESSAGE, **common, epoch=awaited)
+            return
+        slots = {"buffer": self._slots.address, "stride": self._slots.stride} if self._slots is not None else {}
+        batch.add(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent)
+
+
+class Inlet:
+    """The receiver's end of a channel that an envelope describes."""
+
+    def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
+        memory = endpoint.postbox.channel_memory
+        self.nbytes, self._stride, self._source = envelope.nbytes, envelope.channel_stride, source
+        self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), memory.address(place)
+        weakref.finalize(self, memory.give_back, place, None).atexit = False
+        self._data = _opened(self, endpoint, envelope, source) if self.nbytes else 0
+        self._continue(endpoint)
+        self._answer(endpoint)
+
+    def _continue(self, endpoint: Endpoint) -> None:
+        """Count on from what an earlier inlet of this channel has received."""
+        device, stream = endpoint.device, endpoint.device.current_stream()
+        received = bytearray(device.peek(self._theirs.done, 4))
+        if any(received):
+            device.copy(self._mine, MPI.Get_address(received), 4, stream)
+            device.synchronize(stream)
+
+    def _answer(self, endpoint: Endpoint) -> None:
+        """Let the sender know of this end; on a stream that waits for nobody."""
+        answer = bytearray(_ANSWER)
+        endpoint.device.copy(
+            self._theirs.done + 4, MPI.Get_address(answer), len(answer), endpoint.postbox.host_array_stream
+        )
+
+    def receive(self, batch: Batch, buffer: int, tag: int) -> None:
+        """Receive to an address by the launch of a batch."""
+        words = {"ready": self._theirs.ready, "done": self._theirs.done}
+        own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
+        where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
+        batch.add(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag)
+
+
+def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:
+    """Return the address here of a channel's data, which stays open as long as the inlet."""
+    if not envelope.channel_stride and not envelope.allocation_nbytes:
+        assert endpoint.team is not None  # windows are made by all ranks
+        return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
+    located = replace(envelope, offset=envelope.channel_offset) if envelope.channel_stride else envelope
+    opened = endpoint.postbox.opened
+    address = opened.data_address(located)
+    weakref.finalize(inlet, opened.unused.append, located).atexit = False
+    return address
+
+
+def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
+    """Make the outlet of a persistent send; None if a receiver cannot be given its data in a graph."""
+    device, team = endpoint.device, endpoint.team
+    in_place = nbytes > SLOT_NBYTES and (team is None or team.windows.at(address) is None)
+    if in_place and (device.exports_are_copies or device.allocation(address) is None):
+        return None
+    place = endpoint.postbox.channel_memory.take_place()
+    return None if place is None else Outlet(endpoint, nbytes, place)
+
+
+def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | None:
+    """Return the inlet of the channel that an envelope describes, and answer; None if it describes none."""
+    postbox = endpoint.postbox
+    bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
+    if bounce is None:
+        return None
+    key = envelope.sender.uid, envelope.channel
+    inlet: Inlet | None = postbox.inlets.get(key)
+    if inlet is not None:
+        return inlet
+    place = postbox.channel_memory.take_place()
+    if place is None:
+        return None
+    try:
+        inlet = postbox.inlets[key] = Inlet(endpoint, bounce, envelope, source, place)
+    except (OSError, RuntimeError):  # the memory cannot be opened here
+        return None
+    return inlet
+
+
+def unmatched(operation: str, why: str) -> NotSupported:
+    """Make the error of a request that cannot be captured."""
+    return NotSupported(f"{operation}: in a graph a request meets the one that it met before, but {why}")

@@ -1,0 +1,76 @@
+"""What a request of `Recv_init` stands for."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..backends import Event
+from ..errors import NotSupported
+from ..requests.status import copy_status, fill_empty, status_of_no_source
+from .batch import Batch
+from .channels import Inlet, inlet_of, unmatched
+from .mpi_transfer import start_receive
+from .persistent import PersistentMessage
+from .receive import Incoming
+from .side import Side
+from .typed import TypedBuffer
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+
+class PersistentReceive(PersistentMessage):
+    """Of `Recv_init`."""
+
+    _inlet: Inlet | None = None  # of the request that it met last
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
+        super().__init__(comm, operation, side, writable=True)
+        self._status = MPI.Status()
+        fill_empty(self._status)
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        return self.endpoint.check_receive(self.operation, side.rank, side.tag)
+
+    def begin(self, stream: Any, batch: Batch) -> None:
+        probed = self.comm.probed.take(self.peer, self.tag)
+        incoming = Incoming(self.endpoint, self.operation, self.buffer, stream, probed)
+        incoming.record(self.peer, self.tag)
+        if probed is None:
+            incoming.start(functools.partial(start_receive, self.comm, self.peer, self.tag))
+        else:
+            incoming.start(lambda memory: MPI.Message.Irecv(probed.message, [memory, MPI.BYTE]))
+        self._message = self.receive = incoming
+        incoming.post()
+
+    def _met(self, message: Incoming) -> None:
+        self._status, envelope = message.status, message.envelope
+        fits = envelope is not None and envelope.nbytes <= self.buffer.nbytes
+        if envelope is None or not fits or not envelope.channel:
+            self._inlet = None
+        else:
+            self._inlet = inlet_of(self.endpoint, envelope, message.status.source)
+
+    def check_capture(self) -> None:
+        if self.peer == MPI.ANY_SOURCE:
+            raise NotSupported(f"{self.operation}: a graph cannot hold MPI.ANY_SOURCE; name the rank")
+        if self._inlet is None:
+            why = "this one has met none: start both once before, and wait for them"
+            raise unmatched(self.operation, why)
+
+    def capture(self, stream: Any, batch: Batch) -> None:
+        assert self._inlet is not None
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.allocate(self.endpoint.device, stream)
+        self._inlet.receive(batch, self.buffer.address, self._status.tag)  # the status stays that of the one it met
+
+    def _finish_captured(self, event: Event, stream: Any) -> None:
+        super()._finish_captured(event, stream)
+        if isinstance(self.buffer, TypedBuffer) and self._inlet is not None:
+            self.buffer.unpack(self.endpoint, stream, self._inlet.nbytes)
+
+    def fill(self, status: MPI.Status) -> None:
+        copy_status(status, status_of_no_source() if self.peer == MPI.PROC_NULL else self._status)

@@ -1,0 +1,58 @@
+"""What the requests of `Send_init`, `Ssend_init` and `Rsend_init` stand for."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NotSupported
+from .batch import Batch
+from .begin import begin_send
+from .channels import Outlet, outlet_of, unmatched
+from .persistent import PersistentMessage
+from .side import ResolvedSide, Side
+from .typed import TypedBuffer
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+LONGEST_WAIT_S = 5.0  # for the receiver's answer; it comes when that has waited for its request
+
+
+class PersistentSend(PersistentMessage):
+    """Of `Send_init`, `Ssend_init` and `Rsend_init`."""
+
+    _outlet: Outlet | None = None
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
+        super().__init__(comm, operation, side, writable=False)
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        return self.endpoint.check_send(self.operation, side.rank, side.tag)
+
+    def begin(self, stream: Any, batch: Batch) -> None:
+        if self._outlet is None:
+            if isinstance(self.buffer, TypedBuffer):
+                self.buffer.allocate(self.endpoint.device, stream)
+            self._outlet = outlet_of(self.endpoint, self.buffer.address, self.buffer.nbytes)
+        side = ResolvedSide(self.buffer, stream, self.peer, self.tag)
+        self._message = begin_send(self.comm, self.endpoint, self.operation, side, self._outlet)
+        if self._message is not None:
+            self._message.signal_ready_by(batch)
+
+    def check_capture(self) -> None:
+        if self._outlet is None:
+            how = "start it once before, and wait for it; a long message's memory must be shareable"
+            raise NotSupported(f"{self.operation}: a graph cannot hold the first start, for MPI matches that: {how}")
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while not self._outlet.is_answered:  # the receiver does so when its request is over
+            if time.monotonic() > deadline:
+                raise unmatched(self.operation, f"rank {self.peer} has received it by no persistent request")
+            os.sched_yield()
+
+    def capture(self, stream: Any, batch: Batch) -> None:
+        assert self._outlet is not None
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.pack(self.endpoint, stream)
+        self._outlet.send(batch, self.buffer.address, self.peer, self.tag)
