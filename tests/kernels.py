@@ -19,7 +19,7 @@ from pyncclx.launch.sources import FILES, REDUCTIONS, Template
 from pyncclx.operators import ops
 from pyncclx.operators.bound_op import bound_op
 from support import sample
-from support.reduction_pairs import FEW, PAIRS
+from support.reduction_pairs import FEW, PAIRS, SUITE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
@@ -38,6 +38,7 @@ def templates_of(file: str) -> list[Template]:
     if file not in REDUCTIONS:
         return FILES[file].templates() if file != "windows/rma.cu" else []
     pairs = {"collectives/allreduce.cu": PAIRS, "collectives/scan.cu": FEW}.get(file, [("float32", "SUM")])
+    pairs = list(dict.fromkeys([*pairs, *(SUITE if file != "collectives/reduce_chain.cu" else [])]))
     return [(TABLE[datatype].cxx, ops.TABLE[operator].cxx) for datatype, operator in pairs]
 
 

@@ -97,6 +97,8 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
     if not isinstance(spec, (list, tuple)):
         raise no_buffer(spec, name)
     array, count, displ, key = spec_parts(spec, name)
+    if displ and isinstance(key, MPI.Datatype) and not key:
+        raise ValueError(f"{name} has MPI.DATATYPE_NULL, so its displacement has no unit; name the type")
     buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None)
     return _select(buffer, array, count, displ, name, blocks, device)
 

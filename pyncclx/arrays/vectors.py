@@ -42,6 +42,8 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
     try:
         length = len(value)
     except TypeError:
+        if value is None:
+            raise ValueError(f"{name} is None; give {size} numbers, one for each rank") from None
         each = operator.index(value)
         return [each * rank for rank in range(size)] if stride else [each] * size
     if length != size:

@@ -79,7 +79,9 @@ def typemap_of(key: Any) -> Typemap:
 
 def known_typemap(datatype: MPI.Datatype) -> Typemap | None:
     """The typemap of a derived datatype that has been flattened before; another datatype never has the same one."""
-    known: Any = datatype.Get_attr(_KEYVAL.get()) if _KEYVAL.made is not None else None
+    if not datatype or _KEYVAL.made is None:  # DATATYPE_NULL has no attributes
+        return None
+    known: Any = datatype.Get_attr(_KEYVAL.get())
     return known if isinstance(known, Typemap) else None
 
 

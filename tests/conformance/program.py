@@ -71,8 +71,8 @@ def swap() -> None:
     swap_modules()
 
 
-def prepare(folder: Path, module: str, backends: list[str], device_libraries: bool) -> None:
-    """Make mpi4py's tests importable, on arrays of these kinds."""
+def prepare(folder: Path, module: str, backends: list[str], typecodes: str, device_libraries: bool) -> None:
+    """Make mpi4py's tests importable, on arrays of these kinds and types."""
     if not device_libraries:  # arrayimpl would try to make arrays on a GPU
         sys.modules["cupy"] = sys.modules["numba"] = None  # type: ignore[assignment]
     if module == "pyncclx":
@@ -84,6 +84,8 @@ def prepare(folder: Path, module: str, backends: list[str], device_libraries: bo
     mpiunittest.is_mpi_gpu = lambda predicate, array: False  # it leaves out what other libraries fail at
     kinds = arrayimpl.ArrayBackends
     kinds[:] = [kind for kind in kinds if backends == ["all"] or kind.__name__ in backends or kind.backend in backends]
+    for kind in kinds if typecodes else []:
+        kind.TypeMap = {code: datatype for code, datatype in kind.TypeMap.items() if code in typecodes}
     gpu_arrays.copy_all_at_once(arrayimpl)
     if not kinds:
         raise SystemExit(f"no arrays of the kinds {backends}")
@@ -126,11 +128,12 @@ def main() -> int:
     parser.add_argument("record", type=Path)
     parser.add_argument("--module", choices=["mpi4py", "pyncclx"], default="pyncclx")
     parser.add_argument("--backends", nargs="+", default=["all"])
+    parser.add_argument("--typecodes", default="")
     parser.add_argument("--files", nargs="*", default=[])
     parser.add_argument("-k", dest="expression", default="")
     options = parser.parse_args()
     on_gpu = any(kind.removeprefix("dlpack-") in ("cupy", "numba") for kind in options.backends)
-    prepare(options.folder, options.module, options.backends, on_gpu)
+    prepare(options.folder, options.module, options.backends, options.typecodes, on_gpu)
     done = {json.loads(line)["test"] for line in options.record.read_text().splitlines()}
     WORLD.Barrier()
     with options.record.open("a" if WORLD.rank == 0 else "r") as record:

@@ -25,6 +25,8 @@ ARTEFACTS = {
 # What `make test` has time for: communication and communicators, on NumPy arrays, which take the kernels' way.
 QUICK = ("cco", "p2p_buf", "msgspec", "msgzero", "request", "test_comm", "subclass", "objmodel", "attributes")
 QUICK += ("errhandler", "handle", "pickle", "doc", "win", "toplevel", "exceptions")
+# A type of each kind: the rest would be kernels to compile, each type with each operator, which tests/ranks has.
+QUICK_TYPECODES = "?idD"  # twin: SUITE of support/reduction_pairs.py
 GPU_KINDS = ("cupy", "numba")
 PROGRAM = Path(__file__).with_name("program.py")
 MOST_STARTS = 10  # of one job; each goes on behind the test that ended the one before
@@ -47,7 +49,7 @@ def run(module: str, ranks: int, options: argparse.Namespace) -> Results:
         record = Path(scratch) / "record"
         record.touch()
         arguments = [str(PROGRAM), str(suite.fetch()), str(record), "--module", module, "-k", options.expression]
-        arguments += ["--backends", *backends, "--files", *options.files]
+        arguments += ["--backends", *backends, f"--typecodes={options.typecodes}", "--files", *options.files]
         for _ in range(MOST_STARTS):
             code = launch.run(launch.mpiexec(ranks, *arguments), variables, options.seconds)
             ended, pending = read(record)
@@ -102,6 +104,7 @@ def main() -> int:
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--backend", nargs="+", default=["all"], help="cupy, numba, numpy, array, all, or a class name")
     parser.add_argument("--files", nargs="+", default=[], metavar="EXPRESSION", help="of names of test files")
+    parser.add_argument("--typecodes", default="", help="of arrays, as NumPy's; all if left out")
     parser.add_argument("-k", dest="expression", default="", help="part of the names of tests")
     parser.add_argument(
         "--quick", action="store_true", help="a part of the files, on NumPy arrays: what `make test` runs"
@@ -110,7 +113,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="time limit of a job")
     options = parser.parse_args()
     if options.quick:
-        options.backend, options.files = ["numpy"], QUICK
+        options.backend, options.files, options.typecodes = ["numpy"], QUICK, QUICK_TYPECODES
     summary = {"passed": 0, "skipped": 0, "worse": 0}
     written: dict[str, Any] = {"mpi4py": suite.RELEASE, "backends": options.backend, "ranks": {}}
     for ranks in options.ranks:

@@ -22,5 +22,9 @@ def _sampled() -> list[tuple[str, str]]:
 # Of Scan, which folds as Allreduce does.
 FEW = [*sorted(COMMON), ("complex128", "AVG"), ("float_int", "MINLOC")]
 
+# Of mpi4py's tests that `make test` runs: those that MPI has, of the types that conformance/run.py chooses.
+SUITE = [(name, op) for name in ("int32", "float64", "complex128") for op in ("SUM", "PROD", "MAX", "MIN")]
+SUITE = [pair for pair in SUITE if pair in EVERY]
+
 # All of them on the host device only: for GPUs each pair is compiled by itself, for seconds.
 PAIRS = EVERY if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host" else _sampled()
