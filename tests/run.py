@@ -40,7 +40,6 @@ OVER_NODES = (  # tests that run over nodes, too
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
-HEAP_OF_MANY = "2M"  # the smallest lease is a 128th: that of 512K has no room for 8 ranks
 
 
 @dataclass
@@ -127,7 +126,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
         command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
         variables = launch.environment(where)
         if where == "host":
-            variables.setdefault("PYNCCLX_HEAP", HEAP_OF_MANY if (ranks or 1) > 4 else HEAP)
+            variables.setdefault("PYNCCLX_HEAP", HEAP)
         code = launch.run(command, variables, LIMITS[step])
         return judge(name, code, report, selected="-k" in arguments)
 

@@ -49,6 +49,8 @@ class Heap:
         In order of their offsets.
     peers : dict of bytes to Peer
         By the heap's uid.
+    living : set of bytes
+        The communicators that this rank is in, by their `team_id`.
     abandoned : dict of bytes to Abandoned
         Communicators that were freed without a meeting of their ranks; their leases are in `leases`, too.
     members : Counter of bytes
@@ -60,6 +62,7 @@ class Heap:
     uid: bytes = field(default_factory=lambda: uuid.uuid4().bytes)
     leases: list[Lease] = field(default_factory=list)
     peers: dict[bytes, Peer] = field(default_factory=dict)
+    living: set[bytes] = field(default_factory=set)
     abandoned: dict[bytes, Abandoned] = field(default_factory=dict)
     members: Counter[bytes] = field(default_factory=Counter)
     memory: Shared = field(init=False)
@@ -69,14 +72,15 @@ class Heap:
         self.memory = self.device.allocate_shared(self.nbytes)
         self.nbytes = self.memory.nbytes  # a device allocates whole pages, and those of a GPU are large
 
-    def offer(self) -> int:
-        """Return the length of the lease that a communicator can have now; 0 if there is no room.
+    def offer(self, least: int) -> int:
+        """Return the length of the lease that a communicator can have now, `least` or more; 0 if there is no room.
 
         The members of a communicator use the smallest of their offers.
         """
+        least = -(-least // ALIGNMENT) * ALIGNMENT
         share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
         for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
-            nbytes = self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT
+            nbytes = max(least, self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT)
             if parts <= share and self.find(nbytes) is not None:
                 return nbytes
         return 0
@@ -90,10 +94,10 @@ class Heap:
             begin = lease.offset + lease.nbytes
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
-    def reserve(self) -> Lease:
+    def reserve(self, least: int) -> Lease:
         """Lease what `offer` returns, until the smallest of the members' offers is known."""
         with self._lock:
-            return self._lease(self.offer())
+            return self._lease(self.offer(least))
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
         """Return a lease of `nbytes` in place of a reserved one, which is as long or longer."""
@@ -122,21 +126,29 @@ class Heap:
         insort(self.leases, lease, key=lambda other: other.offset)
         return lease
 
-    def release(self, lease: Lease) -> None:
-        """Give a lease back. No kernel of this process or a peer may use it any more."""
+    def begin(self, team_id: bytes) -> None:
+        """Count a communicator among those that this rank is in."""
         with self._lock:
+            self.living.add(team_id)
+
+    def release(self, lease: Lease, team_id: bytes = b"") -> None:
+        """Give a lease back, and leave its communicator. No kernel of this process or a peer may use it any more."""
+        with self._lock:
+            self.living.discard(team_id)
             self.leases.remove(lease)
 
     def abandon(self, abandoned: Abandoned) -> None:
         """Keep the memory of a communicator that has been freed, until its ranks have met."""
         with self._lock:
+            self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
     def meet(self, comm: MPI.Intracomm) -> None:
         """Give back what waited for a meeting of the ranks that meet here. Collective."""
         with self._lock:
             waiting = dict(self.abandoned)
-        for each in left_by_all(comm, self.uid, waiting, self._failed()):
+            living = set(self.living)
+        for each in left_by_all(comm, self.uid, living, waiting, self._failed()):
             with self._lock:
                 if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
                     self.leases.remove(each.lease)

@@ -18,6 +18,7 @@ DEPTH = 2  # chunks of one ring
 LANES = 2  # of a chain
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
 FEWEST_PACKETS = HEADER_PACKETS + 2  # of a slot
+_CHUNK_UNIT = 128  # bytes of which a chunk is a multiple
 ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480  # of a row of lines, which a warp sends at once
 
 # A lease gives channels up rather than have shorter chunks than this. Not measured.
@@ -81,6 +82,15 @@ class Layout:
         return self.slot_nbytes * self.channels
 
 
+def least_nbytes(size: int) -> int:
+    """Return the length of the shortest lease for which `plan` finds a layout."""
+    peers = max(size - 1, 1)
+    for_packets = 4 * FEWEST_PACKETS * PACK_NBYTES * 2 * peers  # which get a quarter of the room
+    for_chunks = RINGS * DEPTH * _CHUNK_UNIT * peers
+    room = max(for_packets, -(-for_chunks * 4 // 3))
+    return HEADER_NBYTES + CALLS_NBYTES + CHANNEL_NBYTES + room
+
+
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
     """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
 
@@ -111,6 +121,6 @@ def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
     for_packets = min(room // 4, (HEADER_PACKETS + MOST_PACKETS // peers) * slots * PACK_NBYTES)
     slot_packets = for_packets // (slots * PACK_NBYTES) // 2 * 2
     for_chunks = (room - for_packets) // (2 if lines else 1)
-    chunk_nbytes = min(for_chunks // chunks, MOST_CHUNK_NBYTES // peers) // 128 * 128
+    chunk_nbytes = min(for_chunks // chunks, MOST_CHUNK_NBYTES // peers) // _CHUNK_UNIT * _CHUNK_UNIT
     for_lines = room - for_packets - chunks * chunk_nbytes if lines else 0
     return Layout(nbytes, size, channels, slot_packets, chunk_nbytes, slot_rows=for_lines // (slots * ROW_NBYTES))

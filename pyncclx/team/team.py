@@ -55,7 +55,7 @@ class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
     def __init__(self, comm: MPI.Intracomm, device: Device) -> None:
-        self.device = device
+        self.device, self.id = device, b""
         self.caller: Caller = ANY_CALLER  # for streams
         self.rank, self.size = comm.rank, comm.size
         self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
@@ -79,7 +79,8 @@ class Team:
     def _meet(self, comm: MPI.Intracomm) -> None:
         """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
         device = self.device
-        self.lease = mpi_bootstrap.agree(comm, self.heap.reserve, undo=self.heap.release)
+        least = layout.least_nbytes(comm.size)
+        self.lease = mpi_bootstrap.agree(comm, lambda: self.heap.reserve(least), undo=self.heap.release)
         try:
             self.members = members.meet(comm, device, self.heap, self.lease.nbytes)
             self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
@@ -91,11 +92,12 @@ class Team:
                 comm, (self.lease.offset, uuid.uuid4().bytes)
             )
             self.id = leases[0][1]  # the same on all ranks
+            self.heap.begin(self.id)
             self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
             self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
             self._look_after(comm)
         except BaseException:
-            self.heap.release(self.lease)
+            self.heap.release(self.lease, self.id)
             raise
 
     def _look_after(self, comm: MPI.Intracomm) -> None:
@@ -225,7 +227,7 @@ class Team:
     def close(self) -> None:
         """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
         self._close_own()
-        self.heap.release(self.lease)
+        self.heap.release(self.lease, self.id)
 
     def abandon(self) -> None:
         """Close, but leave the lease and other memory that peers may write to until the ranks have met."""

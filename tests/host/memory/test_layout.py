@@ -226,6 +226,15 @@ def test_the_smallest_lease_does_without_lines(ranks):
     assert plan.end <= 4096
 
 
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_shortest_lease(ranks):
+    """One that is shorter by less than what its parts are rounded to has no room."""
+    least = layout.least_nbytes(ranks)
+    assert layout.plan(least, ranks, 64).end <= least
+    with pytest.raises(ValueError, match=f"too small for {ranks} ranks"):
+        layout.plan(least - 128 * max(ranks - 1, 1), ranks, 64)
+
+
 def test_a_lease_can_be_too_small():
     with pytest.raises(ValueError, match="a lease of 1024 bytes is too small for 8 ranks"):
         layout.plan(1024, 8, 64)

@@ -88,6 +88,20 @@ def test_a_rank_that_has_not_left():
     assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
 
 
+@pytest.mark.ranks(2)
+def test_some_have_met_and_some_have_not():
+    """Where ranks meet to free it, some may have waited too long for the others: nothing is kept for ever."""
+    meet()
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
+    assert_everywhere(WORLD, works(comm))
+    team, heap = comm.team, comm.team.heap
+    (state_of(comm).abandon if last else state_of(comm).close)()
+    free_by_handle(comm)
+    assert_everywhere(WORLD, (team.id in heap.abandoned) == last)
+    meet()
+    assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
+
+
 def test_registered_arrays_wait_too():
     comm, device = pyncclx.Communicator().Dup(), backends.select()
     array = device.array(device.allocate_exported(1000).memory, (1000,), "u1") if HOST else xp.zeros(1000, "u1")

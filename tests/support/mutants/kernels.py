@@ -228,11 +228,10 @@ KERNELS = {
         "what.channel == 0 && what.peer < 0;",
         "ranks/team/test_mismatch.py",
     ),
-    "Calls that differ: the others are not told": Mutant(
-        "cuda/protocol/calls.cuh",
-        "if (rank != team.rank) st_release_sys(",
-        "if (rank == team.size) st_release_sys(",
+    "Calls that differ: the others get no text": Mutant(
+        "pyncclx/team/error_record.py",
+        "MISMATCH: losses.MISMATCH}",
+        "MISMATCH: losses.ABORTED}",
         "ranks/team/test_mismatch.py",
-        3,
     ),
 }
