@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
+from ..recovery.meetings import explained
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
@@ -54,7 +55,10 @@ def _makes_ours(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        made = method(self, *args, **kwargs)
+        try:
+            made = method(self, *args, **kwargs)
+        except MPI.Exception as error:
+            raise explained(self, error, method.__name__) from error
         if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
             return adopt(made[0]), made[1]
         return adopt(made, self)
@@ -117,6 +121,7 @@ class Comm(
 
     like: ClassVar[type] = MPI.Comm  # whose objects are instances of this class, too
 
+    Dup = _makes_ours(MPI.Comm.Dup)
     Create = _makes_ours(MPI.Comm.Create)
     Split = _makes_ours(MPI.Comm.Split)
     Split_type = _makes_ours(MPI.Comm.Split_type)

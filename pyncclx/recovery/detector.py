@@ -157,7 +157,10 @@ class Detector:
     def await_end(self, uids: Set[bytes], seconds: float) -> None:
         """Wait until nothing of processes that have failed runs any more."""
         end = time.monotonic() + seconds
-        while not self.gone().issuperset(uids & self._failed.keys()) and time.monotonic() < end:
+        with self._lock:
+            for uid in uids:
+                self._failed.setdefault(uid, KILLED)  # as MPI has found
+        while not self.gone().issuperset(uids) and time.monotonic() < end:
             time.sleep(0.005)
 
     def drop(self, uid: bytes) -> None:

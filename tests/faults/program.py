@@ -166,10 +166,10 @@ def dispatch(work):
     shuffle = work.shuffle()
     tokens = np.full((8, 16), work.rank + 1, "f4")
     experts = (np.arange(16).reshape(8, 2) + work.rank) % (2 * work.size)
-    rows, handle = shuffle.dispatch(tokens, experts)
-    back = shuffle.combine(rows, handle)
+    rows, handle = shuffle.dispatch(tokens, experts, np.full((8, 2), 0.5, "f4"))
+    back = shuffle.combine(rows.data, handle)
     work.comm.synchronize()
-    assert np.isfinite(np.asarray(back)).all()
+    assert (back == work.rank + 1).all()
 
 
 def agree(work):
@@ -233,9 +233,11 @@ def main():
             break
     outcome = outcome or {"type": None}
     outcome["world_rank"] = MPI.COMM_WORLD.rank
+    file = FOLDER / f"rank{MPI.COMM_WORLD.rank}"
+    file.write_text(json.dumps(outcome))
     if os.environ.get("PYNCCLX_TEST_SHRINK") == "1" and outcome["type"] is not None:
         outcome["after"] = go_on(work, call)
-    (FOLDER / f"rank{MPI.COMM_WORLD.rank}").write_text(json.dumps(outcome))
+        file.write_text(json.dumps(outcome))
 
 
 main()
