@@ -158,6 +158,11 @@ class PeerPresence(_Page):
         self._mutex = self._word(self._word(_OFFSET_AT).value)
         self._read = 0
 
+    def is_quiet(self) -> bool:
+        """Return whether its process is at work, and has written no new note."""
+        quiet = self._count.value == self._read and self._state.value == RUNNING
+        return quiet and not self._mutex.value & _OWNER_DIED
+
     @property
     def has_died(self) -> bool:
         """Whether its process has ended, and not by itself."""
