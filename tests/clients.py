@@ -31,7 +31,7 @@ TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent)]
 
 from support.clients.packages import Packages  # noqa: E402
-from support.clients.runs import cause, differences, ratio, run, tests  # noqa: E402
+from support.clients.runs import TOO_LONG, cause, differences, ratio, run, tests  # noqa: E402
 
 PROGRAMS = TESTS / "support" / "clients"
 WAYS = {"runner": ("-m", "pyncclx", "run"), "import": (str(PROGRAMS / "swapped.py"),)}
@@ -124,7 +124,9 @@ def verdict(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     found = differences(ours, plain)
     share, times = ratio(ours, plain)
     words = "different" if found else "same"
-    if not found and plain["code"] != 0:
+    if TOO_LONG in (ours["code"], plain["code"]):
+        words = TOO_LONG
+    elif not found and plain["code"] != 0:
         words, found = "fails with mpi4py, too", [cause(plain["output"])]
     return {"verdict": words, "why": found[:5], "ratio": share, "times": times, "tests": tests(plain)}
 
@@ -141,12 +143,19 @@ def conformance(name: str, ranks: int) -> dict[str, Any]:
         if not file.exists():
             return {**row, "verdict": "not available here", "why": [cause(done.stdout + done.stderr)]}
         results = json.loads(file.read_text())
+    late: list[str] = []
     if demos:
-        odd, many = [each["program"] for each in results if not each["same"]], len(results)
+        differ, many = [each for each in results if not each["same"]], len(results)
+        late = [each["program"] for each in differ if TOO_LONG in (each["pyncclx"]["code"], each["mpi4py"]["code"])]
+        odd = [each["program"] for each in differ if each["program"] not in late]
     else:
         many = results["summary"]["passed"]
         odd = [line.strip() for line in done.stdout.splitlines() if ", with mpi4py " in line]
-    return {**row, "verdict": "different" if odd else "same", "why": odd[:5], "tests": many}
+    words = "different" if odd else "same"
+    if late:
+        odd += [f"{TOO_LONG}: {', '.join(late)}"]
+        words += f", but for {len(late)} that {TOO_LONG}"
+    return {**row, "verdict": words, "why": odd[:5], "tests": many}
 
 
 def line(row: dict[str, Any]) -> str:

@@ -130,6 +130,8 @@ def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Se
     if not between:
         return array, [1] * size, [0] * size, types
     o_counts, o_displs = between if len(between) == 2 else between[0]
+    if array is MPI.BOTTOM and (o_counts is None or o_displs is None):
+        raise ValueError(f"{name} is MPI.BOTTOM without counts or displacements; give both")
     counts = vectors.integers(o_counts, f"{name} counts", size, stride=False)
     displs = vectors.integers(o_displs, f"{name} displs", size, stride=False)
     return array, counts, displs, types

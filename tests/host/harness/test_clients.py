@@ -53,6 +53,10 @@ def test_a_program_that_fails_with_mpi4py_is_no_same():
     assert clients.verdict(failed, failed)["why"] == ["ImportError: nothing"]
 
 
+def test_a_program_that_takes_too_long_is_neither():
+    assert clients.verdict(ended("took too long"), ended())["verdict"] == "took too long"
+
+
 def test_the_ratio_is_of_what_was_timed():
     share, times = ratio(ended(sort={"seconds": 3.0}), ended(sort={"seconds": 2.0}))
     assert share == 1.5

@@ -363,3 +363,16 @@ def test_array_of_another_gpu(comm, a):
     with xp.cuda.Device(other):
         elsewhere = xp.zeros(a.n, "f4")
     refused(comm, lambda: comm.Allreduce(elsewhere, a.f4), ValueError, "sendbuf", f"GPU {other}", f"GPU {mine}")
+
+
+@host_only
+def test_specs_without_an_extent(comm):
+    """As mpi4py, also where the memory is no array."""
+    memory, x = MPI.Alloc_mem(8 * comm.size), np.zeros(8 * comm.size, "u1")
+    for spec in ([memory, 0, 1, MPI.DATATYPE_NULL], [x, 0, 1, MPI.DATATYPE_NULL]):
+        refused(comm, lambda spec=spec: comm.Bcast(spec), ValueError, "DATATYPE_NULL")
+    types = [MPI.BYTE] * comm.size
+    for counts, displs in ((None, [0] * comm.size), ([0] * comm.size, None)):
+        spec = [MPI.BOTTOM, counts, displs, types]
+        refused(comm, lambda spec=spec: comm.Alltoallw(spec, [x, types]), ValueError, "MPI.BOTTOM")
+    MPI.Free_mem(memory)

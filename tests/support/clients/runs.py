@@ -12,6 +12,7 @@ from typing import Any
 import launch
 
 TESTS = Path(__file__).resolve().parents[2]
+TOO_LONG = "took too long"  # where the code of an end would be, and in verdicts
 TOLERANCE = 1e-5  # relative: sums in single precision are in another order
 
 Record = dict[str, dict[str, Any]]
@@ -32,7 +33,7 @@ def run(words: Sequence[str], ranks: int, where: str, more: Mapping[str, str], s
                 )
                 code: int | str = done.returncode
             except subprocess.TimeoutExpired:
-                code = "took too long"
+                code = TOO_LONG
         records = [read(path) for path in sorted(Path(scratch).glob("record.*"))]
         return {"code": code, "records": records, "output": output.read_text(errors="replace")[-3000:]}
 
