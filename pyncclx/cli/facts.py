@@ -10,7 +10,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from .. import tuning
+from ..nodes import nccl_library
 from ..system import driver, mpi_library, packages, settings
 from ..system.cache_folders import cache_directory
 
@@ -34,13 +37,17 @@ _DISTRIBUTIONS = {
 Facts = dict[str, Any]
 
 
-def gather() -> Facts:
-    """Return all facts, by subject. Values are what JSON has: dictionaries, lists, text, numbers, True, False, None."""
+def gather(place: mpi_bootstrap.Topology) -> Facts:
+    """Return all facts, by subject; `place` is this rank's among the nodes of the job.
+
+    Values are what JSON has: dictionaries, lists, text, numbers, True, False, None.
+    """
     return {
         "pyncclx": {"version": packages.version("pyncclx"), "python": platform.python_version()},
         "gpus": _gpus(),
         "packages": {name: packages.version(*each) for name, each in _DISTRIBUTIONS.items()},
         "mpi": _mpi(),
+        "between_nodes": _between_nodes(place),
         "launcher": _launcher(),
         "kernel_cache": _cache(),
         "host_compiler": _compiler(),
@@ -56,6 +63,17 @@ def _gpus() -> Facts:
         "cuda": driver.version(),
         "names": [driver.name(ordinal) for ordinal in range(count)],
         "pairs_without_peer_access": [pair for pair in pairs if not driver.can_access(*pair)],
+    }
+
+
+def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
+    refusal = nccl_library.refusal()
+    chosen = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
+    return {
+        "ranks_of_nodes": [place.nodes.count(node) for node in range(place.node_count)],
+        "engine": "mpi" if chosen else "nccl",
+        "nccl": None if refusal else nccl_library.version_text(),
+        "why_no_nccl": refusal,
     }
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from . import checks
 from .facts import Facts, gather
 
@@ -30,9 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print facts and advice."""
-    if MPI.COMM_WORLD.rank > 0:
+    place = mpi_bootstrap.topology(MPI.COMM_WORLD)
+    if place.rank > 0:
         return
-    facts, findings = gather(), list(checks.findings())
+    facts, findings = gather(place), list(checks.findings())
     if arguments.json:
         advice = {
             "problems": [each.text for each in findings if each.is_problem],
@@ -55,6 +58,10 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "Packages", _packages(facts["packages"])
     taken = _CUDA_AWARE[mpi["takes_device_arrays"]]
     yield "MPI", f"{mpi['name']} {mpi['version']} ({mpi['file'] or 'file unknown'}); {taken}"
+    nodes = facts["between_nodes"]
+    shape = f"{len(nodes['ranks_of_nodes'])} node(s) of {', '.join(map(str, nodes['ranks_of_nodes']))} rank(s)"
+    nccl = f"NCCL {nodes['nccl']}" if nodes["nccl"] else f"no NCCL ({nodes['why_no_nccl']})"
+    yield "Nodes", f"{shape}; between nodes: {nodes['engine']}; {nccl}"
     started, mpiexec = launcher["name"] or "none", launcher["mpiexec"] or "none"
     yield "Launcher", f"{started}; {launcher['ranks']} rank(s); mpiexec: {mpiexec}"
     yield "Kernel cache", _cache(facts["kernel_cache"])
