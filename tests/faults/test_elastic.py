@@ -1,0 +1,37 @@
+"""Rank after rank is killed, the others shrink and grow: nothing piles up."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launch
+from support import fault_jobs as jobs
+
+PROGRAM = Path(__file__).with_name("elastic.py")
+
+
+@pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
+@pytest.mark.parametrize("kills", [3, pytest.param(25, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])])
+def test_kills_in_a_row(kills):
+    seconds = 60 + 15 * kills
+    program, *arguments = launch.mpiexec(3, str(PROGRAM), str(kills))
+    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [program, *jobs.OPTIONS, *arguments],
+        env={**environment, "PYNCCLX_TEST_SECONDS": str(seconds)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+        check=False,
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("done")] or pytest.fail(done.stderr)
+    before, after, size = ast.literal_eval(f"[{line[5:].replace(') (', '), (').replace(') ', '), ')}]")
+    assert size == 3
+    assert after[2:] == before[2:], line
+    assert after[0] <= before[0] + 4, line  # MPI's own of spawned processes
+    assert after[1] <= before[1] + 40, line
