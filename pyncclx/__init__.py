@@ -21,6 +21,7 @@ __all__ = [
     "Communicator",
     "DeviceTeam",
     "Distgraphcomm",
+    "Event",
     "Graphcomm",
     "Handle",
     "Intercomm",
@@ -38,7 +39,9 @@ __all__ = [
     "Topocomm",
     "Transform",
     "Win",
+    "dump",
     "include_path",
+    "on_event",
 ]
 __version__ = "0.1.0"
 

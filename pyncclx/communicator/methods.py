@@ -65,7 +65,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
 
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
-            began = events.now() if events.listeners else None
+            began = events.begin(name, self) if events.listeners else None
             spanning = self.spanning_for(make, args, kwargs)
             call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
             if call is None:

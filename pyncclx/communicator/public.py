@@ -9,9 +9,12 @@ from ..errors import NotSupported as NotSupported
 from ..errors import PeerTimeout as PeerTimeout
 from ..errors import RankFailed as RankFailed
 from ..errors import Revoked as Revoked
+from ..events import Event as Event
+from ..events.subscription import on_event as on_event
 from ..operators.ops import AVG as AVG
 from ..operators.row_transform import Transform as Transform
 from ..operators.user_op import Op as Op
+from ..recording.dump import dump as dump
 from ..requests.persistent import Prequest as Prequest
 from ..requests.request import Request as Request
 from ..system.paths import include_path as include_path

@@ -43,7 +43,7 @@ def _staged(operation: str, original: _Method) -> _Method:
 
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
-        began = events.now() if events.listeners else None
+        began = events.begin(operation, self) if events.listeners else None
         records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
         # On the host device every array is in host memory: staging is MPI's call itself.
         if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):

@@ -21,6 +21,7 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..recording.failures import noted
 from ..system import settings
 from ..system.cache_folders import cache_directory
 from ..system.notes import called_if_long, note, reported_if_long
@@ -114,7 +115,9 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     wanted: list[tuple[list[str], list[bool]]] = list(map(pickle.loads, gathered))
     if any(each != names for each, _ in wanted):
         text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, _) in enumerate(wanted))
-        raise CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
+        raise noted(
+            CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
+        )
     missing = [part for part, *of_ranks in zip(parts, *(each for _, each in wanted), strict=True) if not all(of_ranks)]
     if missing:
         with _reported(device, missing, reports=comm.rank == 0):

@@ -39,6 +39,8 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
         else:
             remembered = team.remembered.get(key)
             if remembered is not None:
+                if began is not None:
+                    events.start(remembered.plan.operation, began, comm)
                 _launch_again(state, team, remembered)
                 if began is not None:
                     _emit(comm, remembered.plan.operation, began, args)
@@ -107,6 +109,8 @@ def _by_new_kernel(
         if state.checking:
             compare(comm, operation, ("host arrays",))
         return False
+    if began is not None:
+        events.start(operation, began, comm)
     launched = enqueue(comm, state, call, key, begun)
     if state.blocking == "host":
         launched.team.drain()

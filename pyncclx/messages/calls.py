@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> None:
     """Send and Ssend."""
-    began = events.now() if events.listeners else None
+    began = events.begin(operation, comm) if events.listeners else None
     outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
     if outgoing is not None:
         if outgoing.postbox.receives.idle:
@@ -38,7 +38,7 @@ def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> No
 
 def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Request:
     """Isend and Issend."""
-    began = events.now() if events.listeners else None
+    began = events.begin(operation, comm) if events.listeners else None
     outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
     if outgoing is not None:
         outgoing.signal_ready()
@@ -50,7 +50,7 @@ def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> R
 
 def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
-    began = events.now() if events.listeners else None
+    began = events.begin("Recv", comm) if events.listeners else None
     incoming = begin_receive(comm, comm.endpoint, "Recv", Side(buf, source, tag))
     if incoming is None:
         MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
@@ -62,7 +62,7 @@ def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Stat
 
 def ireceive(comm: MessageBase, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
-    began = events.now() if events.listeners else None
+    began = events.begin("Irecv", comm) if events.listeners else None
     incoming = begin_receive(comm, comm.endpoint, "Irecv", Side(buf, source, tag))
     request = receive_request(comm, incoming)
     if began is not None:
@@ -74,7 +74,7 @@ def receive_matched(
     comm: MessageBase, message: MPI.Message, buf: Any, status: MPI.Status | None, probed: ProbedMessage | None = None
 ) -> None:
     """Mrecv."""
-    began = events.now() if events.listeners else None
+    began = events.begin("Recv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Recv", message, buf, probed)
     _finish(comm, incoming, status)
     if began is not None:
@@ -83,7 +83,7 @@ def receive_matched(
 
 def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: ProbedMessage | None = None) -> Request:
     """Imrecv."""
-    began = events.now() if events.listeners else None
+    began = events.begin("Irecv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Irecv", message, buf, probed)
     request = receive_request(comm, incoming)
     if began is not None:

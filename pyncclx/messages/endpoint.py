@@ -21,6 +21,7 @@ from ..memory import error_words, layout
 from ..memory.parameters import NO_CALL, TeamStruct
 from ..recording import layout as record_layout
 from ..recording.calls import Calls
+from ..recording.failures import noted
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from ..recovery.meetings import explained
@@ -177,11 +178,11 @@ class Endpoint:
             return
         record = error_words.read(self.watch)
         if record.failure == error_words.LOST or (self.loss is not None and self.loss.note is not None):
-            raise self._take_loss()
+            raise noted(self._take_loss())
         operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
         if record.failure == error_words.ABORTED:
-            raise Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record.peer}")
-        raise PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen)
+            raise noted(Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record.peer}"))
+        raise noted(PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen))
 
     # Ranks that fail
 
@@ -233,7 +234,7 @@ class Endpoint:
         """Raise if a rank has failed."""
         error = None if self.loss is None else self.failure_of(rank, operation)
         if error is not None:
-            raise error
+            raise noted(error)
 
     def check_data(self, operation: str, rank: int, clock: int) -> None:
         """Raise if the data of a message never came, since its sender has failed."""

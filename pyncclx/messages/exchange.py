@@ -27,7 +27,7 @@ IN_PLACE = ("Sendrecv_replace", "Isendrecv_replace")  # with one buffer, of whic
 
 def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, status: MPI.Status | None) -> None:
     """Sendrecv and Sendrecv_replace."""
-    began = events.now() if events.listeners else None
+    began = events.begin(operation, comm) if events.listeners else None
     endpoint = comm.endpoint
     incoming, outgoing = _begin(comm, endpoint, operation, sending, receiving, at_once=True)
     try:
@@ -45,7 +45,7 @@ def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, 
 
 def iexchange(comm: MessageBase, operation: str, sending: Side, receiving: Side) -> Request:
     """Isendrecv and Isendrecv_replace."""
-    began = events.now() if events.listeners else None
+    began = events.begin(operation, comm) if events.listeners else None
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
     request = together(receive_request(comm, incoming), send_request(comm, outgoing))
     if began is not None:

@@ -23,6 +23,8 @@ class Calls:
 
     Attributes
     ----------
+    reference : int
+        Of the communicator, in entries.
     numbers : iterator
         The numbers of collective calls.
     skipped : int
@@ -31,21 +33,21 @@ class Calls:
 
     def __init__(self, ring: Ring, identity: Identity, name: str, rank: int) -> None:
         self._ring, self.identity = ring, identity
-        self._comm = ring.passing_text(identity.text(name, rank))
+        self.reference = ring.passing_text(identity.text(name, rank))
         self.numbers = itertools.count(1)
         self.skipped = 0
         self._kept: dict[Hashable, Facts] = {}
 
     def close(self) -> None:
         """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
-        self._ring.release(self._comm)
+        self._ring.release(self.reference)
 
     # Collective calls
 
     def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
         """Write the entry of a call that begins; it has no number before its arguments are checked."""
         text = self._ring.text
-        facts = Facts(text(operation), self._comm, site=text(calling_site()), kind=kind, flags=flags)
+        facts = Facts(text(operation), self.reference, site=text(calling_site()), kind=kind, flags=flags)
         return Begun(self, self._ring, self._ring.add(0, facts), facts)
 
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
@@ -90,7 +92,7 @@ class Calls:
     def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:
         text = self._ring.text
         return Facts(
-            *(text(operation), self._comm),
+            *(text(operation), self.reference),
             datatype=text(datatype),
             site=text(calling_site()),
             nbytes=nbytes,
@@ -119,7 +121,7 @@ class Calls:
     def waiting(self, what: str, detail: str = "") -> Iterator[None]:
         """Show that the process waits on the host, while the block runs."""
         before = self._ring.shown()
-        self._ring.live(Live(now(), self._ring.text(what), self._comm, self._ring.text(detail)))
+        self._ring.live(Live(now(), self._ring.text(what), self.reference, self._ring.text(detail)))
         try:
             yield
         finally:

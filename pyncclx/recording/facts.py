@@ -13,7 +13,7 @@ from ..system import settings
 from ..system.process import cached
 
 _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
-_OWN = (settings.RECORD, settings.DUMP, settings.NODE)  # may differ between ranks
+_OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)  # may differ between ranks
 
 
 @cached

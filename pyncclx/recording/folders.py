@@ -2,8 +2,8 @@
 
     /dev/shm/pyncclx-UID/JOB/RANK-PID.ring
 
-A job's folder goes when its last process ends. What is left of jobs that did not end so goes when a later one begins,
-after a day, or when there are many.
+A job's folder goes when its last process ends. Those of jobs that did not end so, or in which something failed, go when
+a later one begins, after a day, or when there are many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import layout
 
 SUFFIX = ".ring"
 KEPT_S = 24 * 3600.0
-MOST_KEPT = 8  # jobs that left something
+MOST_KEPT = 32  # jobs that left something
 
 
 def base() -> Path:

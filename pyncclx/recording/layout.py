@@ -16,8 +16,8 @@ CAPACITY = 2048  # entries
 TEXTS_NBYTES = 256 << 10
 
 # What a process is
-RUNNING, ENDED, FAILED = range(3)
-STATES = ("running", "ended", "failed")
+RUNNING, ENDED, FAILED, ENDED_LATER = range(4)  # the last: after a failure that the program has caught
+STATES = ("running", "ended", "failed", "ended")
 
 # What an entry is about: the collective ones of a communicator, COLLECTIVE to MEETING, are numbered alike on all ranks.
 COLLECTIVE, HOST, SHUFFLE, MEETING, MESSAGE, ACCESS = range(6)

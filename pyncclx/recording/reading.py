@@ -99,4 +99,4 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no file of pyncclx's flight recorder, version {layout.VERSION}")
     reading = Reading(path.read_bytes())
     condition = folders.condition(reading.header.pid, reading.header.started)
-    return reading.record() | {"condition": condition, "file": str(path)}
+    return reading.record() | {"condition": condition, "started": reading.header.started, "file": str(path)}

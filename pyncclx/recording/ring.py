@@ -25,6 +25,10 @@ _ROUND = 64
 _OFFSETS = [layout.HEADER_NBYTES + (sequence % CAPACITY) * ENTRY.size for sequence in range(1, CAPACITY + 1)]
 
 
+#: Called with the ring of the process once it is made.
+when_made: list[Callable[[Ring], object]] = []
+
+
 class _Released(NamedTuple):
     """The place of a text to which entries up to a sequence number refer."""
 
@@ -47,6 +51,8 @@ class Ring:
     ----------
     facts : dict
         What the process is.
+    failures : list of dict
+        What has been raised that others should know of.
     """
 
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
@@ -65,7 +71,7 @@ class Ring:
             realtime_ns=time.time_ns() - now(),
             started=folders.started(pid),
         )
-        self.facts = facts_of_process()
+        self.facts, self.failures = facts_of_process(), list[dict[str, Any]]()
         self._change(facts=self.text(json.dumps(self.facts)))
 
     # The header
@@ -197,6 +203,8 @@ def _made() -> Ring | None:
     ring = Ring(memory, path)
     if path is not None:
         atexit.register(_end, ring, path)
+    for function in when_made:
+        function(ring)
     return ring
 
 
@@ -217,8 +225,8 @@ def _mapped() -> tuple[mmap.mmap, Path | None]:
 
 
 def _end(ring: Ring, path: Path) -> None:
-    """At the end of the program: the last process of a job takes its folder away."""
-    ring.is_now(layout.ENDED)
+    """At the end of the program: the last process of a job takes its folder away, unless one has seen a failure."""
+    ring.is_now(layout.ENDED_LATER if ring.failures else layout.ENDED)
     with suppress(OSError):
         folders.leave(path)
 

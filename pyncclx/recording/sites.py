@@ -19,7 +19,7 @@ def site(frame: FrameType | None) -> str:
         code = frame.f_code
         inside = _inside.get(code)
         if inside is None:
-            inside = _inside[code] = _is_inside(code)
+            inside = _inside[code] = is_inside(code.co_filename)
         if not inside:
             return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
@@ -31,6 +31,6 @@ def calling_site() -> str:
     return site(sys._getframe(1))
 
 
-def _is_inside(code: CodeType) -> bool:
-    name = code.co_filename
+def is_inside(name: str) -> bool:
+    """Whether a file is the library's, or called by it."""
     return name.startswith((_PACKAGE, *_BESIDE, "<frozen ")) or name.endswith("/contextlib.py")

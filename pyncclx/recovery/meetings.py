@@ -9,6 +9,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import RankFailed, RanksMissing, Revoked
+from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
 from . import ulfm
@@ -34,19 +35,19 @@ class Judge:
             return None
         loss = detector.loss_of(comm)
         if loss is not None:
-            return loss.exception(MEETING)
+            return noted(loss.exception(MEETING))
         if not (detector.has_failed or waited_s > _ENDED_S):
             return None
         reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=waited_s > _ENDED_S)
-        return _failed(comm, reasons) if reasons else None
+        return noted(_failed(comm, reasons)) if reasons else None
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
         """Return RankFailed or Revoked for MPI's exceptions of these kinds."""
-        return explained(comm, error)
+        return noted(explained(comm, error))
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
         """Return the exception for ranks that have not come within PYNCCLX_TIMEOUT."""
-        return RanksMissing(comm.rank, tuple(ranks))
+        return noted(RanksMissing(comm.rank, tuple(ranks)))
 
 
 def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exception:

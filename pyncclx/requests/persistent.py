@@ -48,6 +48,15 @@ class EmitsStarts:
         self._event = operation, how, nbytes
 
 
+def begin_starts(requests: Sequence[MPI.Prequest]) -> float:
+    """Give hooks the events of requests that one call is about to start; return the time."""
+    began = events.now()
+    for request in requests:
+        if isinstance(request, EmitsStarts) and request._event is not None:
+            events.start(request._event[0], began)
+    return began
+
+
 def emit_starts(requests: Sequence[MPI.Prequest], began: float) -> None:
     """Emit the events of requests that one call has started."""
     for request in requests:
@@ -101,7 +110,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             Class ERR_REQUEST, if it is active or was freed, or its communicator was; ERR_BUFFER, if an array, PyTorch's
             or NumPy's on the host device, has been given other memory since the request was made.
         """
-        began = events.now() if events.listeners else None
+        began = begin_starts([self]) if events.listeners else None
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
         self._work.start()
@@ -114,7 +123,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
         Those of one communicator's collectives on device arrays that follow each other take one launch; so do messages.
         """
-        began = events.now() if events.listeners else None
+        began = begin_starts(requests) if events.listeners else None
         start_all(requests)
         if began is not None:
             emit_starts(requests, began)

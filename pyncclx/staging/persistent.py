@@ -10,7 +10,7 @@ from mpi4py import MPI
 from .. import events
 from ..errors import MPIError, NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
-from ..requests.persistent import BY_HANDLE, emit_starts
+from ..requests.persistent import BY_HANDLE, begin_starts, emit_starts
 from .completion import CopiesItself, abandon, forget, look_after_abandoned
 from .copies import Copy, copy_back
 from .requests import Prequest
@@ -93,7 +93,7 @@ class StagedPrequest(CopiesItself, Prequest):
 
     def Start(self) -> None:
         """As mpi4py's."""
-        began = events.now() if events.listeners else None
+        began = begin_starts([self]) if events.listeners else None
         self.prepare()
         MPI.Prequest.Start(self)
         if began is not None:

@@ -80,7 +80,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
 
     def Start(self) -> None:
         """As mpi4py's."""
-        began = events.now() if events.listeners else None
+        began = persistent.begin_starts([self]) if events.listeners else None
         super().Start()
         if began is not None:
             persistent.emit_starts([self], began)
@@ -88,7 +88,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
         """As mpi4py's."""
-        began = events.now() if events.listeners else None
+        began = persistent.begin_starts(requests) if events.listeners else None
         for request in requests:
             if isinstance(request, CopiesItself):
                 request.prepare()

@@ -16,6 +16,7 @@ from .. import backends
 from ..arrays.buffers import resolve
 from ..errors import NotSupported
 from ..memory.layout import MAX_RANKS
+from ..recording.dump import PROGRESSING
 from .compare import compare
 from .options import Options
 from .registration import Registration
@@ -39,6 +40,8 @@ class Base(Options):
                 with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
                     team = state.team = self._make_team(state)
                 team.caller = state
+                if (calls := state.calls(self)) is not None:
+                    PROGRESSING[team] = calls
                 for attachment in state.attachments.values():
                     attachment.join(team)
         else:

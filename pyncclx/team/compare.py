@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
 from ..memory.called import describe
+from ..recording.failures import noted
 from ..system import settings
 from .state import Attachment, Carrier, state_of
 
@@ -64,7 +65,7 @@ class _Comparisons(Attachment):
         calls = [self._calls.pop((rank, number)) for rank in range(self.size)]
         if any(call != calls[0] for call in calls):
             text = "; ".join(f"rank {rank}: {_text(call)}" for rank, call in enumerate(calls))
-            raise CollectiveMismatch(f"ranks disagree about the call: {text}")
+            raise noted(CollectiveMismatch(f"ranks disagree about the call: {text}"))
 
     def _others(self) -> Iterator[int]:
         return (rank for rank in range(self.size) if rank != self.rank)
@@ -144,7 +145,7 @@ def _wait(over: Callable[[], bool], text: Callable[[], str]) -> None:
     deadline = time.monotonic() + settings.TIMEOUT.get()
     while not over():
         if time.monotonic() > deadline:
-            raise CollectiveMismatch(text())
+            raise noted(CollectiveMismatch(text()))
         os.sched_yield()
 
 

@@ -25,6 +25,7 @@ from ..memory.error_words import (
     ErrorWords,
     read,
 )
+from ..recording.failures import noted
 from ..recovery import blame, losses
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
@@ -83,13 +84,13 @@ class ErrorRecord:
             Once; the communicator goes on. A call that was about to be launched has not been made then.
         """
         if self._words[FAILURE]:
-            raise self.failure()
+            raise noted(self.failure())
         if self._words[OVERFLOW]:
             error = kernel_errors.overflow(read(self._watch, "i8"), self.rank)
             self._words[OVERFLOW] = 0  # then the claims: a kernel that has one may write the record at once
             for claim in self.claims:
                 self._device.fill_zero(claim, 4)
-            raise error
+            raise noted(error)
 
     @property
     def has_failed(self) -> bool:
@@ -151,6 +152,8 @@ class ErrorRecord:
         self._watch.array[ABORT] = 1
         if not self._words[FAILURE]:
             self._words[FAILURE] = LOST
+        if loss.note is None or loss.note.kind != losses.MISMATCH:  # of which the next call tells more
+            noted(loss.exception())  # now, while this rank is where it is, whenever its next call raises
 
     def give_up(self, kind: str, operation: str = "") -> None:
         """End what goes on here and on all other ranks, for a reason that is no rank's failure."""
@@ -168,6 +171,8 @@ class ErrorRecord:
         kind = {TIMED_OUT: losses.TIMED_OUT, MISMATCH: losses.MISMATCH}.get(record.failure, losses.ABORTED)
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
+        if kind != losses.MISMATCH:
+            noted(blame.with_evidence(wait, self.rank, self.uids))  # now: other calls may come before one raises it
         return self._gave_up
 
     def abort(self) -> None:

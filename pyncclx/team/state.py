@@ -14,6 +14,7 @@ import mpi_bootstrap
 from ..errors import MPIError, NotSupported, RanksMissing
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
+from ..recording.failures import noted
 from ..recording.identity import Identity, identity_of
 from ..recovery.losses import Loss
 from ..recovery.meetings import JUDGE
@@ -109,7 +110,7 @@ class State:
         with self.waiting(comm, "the other ranks", "before something is made together"):
             missing = self.meeting.missing(comm, patience, check)
         if missing:
-            raise RanksMissing(comm.rank, tuple(missing))
+            raise noted(RanksMissing(comm.rank, tuple(missing)))
 
     def drain(self) -> None:
         """Wait on the host for what calls have launched, and for nothing else; raise what kernels have recorded."""

@@ -5,6 +5,7 @@ A Team is made at the communicator's first operation on device arrays, by all it
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Hashable
 from dataclasses import replace
@@ -213,6 +214,18 @@ class Team:
         """Return the bytes of the kernel's only parameter; `called` is a `Called`, `arguments` follow the Team."""
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
+
+    def progress(self) -> dict[str, Any]:
+        """Return what this rank's kernels have got to, and how far the others are as it has seen: operations begun.
+
+        Those of channel 0, which all kernels of collectives use, with the hash of this rank's calls so far. The device
+        is not waited for.
+        """
+        nbytes = layout.ENTERED_OFFSET + 8 * self.size
+        words = self.device.peek(self.bases[self.rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES, nbytes)
+        (finished,) = struct.unpack_from("<Q", words)
+        entered = struct.unpack_from(f"<{self.size}Q", words, layout.ENTERED_OFFSET)
+        return {"epoch": finished >> 32, "hash": finished & 0xFFFFFFFF, "entered": [each >> 32 for each in entered]}
 
     def drain(self) -> None:
         """Wait on the host until everything launched on this communicator is over, and check it."""

@@ -67,8 +67,8 @@ class Launching(Settings):
 
     def _launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
         """Launch a kernel, or one half of its work; returns the move's result."""
-        began = events.now() if events.listeners else None
         comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
+        began = events.begin(name + _SUFFIXES[phases], comm) if events.listeners else None
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")

@@ -93,7 +93,7 @@ def on_device(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
-        began = events.now() if events.listeners else None
+        began = events.begin(name) if events.listeners else None
         rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
         self._record(name, rank, getattr(args[0], "nbytes", 0) if args else 0)
         if self._reach is not None and self._reach.holds(rank, target):

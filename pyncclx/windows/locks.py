@@ -16,6 +16,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import PeerTimeout
+from ..recording.failures import noted
 from ..recovery import blame
 from ..system import settings
 
@@ -59,7 +60,7 @@ class Locks:
         while not self._try(kind, rank):
             check()
             if time.monotonic() > deadline:
-                raise self._late(rank)
+                raise noted(self._late(rank))
             MPI.COMM_SELF.Iprobe()  # the holder may need this rank's MPI to go on: Open MPI's dynamic windows do
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)

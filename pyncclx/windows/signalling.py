@@ -54,7 +54,7 @@ class Signalling(Accesses):
         >>> memory.tolist()
         [0, 1, 2, 3]
         """
-        began = events.now() if events.listeners else None
+        began = events.begin("Put_signal") if events.listeners else None
         exposed = self._exposed("Put_signal")
         exposed.team.require_links("Put_signal")
         buffer = resolve(origin, "Put_signal: origin", writable=False, device=exposed.device)

@@ -53,7 +53,8 @@ static void print_vector() {
 int main() {
     printf("constants %d %d %u %u %u", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes);
     printf(" %zu %zu %u %zu", sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), kCalls, sizeof(CallRecord));
-    printf(" %zu %zu", sizeof(ChannelControl), offsetof(ChannelControl, entered));
+    printf(" %zu %zu", sizeof(ChannelControl), offsetof(ChannelControl, finished));
+    printf(" %zu", offsetof(ChannelControl, entered));
     printf(" %u %u %llu %llu\n", kMostEarlyThreads, kPacketsNbytes, kStraightNbytes, kLinesNbytes);
     printf("Watch");
     const size_t words[] = {offsetof(Watch, abort), offsetof(Watch, failure), offsetof(Watch, operation),
@@ -158,6 +159,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.CALLS,
         layout.CALLS_NBYTES,
         layout.CHANNEL_NBYTES,
+        0,
         layout.ENTERED_OFFSET,
         MOST_EARLY_THREADS,
         transports.PACKETS_NBYTES,

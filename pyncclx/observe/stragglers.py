@@ -1,0 +1,49 @@
+"""A rank that comes late again and again: by the times at which ranks begin the same calls."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+
+from .job import Comm, Job
+from .verdict import Verdict
+from .words import Words
+
+LAST_CALLS = 50  # of a communicator, that are looked at
+FEWEST_LATE = 5  # of them to which some rank comes late
+SHORTEST_S = 1e-3  # that a late rank comes after the first
+MOSTLY = 0.7  # of them have the same rank as their last
+OF_TIME = 0.2  # that the others lose by it
+
+
+def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
+    """The rank that comes last to most calls to which any comes late, if the others lose much time by it."""
+    for comm in job.comms:
+        calls = list(lateness(job, comm))[-LAST_CALLS:]
+        late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
+        if len(late) < FEWEST_LATE:
+            continue
+        (rank, count), *_ = Counter(number for number, _ in late).most_common(1)
+        lost = [by_s for number, by_s in late if number == rank]
+        begins = [begin_ns for _, _, begin_ns in calls]
+        time_s = (max(begins) - min(begins)) / 1e9
+        if count / len(late) >= MOSTLY and sum(lost) >= OF_TIME * time_s:
+            sentence = (
+                f"{words.rank(rank)} is slow: of the last {len(calls)} calls{words.comm(comm)} it came last to "
+                f"{count}, {statistics.median(lost) * 1e3:.3g} ms after the first (median); the others have waited for "
+                f"it for {sum(lost):.3g} of {time_s:.3g} s"
+            )
+            yield Verdict(cause="slow rank", ranks=(rank,), sentence=sentence)
+
+
+def lateness(job: Job, comm: Comm) -> Iterator[tuple[int, float, int]]:
+    """For each call that all members have made: who came last, how many seconds after the first, and when that came."""
+    members = job.of(comm)
+    if len(members) < 2 or len(members) < len(set(comm.members)):
+        return
+    calls = [rank.calls.get(comm, {}) for rank in members]
+    for number in sorted(set.intersection(*map(set, calls))):
+        begins = [each[number]["began_ns"] for each in calls]
+        last = max(range(len(begins)), key=begins.__getitem__)
+        yield members[last].number, (begins[last] - min(begins)) / 1e9, min(begins)

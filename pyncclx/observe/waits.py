@@ -1,0 +1,186 @@
+"""Who waits for whom: edges between ranks, from what each has called and the others have not."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .job import CALLS, Comm, Entry, Job, Rank
+
+AFTER_FAILURES_S = 0.2  # where a wait has ended in vain, long ones are looked for
+SHORTEST_S = 1.0  # a wait that is shorter is none yet, nor is one of few intervals between calls
+INTERVALS = 5
+_RECEIVES = ("Recv", "Mrecv", "Sendrecv", "Sendrecv_replace", "recv", "Irecv", "Imrecv", "Isendrecv", "Recv_init")
+_SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issend", "Send_init", "Ssend_init")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank waits for another.
+
+    Attributes
+    ----------
+    rank, awaited : int
+        In MPI.COMM_WORLD.
+    kind : str
+        "call": the other has not made a collective call; "receive", "send": of a message; "lock": the other has it;
+        "compilation".
+    entry : dict
+        What it waits in.
+    since_ns : int
+    """
+
+    rank: int
+    awaited: int
+    kind: str
+    entry: Entry
+    since_ns: int
+
+
+def waits(job: Job) -> list[Wait]:
+    """Return all of them; what is shorter than a moment is none."""
+    return [*_in_calls(job), *_in_messages(job), *_for_locks(job), *_for_compilers(job)]
+
+
+def patience_ns(rank: Rank) -> float:
+    """How long a rank must have waited to be stuck: a second, and longer where calls come more seldom."""
+    if rank.failures:
+        return AFTER_FAILURES_S * 1e9
+    begins = [entry["began_ns"] for entry in rank.entries if entry["kind"] in CALLS]
+    between = [after - before for before, after in itertools.pairwise(begins)]
+    usual = statistics.median(between) if len(between) >= INTERVALS else 0.0
+    return max(SHORTEST_S * 1e9, INTERVALS * usual)
+
+
+def is_stuck(rank: Rank, entry: Entry) -> bool:
+    """Whether a rank has been in a call for so long that it is stuck, if the call is not over."""
+    return rank.at_ns - int(entry["began_ns"]) >= patience_ns(rank)
+
+
+def current(rank: Rank, comm: Comm) -> Entry | None:
+    """The call that a rank makes on a communicator, or has made last."""
+    beginning = rank.beginning
+    if beginning is not None and beginning["comm"] == comm:
+        return beginning | {"number": rank.last(comm) + 1}
+    return rank.calls.get(comm, {}).get(rank.last(comm))
+
+
+def reached(rank: Rank, comm: Comm) -> int:
+    """The number of that call; 0: none."""
+    entry = current(rank, comm)
+    return int(entry["number"]) if entry is not None else 0
+
+
+def _in_calls(job: Job) -> Iterator[Wait]:
+    for comm in job.comms:
+        members = job.of(comm)
+        for rank in members:
+            entry = current(rank, comm)
+            if entry is None or not _may_wait(rank, entry):
+                continue
+            late = {other.number for other in members if reached(other, comm) < entry["number"]}
+            late = {number for number in late if _has_not_come(job.ranks[number], entry)}
+            for number in sorted(late.union(set(comm.members).intersection(job.missing))):
+                yield Wait(rank.number, number, "call", entry, int(entry["began_ns"]))
+
+
+def _may_wait(rank: Rank, entry: Entry) -> bool:
+    is_there = rank.record["state"] != "ended" and not rank.is_dead
+    return is_there and is_stuck(rank, entry) and (entry["ended_ns"] is None or bool(rank.failures))
+
+
+def _has_not_come(other: Rank, entry: Entry) -> bool:
+    """Whether the record of the other rank is late enough to show that it has not made a call for long."""
+    return other.is_dead or other.at_ns - int(entry["began_ns"]) >= patience_ns(other) / 2
+
+
+# ---- messages ------------------------------------------------------------------------------------------------------
+
+
+def open_messages(rank: Rank) -> list[Entry]:
+    """The messages that a rank has begun and that are not over; nonblocking ones only while it is in the library."""
+    entries = [entry for entry in rank.entries if entry["kind"] == "message" and entry["ended_ns"] is None]
+    waiting = not rank.stack or rank.stack["inside"]
+    last = rank.entries[-1] if rank.entries else None
+    blocking = [entry for entry in entries if not _is_nonblocking(entry["operation"])]
+    if blocking:
+        return blocking
+    busy = last is not None and last["kind"] in CALLS  # it has gone on to a collective call
+    return entries if waiting and not busy else []
+
+
+def _is_nonblocking(operation: str) -> bool:
+    return operation.startswith("I") or operation.endswith("_init")
+
+
+def is_receive(entry: Entry) -> bool:
+    """Whether a message entry is a receive; one of a `Sendrecv` is both, by its peer."""
+    return entry["operation"] in _RECEIVES
+
+
+def _in_messages(job: Job) -> Iterator[Wait]:
+    for rank in job:
+        for entry in open_messages(rank):
+            if is_stuck(rank, entry) and entry["peer"] >= 0 and entry["peer"] != rank.number:
+                kind = "receive" if is_receive(entry) else "send"
+                yield Wait(rank.number, entry["peer"], kind, entry, int(entry["began_ns"]))
+
+
+def sent(rank: Rank, to: int, comm: Comm) -> Counter[int]:
+    """How many messages a rank has sent to another, by tag."""
+    return _tags(rank, to, comm, _SENDS)
+
+
+def received(rank: Rank, source: int, comm: Comm) -> Counter[int]:
+    """How many it has received."""
+    entries = [entry for entry in rank.entries if entry["ended_ns"] is not None]
+    return _tags(Rank(rank.record, rank.at_ns), source, comm, _RECEIVES, entries)
+
+
+def _tags(
+    rank: Rank, peer: int, comm: Comm, operations: tuple[str, ...], entries: list[Entry] | None = None
+) -> Counter[int]:
+    return Counter(
+        entry["tag"]
+        for entry in (rank.entries if entries is None else entries)
+        if entry["kind"] == "message" and entry["peer"] == peer and entry["comm"] == comm
+        if entry["operation"] in operations
+    )
+
+
+# ---- locks, compilers ----------------------------------------------------------------------------------------------
+
+
+def held_locks(rank: Rank) -> dict[tuple[Comm, int], Entry]:
+    """The locks that a rank has, by window and target."""
+    found: dict[tuple[Comm, int], Entry] = {}
+    for entry in rank.entries:
+        key = entry["comm"], int(entry["peer"])
+        if entry["operation"] == "Lock" and entry["ended_ns"] is not None:
+            found[key] = entry
+        elif entry["operation"] == "Unlock":
+            found.pop(key, None)
+    return found
+
+
+def _for_locks(job: Job) -> Iterator[Wait]:
+    held = {rank.number: held_locks(rank) for rank in job}
+    for rank in job:
+        for entry in rank.entries:
+            if entry["operation"] == "Lock" and entry["ended_ns"] is None and is_stuck(rank, entry):
+                for other, locks in held.items():
+                    if other != rank.number and (entry["comm"], entry["peer"]) in locks:
+                        yield Wait(rank.number, other, "lock", entry, int(entry["began_ns"]))
+
+
+def _for_compilers(job: Job) -> Iterator[Wait]:
+    compiling = [rank for rank in job if rank.live.get("what") == "its compiler"]
+    for rank in job:
+        since_ns = int(rank.live.get("since_ns", rank.at_ns))
+        if rank.live.get("what") == "the other ranks' compilers" and rank.at_ns - since_ns > SHORTEST_S * 1e9:
+            entry = rank.beginning or rank.entries[-1]
+            for other in compiling:
+                yield Wait(rank.number, other.number, "compilation", entry, since_ns)

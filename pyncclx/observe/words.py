@@ -1,0 +1,104 @@
+"""Sentences about ranks and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from .job import Comm, Entry, Job, Rank
+
+
+class Words:
+    """Names what is in a job.
+
+    Parameters
+    ----------
+    job : Job
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._hosts = {rank.host for rank in job}
+
+    def rank(self, number: int) -> str:
+        """As "rank 3 on host b"; without the host if there is one only."""
+        rank = self._job.ranks.get(number)
+        return f"rank {number}" + (f" on {rank.host}" if rank is not None and len(self._hosts) > 1 else "")
+
+    def ranks(self, numbers: Iterable[int]) -> str:
+        """As "ranks 0, 2 to 5"."""
+        listed = sorted(set(numbers))
+        if len(listed) == 1:
+            return self.rank(listed[0])
+        runs: list[list[int]] = []
+        for number in listed:
+            if runs and runs[-1][-1] == number - 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        parts = (f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+        return f"ranks {', '.join(parts)}"
+
+    def comm(self, comm: Comm) -> str:
+        """As " of 'rows'"; nothing for MPI.COMM_WORLD."""
+        name = next((rank.names[comm] for rank in self._job if rank.names.get(comm)), "")
+        if name == "MPI_COMM_WORLD" and comm.number == 0:
+            return ""
+        what = "window" if comm.kind == "win" else "communicator"
+        ranks = "all ranks" if len(comm.world) == self._job.size else f"ranks {', '.join(map(str, comm.world[:8]))}"
+        return f" of {name!r}" if name else f" of {what} {comm.number} of {ranks}"
+
+    def call(self, entry: Entry, *, at: bool = False) -> str:
+        """As "Allreduce #412", or "Recv from rank 1 with tag 7", with the line of the program if wanted."""
+        text = str(entry["operation"])
+        if entry["kind"] == "message":
+            receives = entry["operation"].lower().endswith("recv")
+            peer = "any rank" if entry["peer"] < 0 else f"rank {entry['peer']}"
+            tag = "any tag" if entry["tag"] < 0 else f"tag {entry['tag']}"
+            text += f" {'from' if receives else 'to'} {peer} with {tag}"
+        elif entry["kind"] == "access":
+            text += f" of rank {entry['peer']}" if entry["peer"] >= 0 else ""
+        elif entry["number"]:
+            text += f" #{entry['number']}"
+        return text + self.comm(entry["comm"]) + (_at(entry) if at else "")
+
+    def waits_in(self, rank: Rank, entry: Entry) -> str:
+        """The call that a rank is in, with the line where it is now, if that is known."""
+        stack = rank.stack
+        if stack and stack["inside"] and stack["site"]:
+            return f"{self.call(entry)} at {site(stack['site'])}"
+        return self.call(entry, at=True)
+
+    def place(self, rank: Rank | None) -> str:
+        """Where a rank is, as far as it is known: "in Bcast #411 at train.py:88"."""
+        if rank is None:
+            return "it has left no record"
+        last = rank.entries[-1] if rank.entries else None
+        before = f"its last call was {self.call(last, at=True)}" if last is not None else "it has called nothing"
+        now = self._now(rank)
+        return f"{now}; {before}" if now else before
+
+    def _now(self, rank: Rank) -> str:
+        stack = rank.stack
+        states = {
+            "its process is gone": rank.is_dead,
+            "its program has ended": rank.record["state"] == "ended",
+            "its process is stopped (SIGSTOP, or a debugger)": rank.condition == "T",
+            f"it waits for {rank.live.get('what')}": bool(rank.live),
+            f"it is at {site(stack.get('site', ''))}": bool(stack) and not stack["inside"],
+        }
+        return next((text for text, is_so in states.items() if is_so), "")
+
+
+def _at(entry: Entry) -> str:
+    """The line of a call; equal calls have that of the first, which is in their entries."""
+    if not entry["site"]:
+        return ""
+    first = "first made " * ("repeated" in entry["flags"] and "persistent" not in entry["flags"])
+    return f" {first and '('}{first}at {site(entry['site'])}{first and ')'}"
+
+
+def site(text: str) -> str:
+    """A line of the program, with the last part of its path: "train.py:88 in step"."""
+    path, _, rest = text.partition(":")
+    return f"{PurePath(path).name}:{rest}"
