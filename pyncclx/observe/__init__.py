@@ -1,1 +1,1 @@
-"""What a program's operations ran as: native, staged or on the host."""
+"""What a program's operations ran as, and what the records of a job's ranks say: verdicts, traces, metrics."""
