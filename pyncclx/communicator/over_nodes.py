@@ -16,6 +16,7 @@ from ..launch.keys import key_of_call
 from ..nodes.run import run, run_call
 from ..nodes.spanning import Spanning, span, spanning_of
 from ..team.base import IntraBase
+from ..team.compare import compare
 from ..team.registration import Registration
 from ..team.scratch import Scratch
 from ..team.state import state_of
@@ -45,7 +46,16 @@ class OverNodes(IntraBase):
             return None
         if on_host(*args, *options.values()) and not options.get("device"):
             return None
+        self._compare_first(make, args, options)
         return self.spanning
+
+    def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Compare a call, if calls are compared, before the ranks that make it meet for the first time."""
+        state = state_of(self)
+        if state.checking and state.topology is None:
+            call = make(self, *args, **options)
+            if call is not None:
+                compare(cast(MPI.Intracomm, self), call.operation, call.signature)
 
     def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
         """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""

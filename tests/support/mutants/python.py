@@ -61,21 +61,21 @@ PYTHON = {
         "ranks/collectives/test_alltoallw.py",
     ),
     "a message that is too long is not refused": Mutant(
-        "pyncclx/messages/receive.py",
+        "pyncclx/messages/arrival.py",
         "if self._nbytes > self._capacity_nbytes:",
         "if False:",
         "ranks/messages/test_point_to_point.py",
     ),
     "the status has the length of the buffer": Mutant(
-        "pyncclx/messages/receive.py",
+        "pyncclx/messages/arrival.py",
         "min(self._nbytes, self._capacity_nbytes)",
         "self._capacity_nbytes",
         "ranks/messages/test_point_to_point.py",
     ),
     "an exception of a receive is swallowed": Mutant(
         "pyncclx/messages/receive.py",
-        "self._error = self._error or error",
-        "pass",
+        "self._error = self._error or error\n        finally",
+        "pass\n        finally",
         "ranks/messages",
     ),
     "a probe finds its message in the place of the source's": Mutant(
