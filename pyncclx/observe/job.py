@@ -62,7 +62,9 @@ class Rank:
         ]
         went_on = len(entries) < len(self.record["entries"])  # so it had not ended then
         state = "running" if went_on else self.record["state"]
-        return Rank({**self.record, "entries": entries, "state": state}, min(self.at_ns, ns))
+        condition = self.record.get("condition") or None  # a process that is gone now was there then
+        record = {**self.record, "entries": entries, "state": state, "condition": condition}
+        return Rank(record, min(self.at_ns, ns))
 
     @cached_property
     def comms(self) -> dict[int, Comm]:

@@ -246,6 +246,17 @@ def order_of_communicators(ranks):
     return "order of communicators", (0, 1), ["Allreduce #1 of 'rows'", "Allreduce #1 of 'columns'"]
 
 
+def order_of_what_has_ended(ranks):
+    """Two ranks have gone since, without a dump; they were there when the third one's wait ended."""
+    for rank in ranks:
+        comms = rank.comm("rows", 1), rank.comm("columns", 2)
+        rank.call(comm=comms[rank.number == 1])
+    ranks[2].fails("PeerTimeout", rank=2, peer=1)
+    for rank in ranks[:2]:
+        rank.extra = {"condition": ""}
+    return "order of communicators", (0, 1), ["'rows'", "'columns'"]
+
+
 def graph_replays(ranks):
     for rank in ranks:
         rank.progress(50 - (rank.number == 1))
@@ -286,6 +297,7 @@ BUILDERS = (
     *(dead, dead_without_a_word, exception, killed_by_the_launcher, gpu_error, full_capacity, mpi_error),
     *(different_operation, stalled_before, timed_out, stopped, stood_still, ended, compiles, unmatched_tag),
     *(unmatched_tag_of_a_send, missing_partner, missing_receiver, lock_cycle, lock_held, order_of_communicators),
+    order_of_what_has_ended,
     *(graph_replays, stalled_in_a_call, settings_differ, versions_differ, slow_rank),
 )
 
