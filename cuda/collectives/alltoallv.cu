@@ -90,6 +90,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoallv(const __grid_constan
         const int source = int(threadIdx.x % 32);
         write_outputs(args, row_from(args, source < team.size ? received[source] : 0));
     }
-    ok = ok && exchange.receive();
-    channel.leave(ok, [&](int) { return ok; });
+    ok = ok && exchange.receive(channel.compare([](int) { return true; }));
+    channel.leave(ok);
 }

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
     ways.share(spans);
     bool ok = channel.await_slots();
     if (ok) exchange.send();
-    ok = ok && exchange.receive();
+    ok = ok && exchange.receive(channel.compare([](int) { return true; }));
     ok = channel.everyone(ok);
     for (int job = warp; ok && job < kWays * team.size; job += warps) {
         i64 room = 0;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) list_segments(const __grid_con
         }
         write_outputs(args.rows, row);
     }
-    channel.leave(ok && nbytes > 0, [&](int) { return ok; });
+    channel.leave(ok && nbytes > 0);
 }
 
 struct Segment {

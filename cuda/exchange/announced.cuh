@@ -42,6 +42,6 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
             record_overflow(team, kTruncated, rank, i64(nbytes), i64(place.nbytes));
     }
     ways.share(spans);
-    ok = ok && exchange.receive();
-    channel.leave(ok && (from_rank || !channel.is_peer(rank)), [&](int peer) { return ok && sends(peer, me); });
+    ok = ok && exchange.receive(channel.compare([&](int peer) { return sends(peer, me); }));
+    channel.leave(ok && (from_rank || !channel.is_peer(rank)));
 }

@@ -58,13 +58,13 @@ struct ExchangeOf {
         }
     }
 
-    // All threads, after the spans have been shared; false: leave.
-    __device__ bool receive() {
-        if constexpr (!kLong) return receive_packets();
+    // All threads, after the spans have been shared; `ok`: as far as a thread has found so far. False: leave.
+    __device__ bool receive(bool ok) {
+        if constexpr (!kLong) return receive_packets(ok);
         const int peer = int(threadIdx.x);
         if (ways.has_windows() && channel.is_peer(peer) && ways.is_long(spans.in[peer]))
             packets.send_word(packets.outbox(peer), kPlacePacket, place_for(peer));
-        if (!receive_packets()) return false;
+        if (!receive_packets(ok)) return false;
         if (!ways.any_long) return true;
         if (!receive_places()) return false;
         if (any_straight()) store_straight();
@@ -153,8 +153,7 @@ struct ExchangeOf {
         if (from.address != to.address) load.template copy<false>(thread, threads, from.address, to.address, to.kept);
     }
 
-    __device__ bool receive_packets() {
-        bool ok = true;
+    __device__ bool receive_packets(bool ok) {
         const Crew& crew = ways.crew;
         for (u32 j = crew.first_job; j <= u32(peers()); j += crew.next_job) {
             const int peer = channel.peer(j);
@@ -218,10 +217,8 @@ __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool bo
     bool ok = channel.await_slots();
     if (ok) {
         exchange.send();
-        ok = exchange.receive();
+        ok = exchange.receive(channel.compare(
+            [&](int peer) { return ways.goes_as_packets(spans.in[peer]) || spans.are_empty(team.size); }));
     }
-    const bool all_entered = ok && (!channel.is_peer(rank) || spans.in[rank].nbytes > 0);
-    channel.leave(all_entered, [&](int peer) {
-        return ok && (ways.goes_as_packets(spans.in[peer]) || spans.are_empty(team.size));
-    });
+    channel.leave(ok && (!channel.is_peer(rank) || spans.in[rank].nbytes > 0));
 }

@@ -5,7 +5,7 @@
 //   2. What announces an operation to the peers also has a hash of all calls so far (channel.cuh). So once calls have
 //      differed, later announcements differ too: a rank that had nothing to wait for when they did is found out later.
 //   3. Who waits for an announcement compares it. Lines have the call's hash in their flags. Who waits for packets alone waits
-//      for the announcement beside them (Channel::leave): it was stored before them.
+//      for the announcement beside them (Channel::compare): it was stored before them.
 //   4. A wait that has lasted long compares the records of both ranks (wait.cuh): their calls may wait for different things.
 //   5. The rank that finds a difference leaves, and its host lets the others know, whose waits then leave too. The hosts
 //      read the texts (pyncclx/team/disagreement.py); a rank that has failed records no more, so they are still there.
@@ -24,9 +24,10 @@ __device__ __forceinline__ u32 with_call(u32 calls, const Team& team) {
 
 // A thread of block 0 puts the call on record, the first word last. No fence keeps this order: the host sees by the hash
 // whether it has the whole text.
-__device__ __forceinline__ void record_call(const Team& team, u32 epoch) {
+// `failed`: LeaseHeader::failed, as it was when the kernel began.
+__device__ __forceinline__ void record_call(const Team& team, u32 epoch, u32 failed) {
     LeaseHeader* header = lease_header(team);
-    if (ld_relaxed_sys(&header->failed) != 0u) {  // one more is recorded: it may be that of the operation that failed
+    if (failed != 0u) {  // one more is recorded: it may be that of the operation that failed
         if (header->recorded_late != 0u) return;
         header->recorded_late = 1;
     }

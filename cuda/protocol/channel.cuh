@@ -26,6 +26,7 @@ struct Channel {
     const Team& team;
     const int index;
     ChannelControl* const mine;
+    const u32 failed;  // as record_call takes it; read here, so that it arrives with the epoch
     const u32 calls_before, epoch;
     const u32 calls;  // hash of all up to this operation; calls_before: without its own
     const u32 all_entered;
@@ -43,6 +44,7 @@ struct Channel {
         : team(team),
           index(int(blockIdx.x)),
           mine(arrive(early, found)),
+          failed(index == 0 && peer_of_last_warp() == team.rank ? ld_relaxed_sys(&lease_header(team)->failed) : 0),
           calls_before(u32(mine->finished)),
           epoch(begins ? next(u32(mine->finished >> 32)) : u32(mine->finished >> 32)),
           calls(begins ? with_call(calls_before, team) : calls_before),
@@ -51,7 +53,7 @@ struct Channel {
         if (epoch == 0xffffffffu || epoch == 2) scrub();
         // After 0xffffffff peers wait for epoch 2, since epoch 1 is left out then.
         if (announces || epoch == 2 || epoch % kMostSilent == 0) announce();
-        if (index == 0 && peer_of_last_warp() == team.rank) record_call(team, epoch);
+        if (index == 0 && peer_of_last_warp() == team.rank) record_call(team, epoch, failed);
     }
 
     // This block's control words; they are found before the previous kernel has ended (await_previous).
@@ -74,12 +76,19 @@ struct Channel {
         if (on_all_threads) mine->all_entered = epoch;
     }
 
-    // The same where data may have come as packets, from those peers for which came(peer) holds: compares their calls.
+    // Compares the calls of those peers for which comes(peer) holds: whose data comes as packets. The last warp mostly has no
+    // packets to wait for, and waits for this meanwhile. False: leave.
+    template <class Comes>
+    __device__ bool compare(Comes comes) const {
+        const int peer = peer_of_last_warp();
+        const bool compares = index == 0 && is_peer(peer) && comes(peer);
+        return !compares || wait_for_entered<false>(peer, epoch);
+    }
+
+    // `leave`, after it has compared.
     template <class Came>
     __device__ void leave(bool all_entered, Came came) {
-        const int peer = peer_of_last_warp();  // it mostly has no packets to wait for, and waits for this meanwhile
-        const bool compares = index == 0 && is_peer(peer) && came(peer);
-        leave((!compares || wait_for_entered<false>(peer, epoch)) && all_entered);
+        leave(compare(came) && all_entered);
     }
 
     __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }

@@ -221,6 +221,8 @@ class Team:
         Those of channel 0, which all kernels of collectives use, with the hash of this rank's calls so far. The device
         is not waited for.
         """
+        if HEAP.made is not self.heap:
+            raise RuntimeError("the heap that the lease is of has been closed")
         nbytes = layout.ENTERED_OFFSET + 8 * self.size
         words = self.device.peek(self.bases[self.rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES, nbytes)
         (finished,) = struct.unpack_from("<Q", words)

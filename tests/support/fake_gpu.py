@@ -51,6 +51,9 @@ class FakeGpu:
     def current_stream(self):
         return None
 
+    def is_default(self, stream):
+        return False
+
     def is_device_pointer(self, address):
         return address >= NOWHERE
 

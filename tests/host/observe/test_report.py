@@ -91,6 +91,11 @@ rows, handle = shuffle.dispatch(tokens, chosen)
 shuffle.combine_begin(rows.data, handle)
 shuffle.combine_end()
 shuffle.Free()
+
+for count in (500, 50_000):  # a short array goes inside the pickle
+    sending = comm.isend({"rows": np.ones(count), "step": 3}, peer)
+    assert comm.recv(source=peer)["rows"].sum() == count
+    sending.wait()
 """
 ON_DEVICE: Rows = {
     ("Allreduce", "native"): (6, "0.048"),
@@ -123,6 +128,8 @@ ON_DEVICE: Rows = {
     ("dispatch", "native"): (2, "0.001"),
     ("combine_begin", "native"): (2, "0.002"),
     ("combine_end", "native"): (2, "0.002"),
+    ("send", "staged"): (2, "0.008"),
+    ("send", "native"): (2, "0.800"),
 }
 
 # There is no kernel for arrays of this GPU, which is made up: MPI works on host copies of all of them.
@@ -156,6 +163,19 @@ ON_COPIES: Rows = {
     ("Allreduce_init", "staged"): (4, "0.032"),
     ("Put", "staged"): (2, "0.016"),
 }
+
+# Each rank on a node of its own.
+SPANNING = """
+import os
+import numpy as np
+from mpi4py import MPI
+os.environ["PYNCCLX_NODE"] = str(MPI.COMM_WORLD.rank)
+comm = MPI.COMM_WORLD
+x, y = np.ones(1000), np.zeros(1000)
+for _ in range(3):
+    comm.Allreduce(x, y)
+"""
+OVER_NODES: Rows = {("Allreduce", "native"): (6, "0.048")}
 
 
 # Placed before a program: notes each event and the lines of the calls that have led to it.
@@ -195,9 +215,8 @@ def report(folder: Path, program: str) -> Rows:
     return rows
 
 
-PROGRAMS = pytest.mark.parametrize(
-    ("program", "expected"), [(DEVICE, ON_DEVICE), (STAGED, ON_COPIES)], ids=["device", "staged"]
-)
+CASES = {"device": (DEVICE, ON_DEVICE), "staged": (STAGED, ON_COPIES), "over nodes": (SPANNING, OVER_NODES)}
+PROGRAMS = pytest.mark.parametrize(("program", "expected"), CASES.values(), ids=CASES)
 
 
 @PROGRAMS
@@ -226,7 +245,7 @@ def sites() -> Iterator[tuple[str, int]]:
 def test_each_line_that_emits_makes_a_difference(tmp_path: Path) -> None:
     """Without the events of any one line the table would not be what is expected."""
     emitting, idle = set(sites()), set(sites())
-    for program, expected in ((DEVICE, ON_DEVICE), (STAGED, ON_COPIES)):
+    for program, expected in CASES.values():
         report(tmp_path, program.replace("comm =", NOTES.replace("NOTED", f"{tmp_path}/noted") + "comm =", 1))
         noted = [event for rank in range(RANKS) for event in json.loads((tmp_path / f"noted{rank}").read_text())]
         found = {site for *_, lines in noted for site in map(tuple, lines)} & emitting

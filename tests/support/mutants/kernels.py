@@ -206,7 +206,7 @@ KERNELS = {
     ),
     "Calls that differ: packets alone are believed": Mutant(
         "cuda/protocol/channel.cuh",
-        "const bool compares = index == 0 && is_peer(peer) && came(peer);",
+        "const bool compares = index == 0 && is_peer(peer) && comes(peer);",
         "const bool compares = false;",
         "ranks/team/test_mismatch.py",
     ),
