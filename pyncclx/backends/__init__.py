@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from mpi4py import MPI
-
 from ..system import settings
 from ..system.process import cached
 from . import host
@@ -26,22 +24,6 @@ __all__ = [
     "make_current",
     "select",
 ]
-
-_MOST_RANKS, _QUEUES = 4, "16"  # with 8 ranks of 16 under MPS contexts ran out of memory (H100, 2026-11-24)
-
-
-def _ask_for_queues() -> None:
-    """Let CUDA give this process more queues, unless many processes may share its GPU.
-
-    Streams share queues, where a kernel waits for the one before it. With the default of 8, collectives that 4 ranks
-    under MPS began in different orders waited for each other (H100, 2026-11-24). CUDA reads the variable with the first
-    context of the process.
-    """
-    if MPI.Is_initialized() and MPI.COMM_WORLD.size <= _MOST_RANKS:
-        settings.set_foreign("CUDA_DEVICE_MAX_CONNECTIONS", _QUEUES)
-
-
-_ask_for_queues()
 
 
 @cached

@@ -1,9 +1,6 @@
 """What a start of a persistent collective asks of the CUDA driver, on a driver that does nothing."""
 
 import ctypes
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -94,13 +91,3 @@ def test_a_start_in_a_capture_launches_kernels(fake, device):
     assert order.repeat_aside(repeated, stream) is joined is not eager
     assert launched == [joined, joined]
     assert "graphLaunch" not in [name for name, *_ in fake.library.taken()]
-
-
-@pytest.mark.parametrize(("given", "queues"), [(None, "16"), ("2", "2")])
-def test_small_jobs_ask_for_more_queues_unless_the_environment_has_a_number(given, queues):
-    variables = {name: text for name, text in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
-    if given is not None:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = given
-    program = "import os, pyncclx.MPI; print(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))"
-    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [queues]
