@@ -154,6 +154,6 @@ def test_abort():
     kernel(1, 32, [team, i4(0), result])
     synchronize()
     timer.join()
-    with raises_everywhere(comm, Aborted, match=r"pyncclx_wait_until \(signal 3\), called by a kernel"):
+    with raises_everywhere(comm, Aborted, match=r"pyncclx_wait_until \(signal 3\)"):  # its own, or a peer's before it
         team.check()
     comm.Free()
