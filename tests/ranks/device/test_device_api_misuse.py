@@ -145,6 +145,7 @@ def test_a_grid_barrier_to_which_blocks_do_not_come(brief, grid, block, first, c
         team.check()
 
 
+@pytest.mark.ranks(1, 4)
 def test_abort():
     comm = pyncclx.Communicator().Dup()
     team, result = comm.device_team(), xp.full(1, -1, "i4")

@@ -109,7 +109,7 @@ def test_peer_does_not_come(brief, name, size):
     works(other)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, 4)
 def test_abort():
     """Waiting kernels stop long before their timeout."""
     comm, other, away = pyncclx.Communicator().Dup(), pyncclx.Communicator(), WORLD.size - 1
