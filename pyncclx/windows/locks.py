@@ -61,7 +61,7 @@ class Locks:
             check()
             if time.monotonic() > deadline:
                 raise noted(self._late(rank))
-            MPI.COMM_SELF.Iprobe()  # the holder may need this rank's MPI to go on: Open MPI's dynamic windows do
+            MPI.COMM_WORLD.Iprobe()  # the holder may need this rank's MPI to go on; on COMM_SELF MPICH's does not
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
         if pause > _SHORTEST_S:  # Linux may have released it, since its holder has died: that is known by now
