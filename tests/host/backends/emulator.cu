@@ -105,10 +105,12 @@ __global__ void order(const __grid_constant__ Args a) {
     }
 }
 
-// Rank 0 puts and signals, rank 1 waits and reads. Only two ways order all puts before the signal.
+// Rank 0 puts and signals, rank 1 waits and reads. Only two ways order all puts before the signal. Rank 0 begins when rank 1
+// runs: what is delayed has long been written when a rank comes late, and no way would show anything.
 enum Way { kByBlock, kByWarp, kRelaxed, kNoBarrier };
 template <Way kWay>
 __global__ void send(const __grid_constant__ Args a) {
+    while (ld_acquire_sys(a.in + 1) != a.value) spin_hint();
     put_pack(reinterpret_cast<Pack*>(a.in + 2) + threadIdx.x, Pack{a.value, a.value});
     if (kWay == kByWarp) __syncwarp();
     if (kWay == kByBlock || kWay == kRelaxed) __syncthreads();
@@ -116,6 +118,7 @@ __global__ void send(const __grid_constant__ Args a) {
     if (kWay == kRelaxed) st_relaxed_sys(a.in, a.value); else st_release_sys(a.in, a.value);
 }
 __global__ void receive(const __grid_constant__ Args a) {
+    if (threadIdx.x == 0) st_relaxed_sys(a.in + 1, a.value);
     while (ld_acquire_sys(a.in) != a.value) spin_hint();
     const Pack pack = get_pack(reinterpret_cast<Pack*>(a.in + 2) + threadIdx.x);
     if (pack.x != a.value || pack.y != a.value) atomicAdd(a.out, 1);
