@@ -40,8 +40,30 @@ class Arrays(NamedTuple):
     status: Buffer | None
 
 
+class DynamicCall(NamedTuple):
+    """The checked arguments of the dynamic form."""
+
+    arguments: AlltoallvArgs
+    arrays: Arrays
+    segments: Segments | None
+    buffers: tuple[Buffer, ...]
+    signature: tuple[Any, ...]
+
+
 def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> Call:
     """The call of the dynamic form."""
+    arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
+    if segments is not None:
+        if options.algorithm is not None:
+            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
+        return segments_call(comm, arguments, buffers, segments, signature)
+    if numba.wanted(options.algorithm):
+        return numba.alltoallv(comm, arguments, buffers, signature)
+    return exchange_call(arguments.pack(), buffers, signature)
+
+
+def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> DynamicCall:
+    """Check the arguments."""
     device, size, layout = backends.select(), comm.size, options.placement
     options.check()
     send, recv, arrays = _resolve(sendbuf, recvbuf, options, size, device)
@@ -64,13 +86,7 @@ def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
     # But for "sender", where a rank's rows arrive is no matter of the others.
     signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
-    if segments is not None:
-        if options.algorithm is not None:
-            raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
-        return segments_call(comm, arguments, buffers, segments, signature)
-    if numba.wanted(options.algorithm):
-        return numba.alltoallv(comm, arguments, buffers, signature)
-    return exchange_call(arguments.pack(), buffers, signature)
+    return DynamicCall(arguments, arrays, segments, buffers, signature)
 
 
 def _resolve(

@@ -25,8 +25,8 @@ class ErrorWords(NamedTuple):
 
 
 NBYTES = 8 * len(ErrorWords._fields)
-ABORT, FAILURE, EPOCH, PEER, OVERFLOW = map(
-    ErrorWords._fields.index, ("abort", "failure", "epoch", "peer", "overflow")
+ABORT, FAILURE, OPERATION, EPOCH, PEER, OVERFLOW = map(
+    ErrorWords._fields.index, ("abort", "failure", "operation", "epoch", "peer", "overflow")
 )
 TIMED_OUT, ABORTED, MISMATCH = 1, 2, 4  # Watch::failure
 LOST = 3  # the same, set by the host: no kernel has recorded anything

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..arrays.buffers import Buffer
 from ..launch import kernels
@@ -14,7 +15,7 @@ from .places import Places
 from .program import Placed, Program
 from .rails import without_empty
 from .spanning import Spanning
-from .steps import CopyStep, ExchangeStep, FoldArgs, FoldStep, KernelStep, Step
+from .steps import CopyStep, ExchangeStep, FoldArgs, FoldStep, HostStep, KernelStep, Step
 
 _THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
 
@@ -37,6 +38,7 @@ class Composition:
         self.places: Places = spanning.places
         self._steps: list[Placed] = []
         self._follows_streams = True
+        self._kept: list[object] = []
 
     def memory(self, *lengths: int) -> list[int]:
         """Return the addresses of scratch memory. Once in a composition: a second call may return the same."""
@@ -102,6 +104,25 @@ class Composition:
         coming += verdicts.receives(coming)
         step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming)
         return self._add(step, aside=aside, after=after)
+
+    def on_host(self, function: Callable[[Composition, Any], None], after: tuple[int, ...] = ()) -> int:
+        """Add a function of the host, which is given another composition and its stream: the steps there run at once.
+
+        By then the steps before have ended, so that the function can read what they have written.
+        """
+
+        def run(stream: Any) -> None:
+            inner = Composition(self.spanning, self.operation)
+            function(inner, stream)
+            for placed in inner._steps:
+                placed.step.run(self.spanning.team, stream)
+
+        self._follows_streams = False
+        return self._add(HostStep(run), after=after)
+
+    def keep(self, memory: object) -> None:
+        """Keep memory that steps use as long as the steps."""
+        self._kept.append(memory)
 
     def program(self, buffers: Iterable[Buffer]) -> Program:
         """Return the program of the steps; `buffers` are those of the call."""

@@ -15,6 +15,7 @@ from ..errors import PeerTimeout, RankFailed
 from ..recovery import losses
 from ..system import settings
 from ..team.base import IntraBase
+from ..team.error_record import ErrorRecord
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
@@ -39,6 +40,8 @@ class Spanning(Attachment):
         The ranks of this node, with a Team of their own.
     rails : Rails
     verdicts : Verdicts
+    refusals : ErrorRecord
+        Numbers on the device that steps over nodes refuse, by ranks of the communicator.
     closed : bool
         Whether the communicator has been freed.
     programs : dict
@@ -53,6 +56,7 @@ class Spanning(Attachment):
         self.team: Team = self.local.team
         self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed)
         self.verdicts = Verdicts(self.team.device, self.team.errors.address)
+        self.refusals = ErrorRecord(self.team.device, topology.rank)
         self.programs: dict[Hashable, Program] = {}
         self._timeout_s = settings.TIMEOUT.get()
         self._generation = self.team.generation
@@ -126,9 +130,12 @@ class Spanning(Attachment):
         ------
         PeerTimeout, Aborted, MPI.Exception
             From then on at every call. Free the communicator.
+        CapacityExceeded, ValueError
+            Once; the communicator goes on.
         """
         self.rails.check()
         self.verdicts.check()
+        self.refusals.check()
         try:
             self.team.errors.check()
         except PeerTimeout as error:
@@ -174,6 +181,8 @@ class Spanning(Attachment):
     def _release(self) -> None:
         """Release what this rank alone uses."""
         self.wait_for_thread()
+        if not self.closed:
+            self.refusals.close()
         self.closed = True
         self.programs.clear()
         self._scratch.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ..backends import Function
@@ -14,7 +15,7 @@ from .engine import Engine, Transfer
 
 
 class Step(Protocol):
-    """A part of a call, enqueued on a stream."""
+    """A part of a call, enqueued on a stream that is in the order of the team's launches (`LaunchOrder.following`)."""
 
     def run(self, team: Team, stream: Any) -> None:
         """Enqueue it; `team` is the node's."""
@@ -30,7 +31,7 @@ class KernelStep:
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
         _, function, grid, threads, early, _ = self.plan
-        team.order.enqueue(function, grid, threads, self.parameters, stream, early)
+        team.device.launch(function, grid, threads, self.parameters, stream, early)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class FoldStep:
 
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
-        team.order.enqueue(self.function, self.grid, self.threads, self.parameters, stream)
+        team.device.launch(self.function, self.grid, self.threads, self.parameters, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,16 @@ class ExchangeStep:
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
         self.engine.exchange(self.name, self.sends, self.receives, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A function of the host between two steps: it reads what those before have written, and may run further steps."""
+
+    function: Callable[[Any], None]  # of the stream for these
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`; raises NotSupported while the stream is being captured."""
+        device = team.device
+        inner = None if device.name == "host" else stream  # a thread of the host device is the stream
+        device.call_between(stream, partial(self.function, inner))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpi_bootstrap.presence import Note
@@ -19,6 +20,7 @@ from ..memory.error_words import (
     LOST,
     MISMATCH,
     NBYTES,
+    OPERATION,
     OVERFLOW,
     PEER,
     TIMED_OUT,
@@ -31,6 +33,7 @@ from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from . import kernel_errors
 from .disagreement import Disagreement
+from .operations import NUMBERS
 
 
 class ErrorRecord:
@@ -129,6 +132,14 @@ class ErrorRecord:
         if not self._mismatch and self.disagreement is not None:
             self._mismatch = self.disagreement.describe(*found)
         return True
+
+    def refuse(self, operation: str, kind: int, source: int, wanted: int, capacity: int) -> None:
+        """Record numbers on the device that the host has read and refuses, as a kernel would; the first ones count."""
+        words = self._watch.array.view(np.int64)
+        if not words[OVERFLOW]:
+            words[OPERATION] = NUMBERS[operation]
+            words[OVERFLOW + 1 : OVERFLOW + 4] = source, wanted, capacity
+            words[OVERFLOW] = kind
 
     def check_for_call(self, text: str) -> None:
         """Raise CollectiveMismatch if another rank is in a kernel of another call than that prepared here."""

@@ -9,7 +9,7 @@ from ..memory.error_words import ABORTED, TIMED_OUT, ErrorWords
 from . import device_errors
 from .operations import DEVICE_TEAM, OPERATIONS
 
-BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 2, 3, 4, 5  # Watch::overflow; 1: rows did not fit
+CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # Watch::overflow; CUT: rows did not fit
 
 _REFUSED = {
     BAD_COUNTS: (

@@ -63,6 +63,7 @@ _EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
     "Bcast": bcast.explain,
     "Allgather": allgather.explain,
     "Allgatherv": allgather.explain,
+    "Alltoallv": exchanges.explain_alltoallv,
     "Reduce": reduce.explain,
     "Allreduce": allreduce.explain,
     "Reduce_scatter": reduce_scatter.explain,

@@ -17,6 +17,7 @@ from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from .. import neighbors
 from ..alltoallv import counts_on_device, resolve_static
+from ..alltoallv_options import DynamicOptions
 from ..alltoallw import sides_of
 from ..arguments import check_fits, check_root, resolve_recvbuf, resolve_sendbuf, rooted_on_host
 from ..blocks import check_room, resolve_blocks
@@ -24,6 +25,8 @@ from ..gather import resolve_gather
 from ..scatter import resolve_scatter
 from ..typed_exchange import Side
 from ..typed_exchange import exchange as typed_exchange
+from .alltoallv_counts import HOW as BY_COUNTS
+from .alltoallv_counts import alltoallv_counts
 from .movement import HOW, exchange
 from .options import check_no_choice
 
@@ -31,6 +34,11 @@ from .options import check_no_choice
 def explain(places: Places, nbytes: int) -> str:
     """How they run, for `Comm.explain`."""
     return HOW
+
+
+def explain_alltoallv(places: Places, nbytes: int) -> str:
+    """How Alltoallv runs, for `Comm.explain`."""
+    return f"{HOW}; {BY_COUNTS}"
 
 
 @takes_derived("Alltoall", BLOCKS, BLOCKS)
@@ -55,11 +63,9 @@ def alltoallv(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, **options: Any
 ) -> SpanningCall | None:
     """See `Intracomm.Alltoallv`."""
-    if counts_on_device(sendbuf) or any(value is not None for value in options.values()):
-        raise NotSupported(
-            "Alltoallv: counts on the device work inside one node, and these ranks are on several; give them on the "
-            "host"
-        )
+    given = DynamicOptions(**options, algorithm=algorithm)
+    if counts_on_device(sendbuf) or given.given:
+        return alltoallv_counts(comm, sendbuf, recvbuf, given)
     if on_host(sendbuf, recvbuf):
         return None
     check_no_choice("Alltoallv", algorithm)

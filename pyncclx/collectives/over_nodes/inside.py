@@ -110,9 +110,19 @@ def scatterv_call(
 
 
 def alltoallv_call(
-    send: int, send_begins: Sequence[int], sent: Sequence[int], recv: int, begins: Sequence[int], got: Sequence[int]
+    send: int,
+    send_begins: Sequence[int],
+    sent: Sequence[int],
+    recv: int,
+    begins: Sequence[int],
+    got: Sequence[int],
+    *,
+    drops: bool = False,
 ) -> Call:
-    """Every rank sends bytes to every rank; no memory that is written is read."""
+    """Every rank sends bytes to every rank; no memory that is written is read.
+
+    More than `got` is an error, unless the call `drops` it.
+    """
     send_end = max(begin + length for begin, length in zip(send_begins, sent, strict=True))
     recv_end = max(begin + length for begin, length in zip(begins, got, strict=True))
     arguments = AlltoallvArgs(
@@ -121,6 +131,7 @@ def alltoallv_call(
         row_nbytes=1,
         send_rows=send_end,
         placement=FIXED,
+        drop=drops,
         fixed_send_counts=sent,
         fixed_send_displs=send_begins,
         fixed_recv_counts=got,

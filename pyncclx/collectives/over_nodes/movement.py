@@ -18,14 +18,16 @@ def exchange(
     sends: Iterable[Transfer],
     receives: Iterable[Transfer],
     after: tuple[int, ...] = (),
+    *,
+    drops: bool = False,
 ) -> int:
     """Add the steps; return the place of the one aside. A rank sends at most one piece to each rank of its node, and no
-    memory that is written is read.
+    memory that is written is read. In the node more may come than is received, if that `drops` the rest.
     """
     places = composition.places
     leaving, staying = _split(places, sends)
     coming, from_here = _split(places, receives)
-    _move_inside(composition, staying, from_here)
+    _move_inside(composition, staying, from_here, drops=drops)
     return composition.exchange(name, leaving, coming, on_rail=False, aside=True, after=after)
 
 
@@ -40,15 +42,18 @@ def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer
     return other, own
 
 
-def _move_inside(composition: Composition, sends: dict[int, Transfer], receives: dict[int, Transfer]) -> None:
+def _move_inside(
+    composition: Composition, sends: dict[int, Transfer], receives: dict[int, Transfer], *, drops: bool
+) -> None:
     places = composition.places
     if places.local_size == 1:
         if 0 in sends and sends[0].nbytes and sends[0].address != receives[0].address:
-            composition.copy(receives[0].address, sends[0].address, sends[0].nbytes)
+            fitting = min(sends[0].nbytes, receives[0].nbytes) if drops else sends[0].nbytes
+            composition.copy(receives[0].address, sends[0].address, fitting)
         return
     send, send_begins, sent = _arguments(sends, places.local_size)
     recv, begins, got = _arguments(receives, places.local_size)
-    composition.kernel(alltoallv_call(send, send_begins, sent, recv, begins, got))
+    composition.kernel(alltoallv_call(send, send_begins, sent, recv, begins, got, drops=drops))
 
 
 def _arguments(transfers: dict[int, Transfer], size: int) -> tuple[int, Sequence[int], Sequence[int]]:

@@ -11,7 +11,7 @@ from support.in_python import also_in_python  # noqa: F401
 from support.lease import layout_of
 from support.reference import comparing, contributions, fold, labels
 
-pytestmark = [pytest.mark.usefixtures("also_in_python"), pytest.mark.one_node]
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 WIDTH = 3  # int64 elements of a row: 24 bytes, no multiple of 16
 LAYOUTS = pytest.mark.parametrize("layout", ["packed", "slots"])

@@ -12,7 +12,7 @@ from support.everywhere import assert_everywhere, raises_everywhere
 from support.in_python import also_in_python  # noqa: F401
 from support.reference import comparing, labels
 
-pytestmark = [pytest.mark.usefixtures("also_in_python"), pytest.mark.one_node]
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 WIDTH = 3
 POISONED = np.frombuffer(b"\xa5" * 8, "i8")[0]

@@ -14,7 +14,7 @@ from support.in_python import also_in_python  # noqa: F401
 from support.reference import labels
 from support.row_routing import LONGEST, WIDTH, draw, expected
 
-pytestmark = [pytest.mark.usefixtures("also_in_python"), pytest.mark.one_node]
+pytestmark = pytest.mark.usefixtures("also_in_python")
 
 ROUTINGS = int(os.environ.get("PYNCCLX_TEST_ROUTINGS", "50"))
 
