@@ -4,12 +4,13 @@ Needs mpi4py and the standard library only; there is no CUDA in it. Importing it
 initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
-from .agreement import agree, allgather_bytes, allgather_objects
+from .agreement import agree, allgather_bytes, allgather_objects, first_bytes
 from .descriptors import allgather_fds
 from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
 from .meeting import Meeting
+from .plain import plain
 from .sleeping import sleeping_barrier
 from .topology import Topology, topology
 from .waiting import Judge, judge_by
@@ -24,9 +25,11 @@ __all__ = [
     "allgather_fds",
     "allgather_objects",
     "check_launch",
+    "first_bytes",
     "interrupts_deferred",
     "judge_by",
     "node_identity",
+    "plain",
     "sleeping_barrier",
     "topology",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from . import waiting
+from .plain import plain
 
 
 class Meeting:
@@ -30,7 +31,7 @@ class Meeting:
         """
         if self._waiting is None:
             waiting.begin(comm)
-            self._waiting = MPI.Comm.Ibarrier(comm)
+            self._waiting = plain(comm).Ibarrier()
         ranks = waiting.missing(comm, self._waiting, seconds, late)
         if not ranks:
             self._waiting = None

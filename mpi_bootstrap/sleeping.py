@@ -2,6 +2,7 @@
 
 from mpi4py import MPI
 
+from .plain import plain
 from .waiting import begin, complete
 
 
@@ -24,4 +25,4 @@ def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
     >>> sleeping_barrier(MPI.COMM_SELF)
     """
     begin(comm)
-    complete(comm, MPI.Comm.Ibarrier(comm), seconds)
+    complete(comm, plain(comm).Ibarrier(), seconds)

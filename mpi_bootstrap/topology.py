@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from .identity import IDENTITY_NBYTES, node_identity
 from .interrupts import interrupts_deferred
+from .plain import plain
 from .waiting import begin, complete
 
 
@@ -70,7 +71,8 @@ def topology(
 
     Notes
     -----
-    One Allgather of 16 bytes a rank; what is kept takes 8 bytes a rank.
+    One Allreduce of a table of 16 bytes a rank, in which each rank has filled its own place; what is kept takes 8 bytes
+    a rank, and a number for each node. Reductions take a number of rounds that grows with the logarithm of the ranks.
 
     Examples
     --------
@@ -81,18 +83,25 @@ def topology(
     own = node_identity(pretended=pretended)
     if apart:
         own = hashlib.blake2b(own + apart, digest_size=IDENTITY_NBYTES).digest()
-    gathered = bytearray(IDENTITY_NBYTES * comm.size)
-    with interrupts_deferred():
-        begin(comm)
-        complete(comm, MPI.Comm.Iallgather(comm, [own, MPI.BYTE], [gathered, MPI.BYTE]))
-    begins = range(0, len(gathered), IDENTITY_NBYTES)
-    nodes = _numbered(bytes(gathered[begin : begin + IDENTITY_NBYTES]) for begin in begins)
+    identities = _gathered(comm, own)
+    begins = range(0, len(identities), IDENTITY_NBYTES)
+    nodes = _numbered(identities[begin : begin + IDENTITY_NBYTES] for begin in begins)
     if most is not None:
         nodes = _divided(nodes, most)
     node = nodes[comm.rank]
     local_rank = sum(each == node for each in nodes[: comm.rank])
     hostname = MPI.Get_processor_name()
     return Topology(comm.rank, comm.size, node, local_rank, nodes.count(node), hostname, nodes)
+
+
+def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:
+    """The bytes of all ranks, of which each gives as many, one after another."""
+    table = bytearray(len(own) * comm.size)
+    table[len(own) * comm.rank : len(own) * (comm.rank + 1)] = own
+    with interrupts_deferred():
+        begin(comm)
+        complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [table, MPI.BYTE], MPI.BOR))
+    return bytes(table)
 
 
 def _numbered(keys: Iterable[Hashable]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class NcclEngine:
     comm : MPI.Intracomm
         The ranks that it joins, mpi4py's; not kept.
     ranks : sequence of int
-        Their ranks in the communicator that transfers name ranks of.
+        Their ranks in the communicator that transfers name ranks of, in order.
     failed : callable
     """
 
@@ -37,9 +38,8 @@ class NcclEngine:
     def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed) -> None:
         self._nccl = nccl = bindings()
         self._failed = failed
-        self._indices = {rank: index for index, rank in enumerate(ranks)}
-        made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
-        uid = bytearray(mpi_bootstrap.allgather_bytes(comm, made)[0])
+        self._ranks = ranks
+        uid = _unique_id(comm, nccl)
         config = nccl.Config()
         config.max_ctas = MOST_BLOCKS
         self._comm = mpi_bootstrap.agree(
@@ -52,15 +52,18 @@ class NcclEngine:
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """As `Engine.exchange`."""
         self.check()
-        nccl, comm, indices, pointer = self._nccl, self._comm, self._indices, stream.ptr
+        nccl, comm, pointer = self._nccl, self._comm, stream.ptr
         nccl.group_start()
         try:
             for peer, address, nbytes in sends:
-                nccl.send(address, nbytes, _BYTES, indices[peer], comm, pointer)
+                nccl.send(address, nbytes, _BYTES, self._index(peer), comm, pointer)
             for peer, address, nbytes in receives:
-                nccl.recv(address, nbytes, _BYTES, indices[peer], comm, pointer)
+                nccl.recv(address, nbytes, _BYTES, self._index(peer), comm, pointer)
         finally:
             nccl.group_end()
+
+    def _index(self, peer: int) -> int:
+        return bisect_left(self._ranks, peer)
 
     def check(self) -> None:
         """As `Engine.check`."""
@@ -84,3 +87,11 @@ class NcclEngine:
         """As `Engine.close`."""
         if self._failure is None:
             self._nccl.comm_destroy(self._comm)
+
+
+def _unique_id(comm: MPI.Intracomm, nccl: Any) -> bytearray:
+    """Return the identifier of a communicator of NCCL's, which rank 0 makes. Collective."""
+    made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
+    first = mpi_bootstrap.first_bytes(comm, made)
+    assert first is not None
+    return bytearray(first[1])

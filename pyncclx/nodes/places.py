@@ -72,6 +72,11 @@ class Places:
         """Return the rank of a node that has this local index, or the node's last one if it has fewer ranks."""
         return self._ranks[min(self._begins[node] + lane, self._begins[node + 1] - 1)]
 
+    def ranks_with(self, lane: int) -> array[int]:
+        """Return the ranks with this local index, in rank order."""
+        begins = zip(self._begins, self._begins[1:], strict=False)
+        return array("i", sorted(self._ranks[begin + lane] for begin, end in begins if begin + lane < end))
+
     @property
     def other_nodes(self) -> list[int]:
         """The nodes beside this rank's, beginning after it: no two nodes send to the same one first."""

@@ -26,14 +26,26 @@ from .places import Places
 class Rails:
     """The engines of one communicator, made when a call first needs them. Collective.
 
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    places : Places
+    device : Device
+    failed : callable
+    shares_gpu : bool
+        Whether ranks of this node share a GPU, which NCCL refuses in one of its communicators.
+
     Attributes
     ----------
     why : str
         Which engine is used, and why, for messages.
     """
 
-    def __init__(self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
+    ) -> None:
         self._comm, self._places, self._device, self._failed = comm, places, device, failed
+        self._shares_gpu = shares_gpu
         self._engines: dict[str, Engine] = {}
         self.uses_nccl, self.why = _choose(comm, device)
 
@@ -43,7 +55,7 @@ class Rails:
 
     def flat(self) -> Engine:
         """Return the engine among all ranks; they call this together."""
-        if self.uses_nccl and not self._shares_gpu():
+        if self.uses_nccl and not self._any_shares_gpu():
             return self._nccl("flat")
         return self._mpi()
 
@@ -54,7 +66,7 @@ class Rails:
     def _mpi(self) -> Engine:
         if "mpi" not in self._engines:
             direct = self._device.name == "host" or bool(is_cuda_aware())
-            own = MPI.Comm.Dup(MPI.Intracomm(self._comm))
+            own = mpi_bootstrap.plain(self._comm).Dup()
             self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
         return self._engines["mpi"]
 
@@ -62,18 +74,17 @@ class Rails:
         if kind not in self._engines:
             places = self._places
             color = 0 if kind == "flat" else places.local_rank
-            group = cast(MPI.Intracomm, MPI.Comm.Split(MPI.Intracomm(self._comm), color, places.rank))
-            ranks = [rank for rank in range(places.size) if kind == "flat" or places.local_of(rank) == color]
-            self._engines[kind] = NcclEngine(group, ranks, self._failed)
+            group = cast(MPI.Intracomm, mpi_bootstrap.plain(self._comm).Split(color, places.rank))
+            self._engines[kind] = NcclEngine(
+                group, range(places.size) if kind == "flat" else places.ranks_with(color), self._failed
+            )
             group.Free()
         return self._engines[kind]
 
-    def _shares_gpu(self) -> bool:
-        """Whether ranks of one node share a GPU, which NCCL refuses in one of its communicators. Collective, once."""
+    def _any_shares_gpu(self) -> bool:
+        """Whether ranks of any node share a GPU. Collective, once."""
         if not hasattr(self, "_sharing"):
-            identities = mpi_bootstrap.allgather_bytes(self._comm, self._device.identity.encode())
-            pairs = [(self._places.node_of(rank), identity) for rank, identity in enumerate(identities)]
-            self._sharing = len(set(pairs)) < len(pairs)
+            self._sharing = mpi_bootstrap.first_bytes(self._comm, b"shared" if self._shares_gpu else b"") is not None
         return self._sharing
 
     def engines(self) -> Iterable[Engine]:
@@ -103,11 +114,11 @@ def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
         return nccl_library.refusal() or ""
 
     own = mpi_bootstrap.agree(comm, reason)
-    reasons = [text.decode() for text in mpi_bootstrap.allgather_bytes(comm, own.encode())]
-    refusing = next((rank for rank, text in enumerate(reasons) if text), None)
-    if refusing is None:
+    refusal = mpi_bootstrap.first_bytes(comm, own.encode())
+    if refusal is None:
         return True, f"NCCL {nccl_library.version_text()} moves the data between nodes, in the order of streams"
-    text = f"MPI moves the data between nodes, since {reasons[refusing]}"
+    refusing, why = refusal
+    text = f"MPI moves the data between nodes, since {why.decode()}"
     return False, text if device.name == "host" else f"{text} (rank {refusing}); the host waits for it"
 
 

@@ -16,6 +16,7 @@ from ..recovery import losses
 from ..system import settings
 from ..team.base import IntraBase
 from ..team.error_record import ErrorRecord
+from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
@@ -54,7 +55,10 @@ class Spanning(Attachment):
         self.closed = False
         self._local_state = state_of(self.local)
         self.team: Team = self.local.team
-        self.rails = Rails(cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed)
+        shares_gpu = most_ranks_per_device(self.team.members) > 1
+        self.rails = Rails(
+            cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed, shares_gpu=shares_gpu
+        )
         self.verdicts = Verdicts(self.team.device, self.team.errors.address)
         self.refusals = ErrorRecord(self.team.device, topology.rank)
         self.programs: dict[Hashable, Program] = {}

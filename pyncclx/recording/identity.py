@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -12,7 +14,7 @@ from ..system.process import held
 
 MOST_LISTED = 1024  # ranks; of more, entries do not name all
 
-_made: Counter[tuple[str, tuple[int, ...], tuple[int, ...]]] = held(Counter())
+_made: Counter[tuple[str, Sequence[int], Sequence[int]]] = held(Counter())
 
 
 class Identity(NamedTuple):
@@ -22,17 +24,18 @@ class Identity(NamedTuple):
     ----------
     kind : str
         "comm" or "win".
-    world : tuple of int
-        The ranks of its processes in MPI.COMM_WORLD, MPI.UNDEFINED for those of another world.
-    remote : tuple of int
+    world : range, or tuple of int
+        The ranks of its processes in MPI.COMM_WORLD, MPI.UNDEFINED for those of another world. A range where they are
+        one, as those of COMM_WORLD are: that takes no memory for each rank.
+    remote : range, or tuple of int
         Those of an intercommunicator's other group.
     number : int
         How many of its kind the same processes made before it: alike on all ranks, since making one is collective.
     """
 
     kind: str
-    world: tuple[int, ...]
-    remote: tuple[int, ...]
+    world: Sequence[int]
+    remote: Sequence[int]
     number: int
 
     def another(self) -> Identity:
@@ -42,7 +45,8 @@ class Identity(NamedTuple):
     def text(self, name: str, rank: int) -> str:
         """Return all of it as JSON, with the name that the program has given it, and this process's rank."""
         fields = {"kind": self.kind, "number": self.number, "name": name, "rank": rank, "size": len(self.world)}
-        ranks = {"world": self.world[:MOST_LISTED]} | ({"remote": self.remote[:MOST_LISTED]} if self.remote else {})
+        ranks = {"world": list(self.world[:MOST_LISTED])}
+        ranks |= {"remote": list(self.remote[:MOST_LISTED])} if self.remote else {}
         return json.dumps(fields | ranks)
 
 
@@ -57,17 +61,28 @@ def identity_of_window(win: MPI.Win) -> Identity:
     return _numbered("win", _world_ranks(win.Get_group()), ())
 
 
-def _numbered(kind: str, world: tuple[int, ...], remote: tuple[int, ...]) -> Identity:
+def _numbered(kind: str, world: Sequence[int], remote: Sequence[int]) -> Identity:
     key = kind, world, remote
     number = _made[key]
     _made[key] += 1
     return Identity(*key, number)
 
 
-def _world_ranks(group: MPI.Group) -> tuple[int, ...]:
+def _world_ranks(group: MPI.Group) -> Sequence[int]:
     """Return the ranks of a group in MPI.COMM_WORLD, and free the group."""
     world = MPI.COMM_WORLD.Get_group()
-    ranks = tuple(group.Translate_ranks(None, world))
+    # The time that Open MPI takes to translate all ranks grows with their square.
+    is_world = MPI.Group.Compare(group, world) == MPI.IDENT
+    ranks = range(group.size) if is_world else compact(tuple(group.Translate_ranks(None, world)))
     group.Free()
     world.Free()
     return ranks
+
+
+def compact(ranks: tuple[int, ...]) -> Sequence[int]:
+    """Return ranks as a range, if they are equally far apart."""
+    if not ranks:
+        return ranks
+    first, step = ranks[0], ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    equally_far = range(first, first + step * len(ranks), step) if step else ranks
+    return equally_far if all(map(operator.eq, ranks, equally_far)) else ranks

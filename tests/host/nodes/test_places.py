@@ -7,6 +7,11 @@ from pyncclx.nodes.places import Places
 LAYOUTS = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2], [0, 1, 1, 2, 2, 2], [0, 1, 1, 0, 2, 0], [0] * 5 + [1]]
 
 
+def of_nodes(nodes):
+    """The ranks of each node."""
+    return [[rank for rank, each in enumerate(nodes) if each == node] for node in range(max(nodes) + 1)]
+
+
 @pytest.mark.parametrize("nodes", LAYOUTS)
 def test_every_rank_is_on_its_node(nodes):
     for rank, node in enumerate(nodes):
@@ -17,6 +22,9 @@ def test_every_rank_is_on_its_node(nodes):
         assert [places.local_of(each) for each in own] == list(range(len(own)))
         assert [places.node_of(each) for each in range(len(nodes))] == nodes
         assert sorted([*places.other_nodes, node]) == list(range(places.count))
+        lanes = {each: own_of.index(each) for own_of in of_nodes(nodes) for each in own_of}
+        for lane in range(max(lanes.values()) + 1):
+            assert list(places.ranks_with(lane)) == [each for each in range(len(nodes)) if lanes[each] == lane]
         assert places.lanes == min(map(nodes.count, nodes))
         assert places.is_even == (len(set(map(nodes.count, nodes))) == 1)
         assert places.in_rank_order == (nodes == sorted(nodes))

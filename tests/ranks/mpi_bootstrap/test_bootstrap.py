@@ -99,11 +99,33 @@ def test_allgather_bytes_of_nothing(plain: MPI.Intracomm) -> None:
     assert mpi_bootstrap.allgather_bytes(plain, b"") == [b""] * plain.size
 
 
+@pytest.mark.parametrize("givers", ["none", "last", "all", "all but the first"])
+def test_first_bytes_are_those_of_the_lowest_rank_that_has_any(plain: MPI.Intracomm, givers: str) -> None:
+    first = {"none": plain.size, "last": plain.size - 1, "all": 0, "all but the first": 1}[givers]
+    own = b"of rank %d" % plain.rank * 1000 if plain.rank >= first else b""
+    expected = None if first >= plain.size else (first, b"of rank %d" % first * 1000)
+    assert mpi_bootstrap.first_bytes(plain, own) == expected
+
+
 # ---- agreement -----------------------------------------------------------------------------------------
 
 
 def test_agree_gives_each_rank_its_result(plain: MPI.Intracomm) -> None:
     assert mpi_bootstrap.agree(plain, lambda: plain.rank**2) == plain.rank**2
+
+
+def test_agree_names_ranks_in_every_byte_of_its_table(plain: MPI.Intracomm) -> None:
+    def operation() -> None:
+        if plain.rank % 3 == 1:
+            raise ValueError(f"rank {plain.rank}")
+
+    failing = list(range(1, plain.size, 3))
+    if not failing:
+        mpi_bootstrap.agree(plain, operation)
+        return
+    where = f"rank{'s' * (len(failing) > 1)} {', '.join(map(str, failing))} of {plain.size}"
+    with raises_everywhere(plain, ValueError, match=f"rank 1 .failed on {where}"):
+        mpi_bootstrap.agree(plain, operation)
 
 
 @pytest.mark.parametrize("error", [ValueError("seven"), OSError(12, "no memory"), RuntimeError("a", 1)])
