@@ -17,6 +17,7 @@ __all__ = [
     "RankFailed",
     "RanksMissing",
     "Revoked",
+    "SendTimeout",
     "StepTimeout",
 ]
 
@@ -236,6 +237,28 @@ class StepTimeout(PeerTimeout):
         return (
             f"{self.operation}: rank {self.rank} waited in vain for {ranks} on other nodes; see whether they died, are "
             "slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
+        )
+
+
+class SendTimeout(PeerTimeout):
+    """A message that goes through MPI, such as one to another node, was not received in time.
+
+    Parameters
+    ----------
+    operation : str
+        The operation and its tag, such as ``"Send with tag 3"``.
+    rank, peer : int
+        The rank that waited, and the one that did not receive.
+    """
+
+    def __init__(self, operation: str, rank: int, peer: int) -> None:
+        super().__init__(operation, 0, rank, peer, 0, 0)
+        self.args = operation, rank, peer
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation}: rank {self.rank} waited in vain for rank {self.peer} to receive the message; see "
+            "whether it died, is slow, or receives with another source or tag, or on another communicator"
         )
 
 

@@ -85,7 +85,7 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that `make test` runs, see support/sample.py."""
     tests = []
     for item in items:
-        if item.get_closest_marker("thorough") is None and sample.has_file(item.path, SIZE):
+        if item.get_closest_marker("thorough") is None and (NODES or sample.has_file(item.path, SIZE)):
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
             function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]

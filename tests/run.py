@@ -37,6 +37,7 @@ OVER_NODES = (  # tests that run over nodes, too
     *("collectives", "derived/test_derived_datatypes.py"),
     *("communicator/test_nonblocking.py", "communicator/test_persistent.py"),
 )
+MESSAGES_OVER_NODES = ("messages", "derived/test_derived_messages.py")  # in the sample once
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
@@ -94,10 +95,10 @@ def demos() -> Result:
     return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
 
 
-def over_nodes(nodes: str, arguments: Sequence[str]) -> Result:
-    """Tests on ranks, over pretend nodes."""
+def over_nodes(nodes: str, arguments: Sequence[str], *, messages: bool) -> Result:
+    """Tests on ranks, over pretend nodes; those of messages if asked for."""
     with mock.patch.dict(os.environ, PYNCCLX_TEST_NODES=nodes, PYNCCLX_DEVICE="host"):
-        paths = [f"tests/ranks/{path}" for path in OVER_NODES]
+        paths = [f"tests/ranks/{path}" for path in OVER_NODES + MESSAGES_OVER_NODES * messages]
         result = tests("ranks", nodes.count(",") + 1, arguments, paths)
     result.name = f"tests/ranks, nodes {nodes}"
     return result
@@ -175,7 +176,7 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             yield demos()
         elif step == "nodes":
             for nodes in NODES if options.all else NODES[:2]:
-                yield over_nodes(nodes, arguments)
+                yield over_nodes(nodes, arguments, messages=options.all or nodes == NODES[0])
         elif step == "mpich":
             yield mpich(arguments)
         elif (ROOT / "tests" / step).is_dir():

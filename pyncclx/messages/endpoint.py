@@ -22,6 +22,7 @@ from ..memory.parameters import NO_CALL, TeamStruct
 from ..recording import layout as record_layout
 from ..recording.calls import Calls
 from ..recording.failures import noted
+from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from ..recovery.meetings import explained
@@ -64,6 +65,10 @@ class Endpoint:
         Error record.
     calls : Calls or None
         What records messages.
+    timeout_s : float
+        PYNCCLX_TIMEOUT, when it was made.
+    failure : Exception or None
+        What every call raises: of a wait in MPI that was too long.
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
     id, uids, comm, world_ranks, loss
@@ -77,14 +82,16 @@ class Endpoint:
     def __init__(self, comm: MPI.Comm, device: Device, calls: Calls | None = None) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
-        self._world = _world_ranks(comm)
-        self.rank, self.size = comm.rank, len(self._world)
+        self.world_ranks = ulfm.world_ranks(comm)
+        self.rank, self.size = comm.rank, len(self.world_ranks)
         self.team: Team | None = None
         self.calls = calls
         self.caller: Caller = ANY_CALLER
         self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
-        timeout_ns = int(settings.TIMEOUT.get() * 1e9)
+        self.timeout_s = settings.TIMEOUT.get()
+        self.failure: Exception | None = None
+        timeout_ns = int(self.timeout_s * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
         self._teams = {
             name: TeamStruct.of(
@@ -98,7 +105,6 @@ class Endpoint:
         self._stream: Any = None  # the last of them
         self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
-        self.world_ranks = tuple(-1 if rank == MPI.UNDEFINED else rank for rank in self._world)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}  # by rank, those whose data kernels here have fetched
         self._broken: set[tuple[int, int]] = set()  # rank and clock of messages whose data never came
@@ -124,8 +130,8 @@ class Endpoint:
 
     def number_of(self, rank: int) -> int:
         """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
-        world = self._world[rank]
-        return world if world != MPI.UNDEFINED else (self.serial << 32) + rank
+        world = self.world_ranks[rank]
+        return world if world >= 0 else (self.serial << 32) + rank
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
@@ -174,6 +180,8 @@ class Endpoint:
         What has ended the thread that looks for open receives is raised, too, by one call.
         """
         self.postbox.receives.check()
+        if self.failure is not None:
+            raise noted(self.failure)
         if not self.watch.array[error_words.FAILURE]:
             return
         record = error_words.read(self.watch)
@@ -284,13 +292,3 @@ class Endpoint:
     def abort(self) -> None:
         """Make every kernel of this endpoint leave its waits."""
         self.watch.array[0] = 1
-
-
-def _world_ranks(comm: MPI.Comm) -> list[int]:
-    """Return, for each rank that messages go to, its rank in MPI.COMM_WORLD, or MPI.UNDEFINED."""
-    group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else comm.Get_group()
-    world = MPI.COMM_WORLD.Get_group()
-    ranks = group.Translate_ranks(None, world)
-    group.Free()
-    world.Free()
-    return list(ranks)

@@ -48,7 +48,8 @@ class PersistentSend(PersistentMessage):
         deadline = time.monotonic() + LONGEST_WAIT_S
         while not self._outlet.is_answered:  # the receiver does so when its request is over
             if time.monotonic() > deadline:
-                raise unmatched(self.operation, f"rank {self.peer} has received it by no persistent request")
+                why = f"rank {self.peer} has received it by no persistent request, or is on another node"
+                raise unmatched(self.operation, why)
             os.sched_yield()
 
     def capture(self, stream: Any, batch: Batch) -> None:

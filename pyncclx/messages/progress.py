@@ -117,7 +117,15 @@ class ReceiveProgress:
             self.launch_arrived()
             os.sched_yield()
 
-    def wait(self, request: MPI.Request) -> None:
-        """Move receives on until a request of MPI's is over, or none is open; then wait for the request in MPI."""
-        self.wait_until(lambda: self.idle or request.Test())
-        request.Wait()
+    def wait(self, request: MPI.Request, hopeless: Callable[[float], Exception | None]) -> None:
+        """Move receives on until a request of MPI's is over; raise what `hopeless` returns for the seconds waited."""
+        began: float | None = None
+        while not request.Test():
+            now = time.monotonic()
+            began = now if began is None else began
+            reason = hopeless(now - began)
+            if reason is not None:
+                raise reason
+            if not self.idle:
+                self.launch_arrived()
+            os.sched_yield()

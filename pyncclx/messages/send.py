@@ -10,6 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..backends import Exported
+from ..errors import MPIError, SendTimeout
+from ..recording.failures import noted
 from .arguments import offer_arguments, put_arguments
 from .batch import Batch
 from .bounce import SLOT_NBYTES, slot_offset, words_of
@@ -215,11 +217,22 @@ class Outgoing:
             self.endpoint.record_end(self._entry)
             return
         try:
-            self.postbox.receives.wait(self._request)
-        except MPI.Exception as error:
+            self.postbox.receives.wait(self._request, self._hopeless)
+        except Exception as error:
+            self.postbox.keep(self._request, self._message)  # MPI may still read it
+            if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
+                raise
             raise self.endpoint.explained(error, self.operation) from error
         self.endpoint.check_peer(self.operation, self.peer)
         self.endpoint.record_end(self._entry)
+
+    def _hopeless(self, waited_s: float) -> Exception | None:
+        """Return why the receiver will not come, after a wait for it in MPI."""
+        if waited_s <= self.endpoint.timeout_s:
+            return self.endpoint.failure_of(self.peer, self.operation)
+        operation = f"{self.operation} with tag {self.tag}"
+        failure = self.endpoint.failure = noted(SendTimeout(operation, self.endpoint.rank, self.peer))
+        return failure
 
     def is_over(self) -> bool:
         """Whether the buffer may be written again, by the host too."""

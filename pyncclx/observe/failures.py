@@ -13,7 +13,8 @@ from .waits import reached
 from .words import Words, site
 
 # What ranks raise for what others did: when a wait was in vain, or at once
-OF_WAITS = ("RankFailed", "PeerTimeout", "GridTimeout", "Aborted", "RanksMissing", "StepTimeout", "Revoked")
+_TIMEOUTS = ("PeerTimeout", "GridTimeout", "RanksMissing", "SendTimeout", "StepTimeout")
+OF_WAITS = ("RankFailed", *_TIMEOUTS, "Aborted", "Revoked")
 OF_OTHERS = (*OF_WAITS, "CollectiveMismatch")
 _GPU = re.compile(r"\bcuda|illegal memory access|\bXid\b|device-side assert|uncorrectable ECC", re.IGNORECASE)
 

@@ -19,6 +19,9 @@ faulthandler.dump_traceback_later(float(os.environ["PYNCCLX_TEST_SECONDS"]), fil
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
+if "PYNCCLX_TEST_NODES" in os.environ:  # as in conftest.py: the pretend nodes of the ranks
+    os.environ["PYNCCLX_NODE"] = os.environ["PYNCCLX_TEST_NODES"].split(",")[MPI.COMM_WORLD.rank]
+
 import pyncclx  # noqa: E402
 
 COUNT, LONG = 1000, 60_000  # elements: some packets, and more than a slot holds

@@ -78,6 +78,16 @@ def test_killed_while_it_waits(operation):
     check_goes_on(job)
 
 
+@tolerant
+@pytest.mark.parametrize("operation", some(["isend_any", "sendrecv"], 1))
+@pytest.mark.parametrize("nodes", some(["a,a,b", "a,b,b"], 1))
+def test_a_message_to_or_from_a_node_where_a_rank_was_killed(operation, nodes):
+    """Rank 0 comes late, and the victim dies while it waits for a message, between nodes and inside one."""
+    call = f"call={METHODS[operation]},nth={nth(operation)}"
+    fault = f"rank=0,{call},do=delay:1;rank={VICTIM},{call},do=kill,after=0.4"
+    check_survivors(jobs.run(RANKS, operation, fault, PYNCCLX_TEST_NODES=nodes), 1 + jobs.PROMISED_S + jobs.SLACK_S)
+
+
 @pytest.mark.parametrize("operation", some(["alloc", "allreduce", "dispatch", "compile_first", "fence"], 2))
 def test_an_exception_on_one_rank(operation):
     """The program of the rank that raises ends; the others name it, with its exception, without any help of MPI."""

@@ -433,6 +433,7 @@ def run_graph(requests, times, between):
             yield index, statuses
 
 
+@pytest.mark.one_node
 @pytest.mark.parametrize("window", [False, True])
 @pytest.mark.parametrize("counts", [(9, 0, 1000), (LARGE, 9)])
 def test_graphs(comm, captured, counts, window):
@@ -476,6 +477,7 @@ def test_graphs(comm, captured, counts, window):
             compare(recvs[0].array[: counts[0]], data_of(left, 0, index, counts[0]), f"a new receive, run {index}")
 
 
+@pytest.mark.one_node
 def test_graphs_of_derived_datatypes(comm, captured):
     right, left = ring(comm)
     column = MPI.INT64_T.Create_vector(30, 1, 4).Create_resized(0, 8).Commit()

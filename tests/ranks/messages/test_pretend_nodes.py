@@ -1,27 +1,99 @@
 """Messages between pretend nodes: ranks in which PYNCCLX_NODE differs share no memory, so the data goes through MPI."""
 
+import contextlib
+import time
+
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import pyncclx
-from pyncclx.messages import postbox
-from support.arrays import Output, put
+from pyncclx import Prequest, Request
+from pyncclx.messages import persistent_send, postbox
+from support.arrays import Output, put, xp
+from support.everywhere import raises_everywhere
+from support.labelled_messages import LARGE
+from support.reversed_ranks import ring
 
 pytestmark = pytest.mark.ranks(2)
 
 
-def test_a_message_between_nodes_goes_through_mpi(monkeypatch):
-    monkeypatch.setenv("PYNCCLX_NODE", str(pyncclx.Communicator().rank))
+@pytest.fixture
+def comm(monkeypatch):
+    """Each rank is a node."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
     postbox.POSTBOX.reset()  # a process finds its node out once
     comm = pyncclx.Communicator().Dup()
-    peer, data = (comm.rank + 1) % comm.size, np.arange(5000, dtype="f4")
+    yield comm
+    comm.Free()
+    postbox.POSTBOX.reset()
+
+
+def test_a_message_between_nodes_goes_through_mpi(comm):
+    (peer, source), data = ring(comm), np.arange(5000, dtype="f4")
     for call in range(3):  # from the second one on, ranks of one node would copy
         got = Output(data.size, "f4")
-        receive = comm.Irecv(got.array, (comm.rank - 1) % comm.size)
+        receive = comm.Irecv(got.array, source)
         comm.Send(put(data + comm.rank + call), peer)
         receive.Wait()
         comm.synchronize()
-        assert np.array_equal(got.read(), data + (comm.rank - 1) % comm.size + call)
+        assert np.array_equal(got.read(), data + source + call)
         assert not comm.endpoint.is_read_by(peer)
-    comm.Free()
+
+
+def test_graphs_hold_no_messages_between_nodes(comm, monkeypatch):
+    """Also not those of requests that have met; both texts give the reason, and the requests are of use outside."""
+    device, (right, left) = pyncclx.backends.select(), ring(comm)
+    if device.name == "gpu":
+        pytest.skip("the host device is made to believe that it captures")
+    monkeypatch.setattr(persistent_send, "LONGEST_WAIT_S", 0.1)
+    x, y = put(np.full(9, comm.rank)), Output(9, "i8")
+    send, receive = comm.Send_init(x, right), comm.Recv_init(y.array, left)
+    for _ in range(2):
+        Prequest.Startall([send, receive])
+        Request.Waitall([send, receive])
+    for request, match in ((send, "is on another node"), (receive, "between nodes cannot be in a graph")):
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "is_capturing", lambda stream: True)
+            with raises_everywhere(comm, pyncclx.NotSupported, match=match):
+                request.Start()
+    Prequest.Startall([send, receive])
+    Request.Waitall([send, receive])
+    assert y.read().tolist() == [left] * 9
+
+
+def send(comm, method, array, dest):
+    """Send with tag 4, and wait for it."""
+    request = getattr(comm, method)(array, dest, 4)
+    if method == "Send_init":
+        request.Start()
+    if request is not None:
+        request.Wait()
+
+
+@pytest.mark.parametrize("method", ["Send", "Ssend", "Isend", "Issend", "Send_init"])
+def test_a_send_that_nobody_receives(method, monkeypatch):
+    """Its wait ends, names the receiver, and does so at each later call; the others receive."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.3")
+    postbox.POSTBOX.reset()
+    comm, dest = pyncclx.Communicator().Dup(), MPI.COMM_WORLD.size - 1
+    count = 3 if method in ("Ssend", "Issend") else LARGE
+    if comm.rank == 0:
+        in_vain = rf"{method} with tag 4: rank 0 waited in vain for rank {dest} to receive"
+        began = time.monotonic()
+        with pytest.raises(pyncclx.PeerTimeout, match=in_vain):
+            send(comm, method, xp.zeros(count, "i8"), dest)
+        assert time.monotonic() - began > 0.2
+        for call in (comm.synchronize, lambda: comm.Isend(xp.zeros(1, "i8"), dest)):
+            with pytest.raises(pyncclx.PeerTimeout, match=in_vain):
+                call()
+    MPI.Comm.Barrier(comm)
+    if comm.rank == dest:
+        got = Output(count, "i8")
+        comm.Recv(got.array, 0, 4)
+        assert not got.read().any()
+    MPI.Comm.Barrier(comm)
+    with contextlib.suppress(pyncclx.PeerTimeout):
+        comm.Free()
     postbox.POSTBOX.reset()
