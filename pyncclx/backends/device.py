@@ -77,6 +77,9 @@ class Kernels(Protocol):
         An image of all that `within` names serves too, if the cache has it.
         """
 
+    def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
+        """Have kernels of a file compiled in the background, each of `several` by itself; `compile` finds them then."""
+
     def load(self, image: bytes, called: PythonFunction | None = None) -> Mapping[str, Function]:
         """Load what `compile` returned for `called`, here or in another process with the same kind of device."""
 

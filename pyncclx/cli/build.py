@@ -24,7 +24,7 @@ from ..system import cache_folders
 HOST = "host"
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes")
 OPERATORS = ("SUM", "MAX", "MIN", "PROD")
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120", "compute_120")  # the last: PTX, for GPUs that are newer
 _BYTES = "bytes"  # kernels that move bytes, whatever the type
 
 

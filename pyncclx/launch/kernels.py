@@ -71,12 +71,20 @@ def get_several(
     """Return several kernels of a file as `get` does; ranks compile different ones at once."""
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
-        loaded = share(comm, team.device, _parts(team.device, file, kernels, template))
+        parts = _parts(team.device, file, kernels, template)
+        loaded = share(comm, team.device, parts, lambda: _compile_others_ahead(team.device, file, kernels, template))
         for kernel in FILES[file].kernels:
             name = instantiation(kernel, *template)
             if name in loaded:
                 team.functions[(kernel, *template)] = loaded[name]
     return [team.functions[key] for key in keys]
+
+
+def _compile_others_ahead(device: Device, file: str, kernels: Sequence[str], template: Template) -> None:
+    """Compile in the background what the next call may need: the operation's other kernels, for other lengths."""
+    if settings.AHEAD.get() and linked.named(template) is None:
+        others = [kernel for kernel in FILES[file].kernels if kernel not in kernels]
+        device.compile_ahead(file, [[instantiation(kernel, *template)] for kernel in others])
 
 
 def compiled_together(file: str, kernels: Sequence[str], together: bool) -> list[Sequence[str]]:
@@ -97,8 +105,15 @@ def _part(device: Device, file: str, kernels: Sequence[str], template: Template)
     )
 
 
-def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[str, Function]:
+def share(
+    comm: MPI.Intracomm, device: Device, parts: Sequence[Part], then: Callable[[], object] = bool
+) -> dict[str, Function]:
     """Return kernels by name. Unless all ranks have them, each rank compiles some, and all load them. Collective.
+
+    Parameters
+    ----------
+    then : callable
+        Called on rank 0 after some were compiled or loaded.
 
     Raises
     ------
@@ -122,7 +137,13 @@ def share(comm: MPI.Intracomm, device: Device, parts: Sequence[Part]) -> dict[st
     if missing:
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing)
-        mpi_bootstrap.agree(comm, lambda: _load(device, missing, images))
+
+        def load() -> None:
+            _load(device, missing, images)
+            if comm.rank == 0:
+                then()
+
+        mpi_bootstrap.agree(comm, load)
     return {name: _loaded[name] for name in names}
 
 

@@ -190,6 +190,15 @@ CACHE = Setting[tuple[Path, ...]](
     text="folder of compiled kernels; before it, each with a `:`, folders that are only read",
     default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
 )
+AHEAD = Setting(
+    "PYNCCLX_AHEAD",
+    default=True,
+    parse=_flag,
+    accepts="1 or 0",
+    text="GPUs: whether the other kernels of an operation are compiled in the background once one is; `0`: each at its "
+    "first use",
+    default_text="on",
+)
 VERBOSE = Setting(
     "PYNCCLX_VERBOSE",
     default=1,
@@ -253,7 +262,7 @@ FAULT = Setting[tuple[faults.Fault, ...]](
 
 SETTINGS: tuple[Setting[Any], ...] = (
     *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
-    *(CHECK, CACHE, VERBOSE, IPC, RECORD, DUMP),
+    *(CHECK, CACHE, AHEAD, VERBOSE, IPC, RECORD, DUMP),
     *(SEED, HOSTILE, FAULT),
 )
 

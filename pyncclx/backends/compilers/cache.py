@@ -41,7 +41,16 @@ def file_name(stem: str, key: object, suffix: str) -> str:
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Return what a file of the cache has, compressed; if there is none, write there what `make` returns."""
-    return zlib.decompress(find_or_make(name, lambda: zlib.compress(make(), 9)).content)
+    return zlib.decompress(find_or_make(name, lambda: _compressed(make())).content)
+
+
+def keep_beside(name: str, content: bytes) -> bool:
+    """Write a file that `read_or_make` reads, though another process may be making it; return whether there is room."""
+    return _keep(name, _compressed(content)) is not None
+
+
+def _compressed(content: bytes) -> bytes:
+    return zlib.compress(content, 9)
 
 
 def find_or_make(name: str, make: Callable[[], bytes]) -> Entry:

@@ -1,12 +1,17 @@
 """Compile the kernels of cuda/ with NVRTC, and link them with nvJitLink; no GPU is needed.
 
 Flags: no flush to zero and no fused multiply-add, so that sums and products have the bits of NumPy's and MPI's.
+
+An architecture is a GPU's, "sm_90", or a virtual one, "compute_90": for that NVRTC makes PTX, of which the driver makes
+machine code for this GPU and all newer ones when it loads it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +22,16 @@ from cuda.bindings import nvjitlink, nvrtc
 from ...system import cache_folders
 from ...system.paths import CUDA_DIR, sources_digest
 from . import cache
+from .architectures import VIRTUAL, targets_of
 
 FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
 
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code of some kernels for one architecture, or the LTO-IR that it is made from."""
+    """Machine code of some kernels for one architecture, or PTX or LTO-IR that it is made from."""
 
-    cubin: bytes  # or LTO-IR
+    cubin: bytes  # or PTX or LTO-IR
     lowered_names: dict[str, str]  # instantiation -> symbol
     log: str = ""
 
@@ -41,9 +47,46 @@ class Binary:
 
 
 def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
-    """Return what `compile_kernels` returns, from the cache on disk if it is there."""
-    make = partial(compile_kernels, file, instantiations, architecture, *options)
-    return _cached(make, (_version(),), file, tuple(instantiations), architecture, *options)
+    """Return what `compile_kernels` returns, from the cache on disk if it is there.
+
+    What the cache has for the first GPU of the same generation serves, too. For a GPU that is newer than NVRTC there is
+    PTX.
+    """
+    target = target_of(file, instantiations, architecture, *options)
+    make = partial(compile_kernels, file, instantiations, target, *options)
+    return _cached(make, _name(file, instantiations, target, *options))
+
+
+def compile_beside(
+    file: str, instantiations: Sequence[str], architecture: str, writing: AbstractContextManager[object]
+) -> bool:
+    """Put into the cache what `compile_cached` looks for; no process waits meanwhile. Return whether it is there.
+
+    Parameters
+    ----------
+    architecture : str
+        What `target_of` returned.
+    writing : context manager
+        Entered while a file is written.
+    """
+    name = _name(file, instantiations, architecture)
+    if cache.find(name) is not None:
+        return True
+    binary = compile_kernels(file, instantiations, architecture)
+    with writing:
+        return cache.keep_beside(name, binary.dump())
+
+
+def target_of(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> str:
+    """Return the architecture that kernels for a GPU's are compiled for: the first that the cache has, or the best."""
+    targets = [architecture] if cache_folders.is_for_others() else targets_of(architecture, supported())
+    ready = (each for each in targets if is_cached(file, instantiations, each, *options))
+    return next(ready, targets[0])
+
+
+def is_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> bool:
+    """Return whether the cache has kernels for exactly this architecture."""
+    return cache.find(_name(file, instantiations, architecture, *options)) is not None
 
 
 def compile_linked(file: str, instantiations: Sequence[str], architecture: str, code: bytes) -> Binary:
@@ -58,19 +101,35 @@ def compile_linked(file: str, instantiations: Sequence[str], architecture: str, 
     def make() -> Binary:
         return link(compile_kernels(file, instantiations, architecture, "-dlto"), code, architecture)
 
-    return _cached(make, (_version(), nvjitlink.version()), file, tuple(instantiations), architecture, code)
+    versions = _version(), nvjitlink.version()
+    return _cached(make, _name(file, instantiations, architecture, code, versions=versions))
 
 
-def _cached(make: Callable[[], Binary], versions: tuple[Any, ...], file: str, *key: object) -> Binary:
-    """Return what `make` returns, or has returned for the same compilers, sources and `key`.
+def _cached(make: Callable[[], Binary], name: str) -> Binary:
+    return Binary.load(cache.read_or_make(name, lambda: make().dump()))
+
+
+def _name(
+    file: str,
+    instantiations: Sequence[str],
+    architecture: str,
+    *options: str | bytes,
+    versions: tuple[Any, ...] | None = None,
+) -> str:
+    """Return the name in the cache of what the same compilers have made, or make, of the same sources.
 
     What is built for others serves all compilers of the same major version of CUDA, whose drivers load it.
     """
-    whole = (sources_digest(file), FLAGS[:-1], file, *key)
+    whole = (sources_digest(file), FLAGS[:-1], file, tuple(instantiations), architecture, *options)
     for_others = cache.file_name(Path(file).stem, (_version()[0], *whole), ".cubin")
-    own = cache.file_name(Path(file).stem, (versions, *whole), ".cubin")
-    name = for_others if cache_folders.is_for_others() or cache.find(for_others) is not None else own
-    return Binary.load(cache.read_or_make(name, lambda: make().dump()))
+    own = cache.file_name(Path(file).stem, (versions or (_version(),), *whole), ".cubin")
+    return for_others if cache_folders.is_for_others() or cache.find(for_others) is not None else own
+
+
+@functools.cache
+def supported() -> tuple[int, ...]:
+    """Return the numbers of the architectures that NVRTC compiles for, in ascending order."""
+    return tuple(sorted(_checked(nvrtc.nvrtcGetSupportedArchs())))
 
 
 def _version() -> Any:
@@ -109,7 +168,7 @@ def _log(linker: int, size: Any, get: Any) -> str:
 
 
 def compile_kernels(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
-    """Compile kernels of cuda/`file` for `architecture` ("sm_90"); to LTO-IR with the option "-dlto".
+    """Compile kernels of cuda/`file` for an architecture; to LTO-IR with the option "-dlto".
 
     Raises
     ------
@@ -129,6 +188,8 @@ def compile_kernels(file: str, instantiations: Sequence[str], architecture: str,
     lowered = {name: _checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in instantiations}
     if "-dlto" in options:
         cubin = _output(program, nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR)
+    elif architecture.startswith(VIRTUAL):
+        cubin = _output(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     else:
         cubin = _output(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     _checked(nvrtc.nvrtcDestroyProgram(program))

@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from ..compilers import numba_functions, nvrtc
+from ..compilers import ahead, numba_functions, nvrtc
 from ..handles import PythonFunction
 from .driver import checked
 from .events import Event, Repeated
@@ -45,6 +45,12 @@ class GpuKernels(GpuProperties):
             return nvrtc.compile_cached(file, instantiations, self.architecture).dump()
         code = numba_functions.for_gpu(called.fn, called.types, self.architecture)
         return nvrtc.compile_linked(file, instantiations, self.architecture, code).dump()
+
+    def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
+        for names in several:
+            target = nvrtc.target_of(file, names, self.architecture)
+            if not nvrtc.is_cached(file, names, target):
+                ahead.compile_ahead(file, names, target)
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Any]:
         """Load all kernels now, so that their first launch is as fast as any; `called` is in the image."""

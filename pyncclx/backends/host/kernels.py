@@ -127,6 +127,9 @@ class HostKernels:
         """
         return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations, within))
 
+    def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
+        """Do nothing: the kernels of a template are compiled together."""
+
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Kernel]:
         """Load a compiled library; for a function that kernels call, a copy of it, which calls that function alone."""
         if called is None:

@@ -61,7 +61,10 @@ def test_the_host_device_finds_what_it_compiled(tmp_path, monkeypatch, capsys):
 class Gpu:
     """Compiles as `GpuKernels` does, without a GPU."""
 
-    architecture, compiles_together = "sm_90", False
+    compiles_together = False
+
+    def __init__(self, architecture="sm_90"):
+        self.architecture = architecture
 
     def compile(self, file, instantiations, called=None, *, within=()):
         nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
@@ -95,6 +98,41 @@ def test_other_compilers_of_the_same_cuda_find_it_too(tmp_path, monkeypatch):
         monkeypatch.setattr(nvrtc, "_version", lambda version=version: version)
         assert Gpu().compile("collectives/barrier.cu", ["barrier"]) == made.dump()
         assert len(compiled) == times
+
+
+@pytest.mark.parametrize(
+    ("architecture", "built", "taken"),
+    [
+        ("sm_90", "sm_90 sm_80 compute_120", "sm_90"),
+        ("sm_89", "sm_80 sm_90 compute_120", "sm_80"),  # the same generation
+        ("sm_121", "sm_120 compute_120", "sm_120"),
+        ("sm_121", "sm_121 sm_120", "sm_121"),
+        ("sm_130", "sm_120 compute_120", "compute_120"),  # newer than the compiler
+        ("sm_110", "sm_100 compute_120", None),  # the compiler has it
+    ],
+)
+def test_a_gpu_takes_what_runs_there(architecture, built, taken, tmp_path, monkeypatch):
+    """Code that is ready for another GPU; without any, its own is compiled."""
+    nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
+    monkeypatch.setattr(nvrtc, "supported", lambda: (75, 80, 86, 89, 90, 100, 103, 110, 120, 121))
+    monkeypatch.setattr(nvrtc, "compile_kernels", lambda file, names, target: nvrtc.Binary(target.encode(), {}))
+    ready = tmp_path / "ready"
+    run("--arch", *built.split(), "--operations", "barrier", "--output", ready, "--types", "bytes")
+    monkeypatch.setattr(cache_folders, "READY_DIR", ready)
+    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path / "own"))
+    image = Gpu(architecture).compile("collectives/barrier.cu", ["barrier"])
+    assert nvrtc.Binary.load(image).cubin.decode() == (taken or architecture)
+    assert len(list((tmp_path / "own").glob("*"))) == (taken is None)
+
+
+def test_a_gpu_that_is_newer_than_the_compiler(tmp_path, monkeypatch):
+    """Its driver makes machine code of PTX, which ends with a zero byte, of the newest GPU that the compiler has."""
+    nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
+    monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path / "own"))
+    binary = nvrtc.Binary.load(Gpu("sm_990").compile("collectives/barrier.cu", ["barrier"]))
+    assert f".target sm_{max(nvrtc.supported())}" in binary.cubin.decode()
+    assert f".entry {binary.lowered_names['barrier']}(" in binary.cubin.decode()
+    assert binary.cubin[-1:] == b"\0"
 
 
 def test_a_kernel_that_does_not_compile_ends_it(tmp_path, monkeypatch):

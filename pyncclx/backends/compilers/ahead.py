@@ -1,0 +1,62 @@
+"""Have kernels compiled in the background, by a process of low priority that ends with this one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...system import settings
+from ...system.process import PerProcess
+
+MOST = 64  # kernels that one process asks for
+NICE = 19  # the lowest priority
+_PROGRAM = Path(__file__).with_name("background.py")
+
+
+def compile_ahead(file: str, instantiations: Sequence[str], architecture: str) -> None:
+    """Ask for kernels of a file, as `nvrtc.compile_beside` compiles them."""
+    with contextlib.suppress(OSError):  # without such a process each is compiled at its first use
+        _HELPER.get().ask(file, instantiations, architecture)
+
+
+class _Helper:
+    """The process that compiles; it is started when it is needed, and ends when it has been idle for a while."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asking = threading.Lock()
+
+    def ask(self, *request: object) -> None:
+        with self._asking:
+            if self._asked == MOST:
+                return
+            self._asked += 1
+            if self._process is None or self._process.poll() is not None:
+                self._process = _started()
+                _write(self._process, sys.path)
+            _write(self._process, request)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(_PROGRAM), str(NICE)],
+        stdin=subprocess.PIPE,  # the system closes it when this process ends
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=settings.environment(),
+        bufsize=0,
+    )
+
+
+def _write(process: subprocess.Popen[bytes], line: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(line).encode() + b"\n")
+
+
+_HELPER = PerProcess(_Helper)
