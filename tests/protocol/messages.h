@@ -15,6 +15,7 @@ struct Mail {  // of one sender; a program has one world
 inline Mail mail[kMaxRanks];
 
 inline void ring(Call& call) {
+    call.team.called = {};  // no collective operation: its waits compare no calls
     const bool eager = call.draw.one_in(2), at_once = eager && call.draw.one_in(2);
     call.name = at_once ? "put_and_pull" : eager ? "put_eager and pull" : "offer and pull";
     const u64 nbytes = eager ? call.draw.below(Mail::kSlotNbytes + 1) : 1 + call.draw.below(20000), clock = call.number + 1;
@@ -65,6 +66,7 @@ inline void begin_channels(const Settings& settings) {
 
 inline void batch(Call& call) {
     call.name = "move_messages";
+    call.team.called = {};
     const int rank = call.team.rank, next = (rank + 1) % call.size(), last = (rank + call.size() - 1) % call.size();
     const u64 used = call.draw.between(1, (1 << kChannelsEach) - 1);  // a bit for each channel
     std::vector<std::unique_ptr<Buffer>> sent, received;
