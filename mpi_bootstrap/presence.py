@@ -134,6 +134,7 @@ class Presence(_Page):
         data = text.encode()[:_MOST_TEXT_NBYTES]
         self._map[_TEXT_AT : _TEXT_AT + len(data)] = data
         self._word(_TEXT_NBYTES_AT).value = len(data)
+        self.beat(time.monotonic_ns())
         self._word(_STATE_AT).value = state
 
     def note(self, note: Note) -> None:
@@ -181,7 +182,7 @@ class PeerPresence(_Page):
 
     @property
     def beat_ns(self) -> int:
-        """When it ran last, on the node's monotonic clock."""
+        """When it ran last, or ended by itself, on the node's monotonic clock."""
         return self._beat.value
 
     def new_notes(self) -> list[Note]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..recovery.meetings import explained
+from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
@@ -52,13 +52,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def _makes_ours(method: _Method) -> _Method:
     """A method of mpi4py's that makes a communicator from another, as one that makes one of ours."""
+    of_mpi = explains_failures(method)
 
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        try:
-            made = method(self, *args, **kwargs)
-        except MPI.Exception as error:
-            raise explained(self, error, method.__name__) from error
+        made = of_mpi(self, *args, **kwargs)
         if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
             return adopt(made[0]), made[1]
         return adopt(made, self)

@@ -15,8 +15,9 @@ from ..recovery.meetings import explained
 from ..team.state import state_of
 from .lifetime import Lifetime
 
-_FOR_MPI_S = 1.0  # until MPI, too, knows of the ranks that the failure detector has found
-_FOR_END_S = 2.0  # until Linux has ended all that belongs to a process that has died
+_FOR_MPI_S = 1.0  # until MPI has found the failures that the detector has, of processes that may be alive
+_FOR_DEAD_S = 30.0  # the same, of processes that are gone: MPI finds those for certain, late on a busy machine
+_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
 
 
 class FaultTolerance(Lifetime):
@@ -59,13 +60,10 @@ class FaultTolerance(Lifetime):
 
         It has all those that exceptions have named.
         """
-        known = self._known_failures()
         if not ulfm.is_possible():
             own = self.Get_group()
-            return own.Incl(sorted(known))
-        end = time.monotonic() + _FOR_MPI_S
-        while not known.issubset(ulfm.failed_ranks(self)) and time.monotonic() < end:
-            time.sleep(0.005)
+            return own.Incl(sorted(self._known_failures()))
+        self._failures_unknown_to_mpi()
         return super().Get_failed()
 
     def Ack_failed(self, num_to_ack: int | None = None) -> int:
@@ -124,15 +122,27 @@ class FaultTolerance(Lifetime):
     def _check_shrinkable(self, operation: str) -> None:
         """Raise if a rank has failed that MPI takes for a living one, and would wait for."""
         ulfm.require(operation)
-        reasons = self._known_failures()
-        end = time.monotonic() + _FOR_MPI_S
-        while (left := reasons.difference(ulfm.failed_ranks(self))) and time.monotonic() < end:
-            time.sleep(0.005)
+        left = self._failures_unknown_to_mpi()
         if left:
             worlds = ulfm.world_ranks(self)
             text = "its program has ended, but its process is alive in MPI_Finalize, for which Shrink would wait"
             ranks = tuple(sorted(left))
             raise RankFailed(ranks, tuple(worlds[rank] for rank in ranks), text, operation=operation)
+
+    def _failures_unknown_to_mpi(self) -> set[int]:
+        """Wait until MPI has found the failures that the detector has; return those that it has not in time."""
+        known, began = self._known_failures(), time.monotonic()
+        while left := known.difference(ulfm.failed_ranks(self)):
+            waited = time.monotonic() - began
+            if waited > _FOR_DEAD_S or (waited > _FOR_MPI_S and not self._are_dead(left)):
+                break
+            time.sleep(0.005)
+        return left
+
+    def _are_dead(self, ranks: set[int]) -> bool:
+        """Whether the processes of all of these ranks are gone."""
+        worlds = ulfm.world_ranks(self)
+        return DETECTOR.made is not None and DETECTOR.made.are_gone([worlds[rank] for rank in ranks])
 
     def _known_failures(self) -> set[int]:
         """Return the ranks that the failure detector has found."""
@@ -162,4 +172,3 @@ class FaultTolerance(Lifetime):
         state.abandon_device()
         if DETECTOR.made is not None:
             DETECTOR.made.await_end(uids, _FOR_END_S)
-

@@ -22,6 +22,7 @@ from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
 from ..recording.facts import records_all
+from ..recovery.meetings import raise_explained
 from ..system import settings
 from ..system.process import cached
 
@@ -90,18 +91,22 @@ def host_first(name: str, ways: Ways) -> _Method:
     if name in _RECEIVES:
         return _RECEIVES[name](ways.general)
     if "buf" in names:
-        return _of_one(getattr(MPI.Cartcomm, name), names, ways)
-    return _of_two(getattr(MPI.Cartcomm, name), names, ways) if "sendbuf" in names else ways.general
+        return _of_one(name, names, ways)
+    return _of_two(name, names, ways) if "sendbuf" in names else ways.general
 
 
-def _of_one(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
+def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
+    original: _Method = getattr(MPI.Cartcomm, name)
     kinds, native = ways.kinds, ways.native
 
     @functools.wraps(ways.general)
     def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
         plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
         if plain and not events.listeners and kwargs.keys() <= names:
-            return original(self, buf, *args, **kwargs)
+            try:
+                return original(self, buf, *args, **kwargs)
+            except MPI.Exception as error:
+                raise_explained(self, error, name)
         if type(self) not in kinds:
             return ways.general(self, buf, *args, **kwargs)
         try:
@@ -114,14 +119,18 @@ def _of_one(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
     return method
 
 
-def _of_two(original: _Method, names: frozenset[str], ways: Ways) -> _Method:
+def _of_two(name: str, names: frozenset[str], ways: Ways) -> _Method:
+    original: _Method = getattr(MPI.Cartcomm, name)
     kinds, native = ways.kinds, ways.native
 
     @functools.wraps(ways.general)
     def method(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
         plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
         if plain and not events.listeners and kwargs.keys() <= names:
-            return original(self, sendbuf, recvbuf, *args, **kwargs)
+            try:
+                return original(self, sendbuf, recvbuf, *args, **kwargs)
+            except MPI.Exception as error:
+                raise_explained(self, error, name)
         if type(self) not in kinds:
             return ways.general(self, sendbuf, recvbuf, *args, **kwargs)
         try:

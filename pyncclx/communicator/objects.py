@@ -13,6 +13,7 @@ from ..objects.contents import is_plain, take_apart
 from ..objects.messages import Exchange, Sealed, seal
 from ..objects.operands import Operands, form_operand, is_reduced, reduce_here, reduce_on_all, sealed_operand
 from ..objects.spread import Share, open_all, open_broadcast
+from ..recovery.meetings import explains_failures
 from ..team.base import IntraBase
 from .probes import of_any
 
@@ -37,6 +38,7 @@ class ObjectMessages(MessageBase):
     """
 
     @of_any
+    @explains_failures
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """As mpi4py's `send`; the data of device arrays is moved by kernels.
 
@@ -58,6 +60,7 @@ class ObjectMessages(MessageBase):
             super().send(message, dest, tag)
 
     @of_any
+    @explains_failures
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """As `send`, and return when the message has been matched."""
         message = _sealed(self, obj, dest, tag)
@@ -65,6 +68,7 @@ class ObjectMessages(MessageBase):
             super().ssend(message, dest, tag)
 
     @of_any
+    @explains_failures
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As mpi4py's `isend`: the object, its device arrays too, may be changed at once."""
         message = _sealed(self, obj, dest, tag, copied=True)
@@ -74,6 +78,7 @@ class ObjectMessages(MessageBase):
         return request
 
     @of_any
+    @explains_failures
     def issend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `isend`; the request is over when the message has been matched."""
         message = _sealed(self, obj, dest, tag, copied=True)
@@ -82,6 +87,7 @@ class ObjectMessages(MessageBase):
             message.keep()
         return request
 
+    @explains_failures
     def recv(
         self,
         buf: Any = None,
@@ -95,6 +101,7 @@ class ObjectMessages(MessageBase):
         with Exchange(self):
             return super().recv(buf, source, tag, status) if HOLDING else _recv(self, buf, source, tag, status)
 
+    @explains_failures
     def sendrecv(
         self,
         sendobj: Any,
@@ -126,6 +133,7 @@ else:
 class ObjectCollectives(_IntraBase):
     """Collectives of Python objects; see `ObjectMessages`."""
 
+    @explains_failures
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """As mpi4py's `bcast`; root gets a copy of its object, too."""
         own = None
@@ -134,12 +142,14 @@ class ObjectCollectives(_IntraBase):
         result = super().bcast(obj, root)
         return open_broadcast(self, result, own, root) if type(result) is Share else result
 
+    @explains_failures
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """As mpi4py's `gather`."""
         message = _sealed(self, sendobj, root) if 0 <= root < self.size else sendobj
         with Exchange(self, (message,)):
             return super().gather(message, root)
 
+    @explains_failures
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """As mpi4py's `scatter`."""
         if self.rank != root or is_plain(sendobj):
@@ -149,6 +159,7 @@ class ObjectCollectives(_IntraBase):
         with Exchange(self, messages):
             return super().scatter(messages, root)
 
+    @explains_failures
     def alltoall(self, sendobj: Any) -> list[Any]:
         """As mpi4py's `alltoall`."""
         messages = [] if is_plain(sendobj) else self._each_sealed(sendobj)
@@ -163,6 +174,7 @@ class ObjectCollectives(_IntraBase):
         contents = list(map(take_apart, items))
         return [items[rank] if each is None else seal(self, each, rank) for rank, each in enumerate(contents)]
 
+    @explains_failures
     def allgather(self, sendobj: Any) -> list[Any]:
         """As mpi4py's `allgather`."""
         own = None
@@ -171,6 +183,7 @@ class ObjectCollectives(_IntraBase):
         items = super().allgather(sendobj)
         return open_all(self, items, own) if any(type(item) is Share for item in items) else items
 
+    @explains_failures
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """As mpi4py's `allreduce`.
 
@@ -184,6 +197,7 @@ class ObjectCollectives(_IntraBase):
         result = reduce_on_all(self, super().allreduce(stand_in, op), own, op)
         return super().allreduce(sendobj, op) if result is None else result
 
+    @explains_failures
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """As mpi4py's `reduce`; root applies SUM, PROD, BAND, BOR and BXOR to device arrays that kernels bring."""
         messages: tuple[Any, ...] = ()

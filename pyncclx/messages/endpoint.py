@@ -72,7 +72,7 @@ class Endpoint:
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
     id, uids, comm, world_ranks, loss
-        As of `recovery.detector.Watched`; only MPI is asked, and what is known of ranks of MPI.COMM_WORLD counts.
+        As of `recovery.watched.Watched`; only MPI is asked, and what is known of ranks of MPI.COMM_WORLD counts.
     """
 
     id: bytes = b""

@@ -12,6 +12,7 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.specs import spec_parts
 from ..errors import MPIError
+from ..recovery.meetings import raise_explained
 from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
 from ..team.base import Base
 from .envelope import ENVELOPE_NBYTES, STEP_NBYTES, inline_nbytes, may_be_envelope, unpack
@@ -39,7 +40,7 @@ def receive(
         call(*arguments, status)
     except MPI.Exception as error:
         if error.Get_error_class() != MPI.ERR_TRUNCATE:
-            raise
+            raise_explained(comm, error, call.__name__)
         text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
     if may_be_envelope(status.Get_count(_BYTE)):

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence, Set
-from typing import Protocol
 
 from mpi4py import MPI
 
@@ -23,51 +22,15 @@ from ..system.process import PerProcess
 from . import ulfm
 from .interrupts import Interrupts
 from .losses import INTERRUPTED, Loss
+from .watched import Watched
 
 PAUSE_S = 0.05  # between two looks, of 35 to 85 us (4 ranks, host device, on 2 overloaded CPUs, 24 November 2026)
 LOOKS_PER_QUESTION = 2  # to MPI
+OVER_S = 1.0  # after the end of a program, all that it has sent has arrived
 STOOD_STILL_S = 1.0  # without a look: the process was stopped, or starved
 _FINALIZE_S = 10.0  # that MPI may take to end after a rank has failed
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
-
-
-class Watched(Protocol):
-    """What the detector looks after: what a communicator has on the device, or its messages.
-
-    Attributes
-    ----------
-    id : bytes
-        The same on all ranks, 16 bytes; empty: it takes part in no notes.
-    rank : int
-    uids : sequence of bytes
-        Of the ranks' processes; empty: only MPI is asked.
-    world_ranks : tuple of int
-    loss : Loss or None
-        What it has lost.
-    """
-
-    id: bytes
-    rank: int
-    loss: Loss | None
-    uids: Sequence[bytes]
-    world_ranks: tuple[int, ...]
-
-    @property
-    def comm(self) -> MPI.Comm | None:
-        """A handle, until `Detector.forget`."""
-
-    def lose(self, loss: Loss) -> None:
-        """Let its kernels leave their waits, and its calls raise; called again when more is known."""
-
-    def is_busy(self) -> bool:
-        """Return whether a kernel is under way; by any thread."""
-
-    def give_up(self, kind: str) -> None:
-        """Let kernels leave their waits here and on all other ranks, for a reason that is no rank's failure."""
-
-    def given_up(self) -> Note | None:
-        """Return a note for the others, if its kernels have given up by themselves; once."""
 
 
 class Detector:
@@ -125,6 +88,11 @@ class Detector:
         """Return the uids of processes that have failed, and of which nothing runs any more, on a GPU neither."""
         return {uid for uid in list(self._failed) if uid not in self.peers or self.peers[uid].is_gone()}
 
+    def are_gone(self, world_ranks: Sequence[int]) -> bool:
+        """Return whether nothing of the processes of these ranks of MPI.COMM_WORLD runs any more, on this node."""
+        peers = [self.peers.get(self._uids.get(rank, b"")) for rank in world_ranks]
+        return all(peer is not None and peer.is_gone() for peer in peers)
+
     @property
     def has_failed(self) -> bool:
         """Whether any process is known to have failed."""
@@ -133,7 +101,7 @@ class Detector:
     def failed_among(self, world_ranks: Sequence[int], *, with_ended: bool = False) -> dict[int, str]:
         """Return the places in a list of ranks of MPI.COMM_WORLD of those that failed, and what became of each.
 
-        With `with_ended` those count, too, whose programs are over as they should be.
+        With `with_ended` those count, too, whose programs have been over for a while, as they should be.
         """
         failed = dict(self._failed_world)
         if with_ended:
@@ -143,7 +111,7 @@ class Detector:
 
     def _is_over(self, uid: bytes) -> bool:
         peer = self.peers.get(uid)
-        return peer is not None and peer.state == ENDED
+        return peer is not None and peer.state == ENDED and time.monotonic_ns() - peer.beat_ns > OVER_S * 1e9
 
     def loss_of(self, comm: MPI.Comm) -> Loss | None:
         """Return why ranks of a communicator will never meet again, if that is known."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -13,11 +16,12 @@ from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
 from . import ulfm
-from .detector import DETECTOR
+from .detector import DETECTOR, OVER_S
 
 MEETING = "a meeting of all ranks on the host"
-_ENDED_S = 1.0  # that a rank waits for one whose program is over: what it has sent arrives within this time
-_FOR_MPI_S = 0.5  # until MPI knows why it has failed: Open MPI's first error may be of class ERR_OTHER
+_FOR_MPI_S = 0.5  # until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
+_FOR_SURE_S = 10.0  # the same, where it is certain that ranks have failed; it takes longer on a busy machine
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
 
 
@@ -36,9 +40,9 @@ class Judge:
         loss = detector.loss_of(comm)
         if loss is not None:
             return noted(loss.exception(MEETING))
-        if not (detector.has_failed or waited_s > _ENDED_S):
+        if not (detector.has_failed or waited_s > OVER_S):
             return None
-        reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=waited_s > _ENDED_S)
+        reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=waited_s > OVER_S)
         return noted(_failed(comm, reasons)) if reasons else None
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
@@ -52,19 +56,42 @@ class Judge:
 
 def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exception:
     """Return what to raise for an exception of MPI's: with the ranks that have failed, if it is about such."""
-    if not ulfm.is_enabled() or error.Get_error_class() not in _OF_FAILURES:
+    explains_itself = isinstance(error, (RankFailed, Revoked))
+    if explains_itself or not ulfm.is_enabled() or error.Get_error_class() not in _OF_FAILURES:
         return error
-    end = time.monotonic() + _FOR_MPI_S
+    detector = DETECTOR.made
+    is_sure = error.Get_error_class() != MPI.ERR_OTHER or (detector is not None and detector.has_failed)
+    end = time.monotonic() + (_FOR_SURE_S if is_sure else _FOR_MPI_S)
     while time.monotonic() < end:
         ranks = ulfm.failed_ranks(comm)
         if ranks:
-            detector = DETECTOR.made
             known = detector.failed_among(ulfm.world_ranks(comm)) if detector is not None else {}
             return _failed(comm, {**dict.fromkeys(ranks, "MPI has found that its process died"), **known}, operation)
         if ulfm.is_revoked(comm):
             return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
         time.sleep(0.01)
     return error
+
+
+def explains_failures(method: _Method) -> _Method:
+    """Let a method of a communicator raise RankFailed or Revoked in the place of MPI's exceptions for these."""
+
+    @functools.wraps(method)
+    def call(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except MPI.Exception as error:
+            raise_explained(self, error, method.__name__)
+
+    return cast(_Method, call)
+
+
+def raise_explained(comm: MPI.Comm, error: MPI.Exception, operation: str) -> NoReturn:
+    """Raise RankFailed or Revoked in the place of an exception of MPI's for these, else that exception."""
+    reason = explained(comm, error, operation)
+    if reason is error:
+        raise error
+    raise noted(reason) from error
 
 
 def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -> RankFailed:

@@ -52,7 +52,7 @@ class ErrorRecord:
     disagreement : Disagreement or None
         Of the ranks' calls; None before they have their leases.
     id, rank, comm, uids, world_ranks, is_busy
-        As of `recovery.detector.Watched`.
+        As of `recovery.watched.Watched`.
     """
 
     comm: MPI.Comm

@@ -3,6 +3,7 @@
     elastic.py KILLS     prints "done" and what the first and the last rounds have left, on rank 0
 """
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -33,35 +34,51 @@ def held(comm):
     return len(os.listdir("/proc/self/fd")), maps, len(heap.leases), len(heap.peers), comm.team.lease.nbytes
 
 
-def main():
-    parent, step, before = MPI.Comm.Get_parent(), 0, None
-    if parent != MPI.COMM_NULL:
-        comm = pyncclx.Communicator(parent.Merge(True))
-        step = comm.bcast(None, 0)
-    else:
-        comm = pyncclx.Communicator().Dup()
+def start():
+    """The communicator to begin with: of all ranks, or of those that have grown by this one."""
+    parent = MPI.Comm.Get_parent()
+    if parent == MPI.COMM_NULL:
+        return pyncclx.Communicator().Dup()
+    return pyncclx.Communicator(parent.Merge(True))
+
+
+def recover(comm):
+    """Go on without the rank that has failed, and with a new one in its place."""
+    comm.Revoke()  # a rank may wait for one that lives, and has left
+    shrunk = comm.Shrink()
+    comm.Free()
+    grown = shrunk.Grow(1, sys.executable, [__file__, str(KILLS)])
+    shrunk.Free()
+    return grown
+
+
+def round_of(comm, step, kept):
+    """Work; then a rank dies, and the others find out, in this call or, where they come late, in the one before."""
+    step = comm.bcast(step, 0)
     works(comm)
-    while step < KILLS:
+    if step:
+        kept.append(held(comm))
+    if step < KILLS:
         if comm.rank == 1 + step % (comm.size - 1):
             os.kill(os.getpid(), 9)
-        try:
-            works(comm)
-        except (pyncclx.RankFailed, pyncclx.Revoked):
-            pass
-        else:
-            raise AssertionError("no rank has failed")
-        comm.Revoke()
-        shrunk = comm.Shrink()
-        comm.Free()
-        comm = shrunk.Grow(1, sys.executable, [__file__, str(KILLS)])
-        shrunk.Free()
-        step = comm.bcast(step + 1, 0)
         works(comm)
-        if before is None:
-            before = held(comm)
+        raise AssertionError("no rank has failed")
+
+
+def main():
+    comm, step, kept = start(), 0, []  # of the steps, rank 0's counts
+    while True:
+        try:
+            round_of(comm, step, kept)
+            break
+        except (pyncclx.RankFailed, pyncclx.Revoked):
+            comm = recover(comm)
+            step += 1
     if comm.rank == 0:
-        print("done", before, held(comm), comm.size, flush=True)
-    comm.Barrier(device=True)
+        print("done", kept[0], kept[-1], comm.size, flush=True)
+    with contextlib.suppress(pyncclx.RankFailed):  # of one that ended before this one came
+        comm.Barrier(device=True)
+        comm.synchronize()
     os._exit(0)  # Open MPI's MPI_Finalize waits for dead ranks, where some were spawned
 
 

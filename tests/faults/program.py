@@ -117,6 +117,23 @@ def isend_any(work):
     assert (work.other == work.left + 1).all()
 
 
+def objects(work):
+    everyone = work.comm.allgather({"rank": work.rank, "array": work.x})
+    assert [each["rank"] for each in everyone] == list(range(work.size))
+    assert all((each["array"] == rank + 1).all() for rank, each in enumerate(everyone))
+
+
+def object_messages(work):
+    """In a circle: the array is long, so its receiver reads it in the sender's memory."""
+    got = work.comm.sendrecv({"array": work.long}, work.right, 6, None, work.left, 6)
+    assert (got["array"] == work.left + 1).all()
+
+
+def plain_objects(work):
+    assert work.comm.bcast(work.rank, work.size - 1) == work.size - 1
+    assert work.comm.allreduce(1) == work.size
+
+
 def alloc(work):
     assert work.comm.Alloc(10).size == 10
 
@@ -182,6 +199,7 @@ def agree(work):
 OPERATIONS = {
     **{each.__name__: each for each in (allreduce, bcast, reduce, allgather, alltoallv, barrier, iallreduce)},
     **{each.__name__: each for each in (persistent, sendrecv, isend_any, alloc, dup, compile_first, fence, lock)},
+    **{each.__name__: each for each in (objects, object_messages, plain_objects)},
     **{each.__name__: each for each in (accumulate, signals, dispatch, agree)},
 }
 
@@ -227,6 +245,8 @@ def work_of_failed(comm):
 
 def main():
     name, calls = sys.argv[1], int(sys.argv[2])
+    MPI.COMM_WORLD.Barrier()  # some ranks start late
+    os.environ["PYNCCLX_TIMEOUT"] = os.environ["PYNCCLX_TEST_TIMEOUT"]
     work, call, outcome = Work(pyncclx.Communicator(MPI.COMM_WORLD).Dup()), OPERATIONS[name], {}
     work.comm.Barrier(device=True)
     for number in range(1, calls + 1):

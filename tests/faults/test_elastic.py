@@ -31,7 +31,7 @@ def test_kills_in_a_row(kills):
     )
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("done")] or pytest.fail(done.stderr)
     before, after, size = ast.literal_eval(f"[{line[5:].replace(') (', '), (').replace(') ', '), ')}]")
-    assert size == 3
+    assert size == 3, done.stderr
     assert after[2:] == before[2:], line
     assert after[0] <= before[0] + 4, line  # MPI's own of spawned processes
     assert after[1] <= before[1] + 40, line

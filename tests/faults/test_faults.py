@@ -17,6 +17,9 @@ METHODS = {
     "persistent": "Start",
     "sendrecv": "Sendrecv",
     "isend_any": "Isend",
+    "objects": "allgather",
+    "object_messages": "sendrecv",
+    "plain_objects": "allreduce",
     "alloc": "Alloc",
     "dup": "Dup",
     "compile_first": "Allreduce",
@@ -103,8 +106,8 @@ def test_an_exception_on_one_rank(operation):
 @pytest.mark.parametrize("operation", some(["allreduce", "barrier", "signals", "alltoallv"], 1))
 def test_stopped(operation):
     """The others name the rank that stands still; when it goes on, it blames itself, not them."""
-    fault = f"rank={VICTIM},call={METHODS[operation]},nth={nth(operation)},do=stop:5"
-    job = jobs.run(RANKS, operation, fault, tolerant=False, PYNCCLX_TIMEOUT="2")
+    fault = f"rank={VICTIM},call={METHODS[operation]},nth={nth(operation)},do=stop:7"
+    job = jobs.run(RANKS, operation, fault, tolerant=False, timeout_s=3)
     assert sorted(job.outcomes) == list(range(RANKS)), job.explain()
     for rank, outcome in job.outcomes.items():
         assert outcome["type"] == "PeerTimeout", job.explain()
@@ -118,11 +121,11 @@ def test_stopped(operation):
 def test_interrupted(operation):
     """A rank that waits for a kernel gets its KeyboardInterrupt, and the others learn of it."""
     call = f"call={METHODS[operation]},nth={nth(operation)}"
-    fault = f"rank=0,{call},do=delay:3;rank={VICTIM},{call},do=interrupt,after=0.3"
+    fault = f"rank=0,{call},do=delay:6;rank={VICTIM},{call},do=interrupt,after=1"
     job = jobs.run(RANKS, operation, fault, tolerant=False)
     assert sorted(job.outcomes) == list(range(RANKS)), job.explain()
     assert job.outcomes[VICTIM]["type"] == "KeyboardInterrupt", job.explain()
-    assert job.outcomes[VICTIM]["seconds"] < 0.3 + jobs.PROMISED_S + jobs.SLACK_S, job.explain()
+    assert job.outcomes[VICTIM]["seconds"] < 5.5, job.explain()
     for rank in (0, 1):
         assert job.outcomes[rank]["type"] in ("Aborted", "RankFailed"), job.explain()
 
@@ -138,7 +141,7 @@ def test_late_but_in_time(do):
 def test_a_rank_that_errs_in_silence(do):
     """Nothing hangs: the waits of the others end, and name it."""
     fault = f"rank={VICTIM},call=Allreduce,nth=3,do={do}"
-    job = jobs.run(RANKS, "allreduce", fault, tolerant=False, PYNCCLX_TIMEOUT="2")
+    job = jobs.run(RANKS, "allreduce", fault, tolerant=False, timeout_s=3)
     raised = {(each["type"], each.get("peer")) for rank, each in job.outcomes.items() if rank != VICTIM}
     if do == "skip":
         assert raised == {("PeerTimeout", VICTIM)}, job.explain()
