@@ -34,7 +34,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("collectives", "messages"),
     ("objects",),
     ("communicator",),
-    ("MPI", "__init__", "bench", "observe"),
+    ("MPI", "__init__", "bench", "observe", "simulation"),
     ("cli",),
     ("__main__",),
 )

@@ -37,6 +37,7 @@ COMMANDS = {
     "bench": ("bench.operations", "time operations over message sizes"),
     "bench-shuffle": ("bench.shuffle", "time token shuffles over tokens a rank"),
     "bench-beside": ("bench.beside", "slowdown of a matrix product by a collective"),
+    "simulate": ("simulation.command", "how long making a communicator takes on many thousand ranks"),
     "tune": ("bench.tune", "measure which algorithm is best for which length"),
 }
 

@@ -5,7 +5,8 @@ have. A communicator whose ranks are on several has no Team of its own; it has a
 first call on device arrays by all ranks:
 
 * `places.py`: which ranks are on which node, for any assignment of ranks to nodes;
-* `Spanning.local`: the ranks of this node as a communicator of ours. Its Team is as any other, and so are its kernels;
+* `Spanning.local`: the ranks of this node as a communicator of ours (`parts.py`). Its Team is as any other, and so are
+  its kernels;
 * `rails.py`: `Rails`, the engines, made when a call first needs them. Rail k joins the ranks with local index k, so
   each rank uses its own link; the engine of all ranks, *flat*, is for what has to go between other pairs.
 

@@ -39,7 +39,7 @@ class NcclEngine:
         self._nccl = nccl = bindings()
         self._failed = failed
         self._ranks = ranks
-        uid = _unique_id(comm, nccl)
+        uid = unique_id(comm, nccl)
         config = nccl.Config()
         config.max_ctas = MOST_BLOCKS
         self._comm = mpi_bootstrap.agree(
@@ -89,7 +89,7 @@ class NcclEngine:
             self._nccl.comm_destroy(self._comm)
 
 
-def _unique_id(comm: MPI.Intracomm, nccl: Any) -> bytearray:
+def unique_id(comm: MPI.Intracomm, nccl: Any) -> bytearray:
     """Return the identifier of a communicator of NCCL's, which rank 0 makes. Collective."""
     made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
     first = mpi_bootstrap.first_bytes(comm, made)

@@ -7,7 +7,6 @@ take part inside their node. What goes between other pairs of ranks goes through
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
 from mpi4py import MPI
 
@@ -20,6 +19,7 @@ from . import nccl_library
 from .engine import Engine, Failed, Transfer
 from .mpi_engine import MpiEngine
 from .nccl_engine import NcclEngine
+from .parts import part
 from .places import Places
 
 
@@ -72,12 +72,10 @@ class Rails:
 
     def _nccl(self, kind: str) -> Engine:
         if kind not in self._engines:
-            places = self._places
-            color = 0 if kind == "flat" else places.local_rank
-            group = cast(MPI.Intracomm, mpi_bootstrap.plain(self._comm).Split(color, places.rank))
-            self._engines[kind] = NcclEngine(
-                group, range(places.size) if kind == "flat" else places.ranks_with(color), self._failed
-            )
+            comm, places = mpi_bootstrap.plain(self._comm), self._places
+            ranks = range(places.size) if kind == "flat" else places.ranks_with(places.local_rank)
+            group = part(comm, ranks)
+            self._engines[kind] = NcclEngine(group, ranks, self._failed)
             group.Free()
         return self._engines[kind]
 

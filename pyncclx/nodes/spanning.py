@@ -20,6 +20,7 @@ from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
+from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
@@ -51,7 +52,7 @@ class Spanning(Attachment):
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
         self.places = Places(topology.nodes, topology.rank)
-        self.local: IntraBase = cast(IntraBase, comm.Split(self.places.node, comm.rank))
+        self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
         self.team: Team = self.local.team
@@ -147,9 +148,7 @@ class Spanning(Attachment):
             raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
         except RankFailed as error:
             ranks = tuple(map(self._rank, error.ranks))
-            raise RankFailed(
-                ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch
-            ) from None
+            raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
 
     def _rank(self, local: int) -> int:
         """Return the rank with a local index; -1 for any."""

@@ -92,10 +92,7 @@ class Base(Options):
         """
         state = state_of(self)
         if state.topology is None:
-            comm = cast(MPI.Intracomm, self)
-            mpi_bootstrap.check_launch(comm)
-            state.meet(comm)
-            state.topology = mpi_bootstrap.topology(comm, most=MAX_RANKS)
+            state.topology = nodes_of(cast(MPI.Intracomm, self), state)
         return state.topology
 
     def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
@@ -226,6 +223,13 @@ class Base(Options):
                 lambda team: resolve(array, "Register: array", writable=False, device=team.device)
             )
             return Registration(comm, team, team.register(comm, buffer))
+
+
+def nodes_of(comm: MPI.Intracomm, state: State) -> mpi_bootstrap.Topology:
+    """Find out where the ranks of a communicator are, once they have all come. Collective."""
+    mpi_bootstrap.check_launch(comm)
+    state.meet(comm)
+    return mpi_bootstrap.topology(comm, most=MAX_RANKS)
 
 
 def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

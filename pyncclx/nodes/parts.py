@@ -1,0 +1,23 @@
+"""Communicators of some ranks of another one, which no other rank takes part in making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar, cast
+
+from mpi4py import MPI
+
+Comm = TypeVar("Comm", bound=MPI.Intracomm)
+
+
+def part(comm: Comm, ranks: Iterable[int]) -> Comm:
+    """Return a communicator of these ranks, in this order. Collective among them, and all parts are disjoint.
+
+    MPI_Comm_split would do, but lets every rank know of the colours of all: some MPIs send these around a ring.
+    """
+    whole = comm.Get_group()
+    group = whole.Incl(list(ranks))
+    made = comm.Create_group(group)
+    group.Free()
+    whole.Free()
+    return cast(Comm, made)
