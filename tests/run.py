@@ -117,6 +117,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
             "pytest",
             "-q",
             "-rfEs",
+            *("--durations=12", "--durations-min=1"),  # of tests and of fixtures, which are "setup"
             f"--color={colour}",
             "-p",
             "no:cacheprovider",

@@ -14,6 +14,7 @@ import launch
 ROOT = Path(__file__).resolve().parents[3]
 RANKS = 2
 Rows = dict[tuple[str, str], tuple[int, str]]  # (operation, how): calls, MB
+Noted = tuple[str, str, int, list[object]]  # operation, how, bytes, lines of the calls that have led to the event
 
 # Kernels move NumPy arrays on the host device; a bytearray is a host array there, too.
 DEVICE = """
@@ -216,12 +217,23 @@ def report(folder: Path, program: str) -> Rows:
 
 
 CASES = {"device": (DEVICE, ON_DEVICE), "staged": (STAGED, ON_COPIES), "over nodes": (SPANNING, OVER_NODES)}
-PROGRAMS = pytest.mark.parametrize(("program", "expected"), CASES.values(), ids=CASES)
 
 
-@PROGRAMS
-def test_rows(tmp_path: Path, program: str, expected: Rows) -> None:
-    assert report(tmp_path, program) == expected
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, list[Noted]]]:
+    """Of each program: the table, and the events of all ranks; each runs once."""
+    found = {}
+    for name, (program, _) in CASES.items():
+        folder = tmp_path_factory.mktemp("report")
+        rows = report(folder, program.replace("comm =", NOTES.replace("NOTED", f"{folder}/noted") + "comm =", 1))
+        noted = [event for rank in range(RANKS) for event in json.loads((folder / f"noted{rank}").read_text())]
+        found[name] = rows, noted
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows(name: str, reported: dict[str, tuple[Rows, list[Noted]]]) -> None:
+    assert reported[name][0] == CASES[name][1]
 
 
 def test_an_event_that_is_not_emitted_is_missed(tmp_path: Path) -> None:
@@ -242,12 +254,12 @@ def sites() -> Iterator[tuple[str, int]]:
                     yield str(path), node.lineno
 
 
-def test_each_line_that_emits_makes_a_difference(tmp_path: Path) -> None:
+def test_each_line_that_emits_makes_a_difference(reported: dict[str, tuple[Rows, list[Noted]]]) -> None:
     """Without the events of any one line the table would not be what is expected."""
-    emitting, idle = set(sites()), set(sites())
-    for program, expected in CASES.values():
-        report(tmp_path, program.replace("comm =", NOTES.replace("NOTED", f"{tmp_path}/noted") + "comm =", 1))
-        noted = [event for rank in range(RANKS) for event in json.loads((tmp_path / f"noted{rank}").read_text())]
+    emitting = set(sites())
+    idle = set(emitting)
+    for name, (_, expected) in CASES.items():
+        _, noted = reported[name]
         found = {site for *_, lines in noted for site in map(tuple, lines)} & emitting
         assert rows_of(noted) == expected
         for site in found:
@@ -257,7 +269,7 @@ def test_each_line_that_emits_makes_a_difference(tmp_path: Path) -> None:
     assert idle == set()
 
 
-def rows_of(noted: list[tuple[str, str, int, list[object]]]) -> Rows:
+def rows_of(noted: list[Noted]) -> Rows:
     calls: dict[tuple[str, str], list[int]] = defaultdict(list)
     for operation, how, nbytes, _ in noted:
         calls[operation, how].append(nbytes)
