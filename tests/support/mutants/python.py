@@ -205,10 +205,10 @@ PYTHON = {
         "if changed.size:",
         "ranks/staging",
     ),
-    "the error of the last rank that failed": Mutant(
+    "the error of another rank than the one that failed": Mutant(
         "mpi_bootstrap/agreement.py",
-        "verdicts[failed[0]]",
-        "verdicts[failed[-1]]",
+        "[comm.rank if data else comm.size]",
+        "[comm.size - 1 - comm.rank if data else comm.size]",
         "ranks/mpi_bootstrap",
         3,
     ),
