@@ -34,12 +34,17 @@ def findings() -> Iterator[Finding]:
         yield from check()
 
 
+def advice(text: str) -> Finding:
+    """Return a sentence of advice."""
+    return Finding(False, text)
+
+
 def _problem(text: str) -> Iterator[Finding]:
     yield Finding(True, text)
 
 
 def _advice(text: str) -> Iterator[Finding]:
-    yield Finding(False, text)
+    yield advice(text)
 
 
 def _launch() -> Iterator[Finding]:

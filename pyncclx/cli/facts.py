@@ -71,6 +71,7 @@ def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
     chosen = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
     return {
         "ranks_of_nodes": [place.nodes.count(node) for node in range(place.node_count)],
+        "rails": min(map(place.nodes.count, range(place.node_count))),
         "engine": "mpi" if chosen else "nccl",
         "nccl": None if refusal else nccl_library.version_text(),
         "why_no_nccl": refusal,

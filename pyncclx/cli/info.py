@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import checks
+from . import checks, networks
 from .facts import Facts, gather
 
 _CUDA_AWARE = {
@@ -33,9 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print facts and advice."""
     place = mpi_bootstrap.topology(MPI.COMM_WORLD)
+    nodes = networks.gather(place)
     if place.rank > 0:
         return
-    facts, findings = gather(place), list(checks.findings())
+    facts, findings = gather(place), [*checks.findings(), *map(checks.advice, networks.shared(nodes))]
+    facts["between_nodes"]["nodes"] = nodes
     if arguments.json:
         advice = {
             "problems": [each.text for each in findings if each.is_problem],
@@ -61,8 +63,9 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     nodes = facts["between_nodes"]
     shape = f"{len(nodes['ranks_of_nodes'])} node(s) of {', '.join(map(str, nodes['ranks_of_nodes']))} rank(s)"
     nccl = f"NCCL {nodes['nccl']}" if nodes["nccl"] else f"no NCCL ({nodes['why_no_nccl']})"
-    yield "Nodes", f"{shape}; between nodes: {nodes['engine']}; {nccl}"
+    yield "Nodes", f"{shape}; {nodes['rails']} rail(s); between nodes: {nodes['engine']}; {nccl}"
     started, mpiexec = launcher["name"] or "none", launcher["mpiexec"] or "none"
+    yield from networks.lines(nodes["nodes"])
     yield "Launcher", f"{started}; {launcher['ranks']} rank(s); mpiexec: {mpiexec}"
     yield "Kernel cache", _cache(facts["kernel_cache"])
     yield "Host compiler", facts["host_compiler"] or "no g++"
@@ -96,4 +99,4 @@ def _setting(setting: Facts) -> str:
     """One line: the variable, its value, where that comes from, and what it sets."""
     value = f"cannot be used: {setting['error']}" if setting["error"] else setting["value"]
     shown = f"{value} ({setting['source']})"
-    return f"  {setting['name']:18}{shown:50}{setting['text']}"
+    return f"  {setting['name']:17} {shown:49} {setting['text']}"

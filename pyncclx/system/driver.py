@@ -35,6 +35,13 @@ def name(ordinal: int) -> str:
     return text.value.decode()
 
 
+def pci_address(ordinal: int) -> str:
+    """Return the place of a GPU on the PCI bus, as /sys/bus/pci/devices names it."""
+    text = ctypes.create_string_buffer(_NAME_NBYTES)
+    _initialised().cuDeviceGetPCIBusId(text, _NAME_NBYTES, ordinal)
+    return text.value.decode().lower()
+
+
 def can_access(ordinal: int, peer: int) -> bool:
     """Return whether a GPU can use the memory of another one."""
     found = ctypes.c_int(0)

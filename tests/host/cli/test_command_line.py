@@ -105,6 +105,24 @@ def test_info_exits_with_1_if_programs_would_not_run(arguments: tuple[str, ...])
     assert "PYNCCLX_TIMEOUT is 'soon'" in done.stdout
 
 
+def test_info_of_several_nodes(tmp_path: Path) -> None:
+    program = tmp_path / "info.py"
+    program.write_text(
+        "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.cli import main\n"
+        "os.environ['PYNCCLX_NODE'] = str(MPI.COMM_WORLD.rank % 2)\n"
+        "sys.argv[1:] = ['info', '--json']\nmain.main()\n"
+    )
+    variables = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        launch.mpiexec(3, str(program)), env=variables, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = json.loads(done.stdout)["between_nodes"]
+    assert (printed["ranks_of_nodes"], printed["rails"], printed["engine"]) == ([2, 1], 1, "mpi")
+    assert [node["ranks"] for node in printed["nodes"]] == [[0, 2], [1]]
+    assert all(node["host"] for node in printed["nodes"])
+
+
 def test_doctor() -> None:
     done = ranks(2, "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
