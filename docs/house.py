@@ -32,7 +32,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("device", "launch", "staging"),
     ("derived", "nodes", "numba_kernels", "tokens", "windows"),
     ("collectives", "messages"),
-    ("objects",),
+    ("objects", "tokens_over_nodes"),
     ("communicator",),
     ("MPI", "__init__", "bench", "observe", "simulation"),
     ("cli",),

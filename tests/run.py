@@ -37,7 +37,8 @@ OVER_NODES = (  # tests that run over nodes, too
     *("collectives", "derived/test_derived_datatypes.py"),
     *("communicator/test_nonblocking.py", "communicator/test_persistent.py"),
 )
-MESSAGES_OVER_NODES = ("messages", "derived/test_derived_messages.py")  # in the sample once
+ONCE_OVER_NODES = ("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py")  # in the sample
+MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
@@ -95,10 +96,10 @@ def demos() -> Result:
     return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
 
 
-def over_nodes(nodes: str, arguments: Sequence[str], *, messages: bool) -> Result:
-    """Tests on ranks, over pretend nodes; those of messages if asked for."""
+def over_nodes(nodes: str, arguments: Sequence[str], more: Sequence[str]) -> Result:
+    """Tests on ranks, over pretend nodes."""
     with mock.patch.dict(os.environ, PYNCCLX_TEST_NODES=nodes, PYNCCLX_DEVICE="host"):
-        paths = [f"tests/ranks/{path}" for path in OVER_NODES + MESSAGES_OVER_NODES * messages]
+        paths = [f"tests/ranks/{path}" for path in (*OVER_NODES, *more)]
         result = tests("ranks", nodes.count(",") + 1, arguments, paths)
     result.name = f"tests/ranks, nodes {nodes}"
     return result
@@ -177,7 +178,8 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             yield demos()
         elif step == "nodes":
             for nodes in NODES if options.all else NODES[:2]:
-                yield over_nodes(nodes, arguments, messages=options.all or nodes == NODES[0])
+                once = ONCE_OVER_NODES if options.all or nodes == NODES[0] else ()
+                yield over_nodes(nodes, arguments, once + (MORE_OVER_NODES if options.all else ()))
         elif step == "mpich":
             yield mpich(arguments)
         elif (ROOT / "tests" / step).is_dir():

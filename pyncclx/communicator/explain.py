@@ -133,12 +133,13 @@ class Explained(MessageBase):
         >>> comm.memory_report()["windows"] >= 4096
         True
         """
-        team = state_of(self).team
+        team, spanning = state_of(self).team, spanning_of(cast(IntraBase, self))
+        shuffles = team or (spanning.team if spanning else None)
         mine = {
             "this communicator": team.lease.nbytes if team else 0,
             "windows": sum(window.memory.nbytes for window in team.windows if window.owner is not None) if team else 0,
             "packed": team.scratch.nbytes if team else 0,
-            "shuffles": sum(dependent.nbytes for dependent in team.dependents) if team else 0,
+            "shuffles": sum(dependent.nbytes for dependent in shuffles.dependents) if shuffles else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }
         return memory_held() | mine | {"messages": postbox.memory_held()}

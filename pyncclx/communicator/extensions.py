@@ -13,6 +13,7 @@ from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..tokens.shuffle import TokenShuffle
+from ..tokens_over_nodes.shuffle import SpanningShuffle
 
 
 class Extensions(IntraBase):
@@ -59,7 +60,8 @@ class Extensions(IntraBase):
         if self.checking:
             compare(self, "Create_token_shuffle")
         with self.state.recorded(self, "Create_token_shuffle"):
-            return TokenShuffle(
+            kind = SpanningShuffle if self.node_topology.node_count > 1 else TokenShuffle
+            return kind(
                 self,
                 num_experts,
                 capacity,

@@ -93,6 +93,10 @@ FILES = {
     "tokens/dispatch.cu": Source(("dispatch",), _dispatches),
     "tokens/combine.cu": Source(("combine",), _combines),
     "tokens/collect.cu": Source(("collect",)),
+    "tokens/over_nodes.cu": Source(
+        ("announce_choices", "number_choices", "place_choices", "pack_tokens", "join_values")
+    ),
+    "tokens/add_nodes.cu": Source(("add_nodes",), _combines),
     "collectives/reduce_scatter_block.cu": Source(
         ("reduce_scatter_block_one_shot", "reduce_scatter_block_one_shot_lines", "reduce_scatter_block_two_shot"),
         _reductions,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..arrays.buffers import Buffer
+from ..backends import Function
 from ..launch import kernels
 from ..launch.call import Call
 from ..launch.plan import plan_of
@@ -15,7 +16,7 @@ from .places import Places
 from .program import Placed, Program
 from .rails import without_empty
 from .spanning import Spanning
-from .steps import CopyStep, ExchangeStep, FoldArgs, FoldStep, HostStep, KernelStep, Step
+from .steps import CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, Step
 
 _THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
 
@@ -80,7 +81,20 @@ class Composition:
             vector_count=count,
             size=finish_as or self.places.size,
         )
-        return self._add(FoldStep(function, grid, device.threads, args.pack()), after=after)
+        return self.launch(function, grid, device.threads, args.pack(), after=after)
+
+    def launch(
+        self,
+        function: Function,
+        grid: int,
+        threads: int,
+        parameters: bytes,
+        *,
+        early: bool = False,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        """Add a kernel that is given these bytes; `early` as of `Kernels.launch`."""
+        return self._add(LaunchStep(function, grid, threads, parameters, early), after=after)
 
     def copy(self, to: int, source: int, nbytes: int, after: tuple[int, ...] = ()) -> int:
         """Add a copy in this rank's memory."""
@@ -102,7 +116,7 @@ class Composition:
         leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
         leaving += verdicts.sends(leaving)
         coming += verdicts.receives(coming)
-        step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming)
+        step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming, self.spanning.traffic)
         return self._add(step, aside=aside, after=after)
 
     def on_host(self, function: Callable[[Composition, Any], None], after: tuple[int, ...] = ()) -> int:

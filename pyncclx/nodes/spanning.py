@@ -24,6 +24,7 @@ from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
+from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Awaited
 
@@ -44,6 +45,7 @@ class Spanning(Attachment):
     verdicts : Verdicts
     refusals : ErrorRecord
         Numbers on the device that steps over nodes refuse, by ranks of the communicator.
+    traffic : Traffic
     closed : bool
         Whether the communicator has been freed.
     programs : dict
@@ -61,6 +63,7 @@ class Spanning(Attachment):
             cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed, shares_gpu=shares_gpu
         )
         self.verdicts = Verdicts(self.team.device, self.team.errors.address)
+        self.traffic = Traffic()
         self.refusals = ErrorRecord(self.team.device, topology.rank)
         self.programs: dict[Hashable, Program] = {}
         self._timeout_s = settings.TIMEOUT.get()

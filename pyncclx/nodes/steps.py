@@ -47,17 +47,18 @@ class FoldArgs(CStruct):
 
 
 @dataclass(frozen=True, slots=True)
-class FoldStep:
-    """A fold of vectors in this rank's memory."""
+class LaunchStep:
+    """A kernel by its parameters, such as the fold of vectors in this rank's memory."""
 
     function: Function
     grid: int
     threads: int
     parameters: bytes
+    early: bool = False
 
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
-        team.device.launch(self.function, self.grid, self.threads, self.parameters, stream)
+        team.device.launch(self.function, self.grid, self.threads, self.parameters, stream, self.early)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class CopyStep:
         team.device.copy(self.to, self.source, self.nbytes, stream)
 
 
+@dataclass
+class Traffic:
+    """What this rank has sent to other nodes; graphs that are replayed are not counted."""
+
+    sent_nbytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ExchangeStep:
     """What an engine sends and receives."""
@@ -81,9 +89,11 @@ class ExchangeStep:
     name: str  # for messages
     sends: Sequence[Transfer]
     receives: Sequence[Transfer]
+    traffic: Traffic
 
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
+        self.traffic.sent_nbytes += sum(each.nbytes for each in self.sends)
         self.engine.exchange(self.name, self.sends, self.receives, stream)
 
 

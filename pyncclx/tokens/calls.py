@@ -60,6 +60,7 @@ def dispatch_move(
         operation="Dispatch",
         arguments=arguments,
         buffers=tuple(buffer for buffer in (sent, ids, weights, *applied.buffers) if buffer),
+        handle=written,
         result=(written.rows, written),
         applied=applied,
     )
@@ -95,6 +96,7 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
         operation="Combine",
         arguments=arguments,
         buffers=(sent, *applied.buffers, summed),
+        handle=handle,
         result=out,
         applied=applied,
     )
@@ -121,7 +123,7 @@ def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> M
         out=collected.address,
         token_count=handle.tokens,
     )
-    return Move(operation="Collect", arguments=arguments, buffers=(sent, collected), result=out)
+    return Move(operation="Collect", arguments=arguments, buffers=(sent, collected), handle=handle, result=out)
 
 
 def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None:

@@ -21,11 +21,12 @@ from ..team.state import state_of
 from ..team.streams import stream_for
 from .memory import Memory
 from .parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
+from .rows import Handle
 from .settings import Settings
 
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
 _MOST_KEPT = 256
-_OF_CURRENT = True  # results are new arrays, whose memory the current stream may still use for older ones
+OF_CURRENT = True  # results are new arrays, whose memory the current stream may still use for older ones
 _Self = TypeVar("_Self", bound="Launching")
 
 
@@ -36,6 +37,7 @@ class Move:
     operation: str
     arguments: DispatchArgs | CombineArgs | CollectArgs
     buffers: tuple[Buffer, ...]
+    handle: Handle
     result: Any  # what the caller gets
     applied: Applied = NONE  # the transform
 
@@ -75,19 +77,27 @@ class Launching(Settings):
         self._record(move, name + _SUFFIXES[phases])
         if state.checking:
             compare(comm, move.operation, (move.applied.template[:2], move.applied.name, phases))
-        team, memory = comm.team, self.memory()
-        function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
-        stream = stream_for(team.device, move.buffers, state, _OF_CURRENT)
-        move.arguments.phases = phases
-        parameters = memory.packed[move.operation] + move.arguments.pack()
-        team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        self._enqueue(move, phases)
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
-            team.drain()
+            self._drain()
         if began is not None:
             nbytes = max(buffer.nbytes for buffer in move.buffers)
             events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
         return move.result
+
+    def _enqueue(self, move: Move, phases: int) -> None:
+        """Launch the kernel on the current stream."""
+        comm, team, memory, name = self.comm, self.comm.team, self.memory(), move.operation.lower()
+        function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
+        stream = stream_for(team.device, move.buffers, state_of(comm), OF_CURRENT)
+        move.arguments.phases = phases
+        parameters = memory.packed[move.operation] + move.arguments.pack()
+        team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+
+    def _drain(self) -> None:
+        """Wait until the device has done it."""
+        self.comm.team.drain()
 
     def _record(self, move: Move, name: str) -> None:
         """Write the entry of the flight recorder."""

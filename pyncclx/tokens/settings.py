@@ -31,6 +31,14 @@ class Settings:
         mpi_bootstrap.agree(cast(MPI.Intracomm, comm), lambda: self._take(*args, **options))
         self._compare()
 
+    @classmethod
+    def agreed(cls, comm: IntraBase, *args: Any, **options: Any) -> Settings:
+        """Return settings that follow from those that the ranks have compared."""
+        settings = cls.__new__(cls)
+        settings.comm = comm
+        settings._take(*args, **options)
+        return settings
+
     def _take(
         self,
         num_experts: int,

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE, Datatype
 from pyncclx.memory.layout import Layout
@@ -17,6 +18,14 @@ from support.op_references import reference
 
 NODES = [node for node in os.environ.get("PYNCCLX_TEST_NODES", "").split(",") if node]  # see conftest.py
 _PAIRS = {"float_int": "f4", "double_int": "f8", "long_int": "i8", "int_int": "i4", "short_int": "i2"}
+
+
+def nodes_of(comm):
+    """The node of every rank, numbered by their lowest ranks; None on one node."""
+    if not NODES:
+        return None
+    names = MPI.Intracomm(comm).allgather(NODES[MPI.COMM_WORLD.rank])
+    return [list(dict.fromkeys(names)).index(name) for name in names]
 
 
 def dtype_of(datatype: Datatype) -> np.dtype:

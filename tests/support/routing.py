@@ -64,17 +64,24 @@ class Routing:
         self.counts.append(np.array(counts, int))
         self.row_of.update({row[:3]: (rank, number) for number, row in enumerate(kept)})
 
-    def combined(self, results: Any, weights: Any, source: int, dtype: Any) -> np.ndarray:
-        """What comes back to `source` in float32; results[source][token, choice] are the experts'."""
+    def combined(self, results: Any, weights: Any, source: int, dtype: Any, nodes: Any = None) -> np.ndarray:
+        """What comes back to `source` in float32; results[source][token, choice] are the experts'.
+
+        `nodes` has the node of each rank: what comes from the ranks of each is added up and rounded there.
+        """
+        nodes = nodes or [0] * self.size
         tokens, k = self.ids[source].shape
         out = np.zeros((tokens, results[source].shape[-1]), np.float32)
         for token in range(tokens):
+            of_nodes = np.zeros((max(nodes) + 1, out.shape[1]), np.float32)
             for rank in range(self.size):
                 part = np.zeros(out.shape[1], np.float32)
                 for choice in range(k):
                     if self.row_of.get((source, token, choice), (-1, 0))[0] == rank:
                         part += weights[source][token, choice] * results[source][token, choice].astype(np.float32)
-                out[token] += part.astype(dtype).astype(np.float32)
+                of_nodes[nodes[rank]] += part.astype(dtype).astype(np.float32)
+            for part in of_nodes:
+                out[token] += part if len(of_nodes) == 1 else part.astype(dtype).astype(np.float32)
         return out
 
 

@@ -22,7 +22,7 @@ MOST_RANKS = {
     **dict.fromkeys(("arrays/", "bench/", "derived/", "observe/", "staging/", "communicator/test_bad_input"), 2),
     **dict.fromkeys(("communicator/test_dropin", "launch/test_remembered_calls", "messages/test_message_requests"), 2),
     **dict.fromkeys(("messages/test_probe", "simulation/", "windows/test_win_arguments"), 2),
-    **dict.fromkeys(("objects/", "operators/", "team/test_mismatch"), 3),
+    **dict.fromkeys(("objects/", "operators/", "team/test_mismatch", "nodes/test_token_shuffles"), 3),
 }
 
 Item = TypeVar("Item")

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from pyncclx.tokens import limits
+from pyncclx.tokens_over_nodes import programs
 from support.arrays import get, put
+from support.reference import nodes_of
 from support.routing import Routing, as_float8
 
 FLOAT8 = ml_dtypes.float8_e4m3fn
@@ -15,9 +17,10 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 @pytest.fixture(name="regime", params=["few", "many", "both"])
 def token_regime(request, monkeypatch, comm):
     """Tokens travel as lines if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
-    and of many tokens the blocks of a rank count together."""
+    and of many tokens the blocks of a rank count together. Between nodes few rows are padded."""
     if request.param == "many":
         monkeypatch.setattr(limits, "FEW_NBYTES", 0)
+        monkeypatch.setattr(programs, "PADDED_NBYTES", 0)
     if request.param == "both":
         monkeypatch.setattr(limits, "MOST_FEW_CHOICES", 3 * comm.size * 3)
         monkeypatch.setattr(limits, "ALONE_CHOICES", 0)
@@ -30,7 +33,7 @@ class Case:
     def __init__(self, comm, random, k=2, experts=None, tokens=8, hidden=16, dtype="float32", **options):
         self.comm, self.random, self.k, self.hidden, self.dtype = comm, random, k, hidden, dtype
         self.experts = experts or 2 * comm.size + 1
-        self.tokens = tokens
+        self.tokens, self.nodes = tokens, nodes_of(comm)
         self.placement = options.get("placement")
         if self.placement is None:
             self.placement = [[e * comm.size // self.experts] for e in range(self.experts)]
@@ -99,7 +102,7 @@ class Case:
 
     def combined(self, weighted=True):
         weights = self.weights if weighted else [np.ones_like(w) for w in self.weights]
-        return self.routing.combined(self.results, weights, self.own, DTYPES[self.dtype])
+        return self.routing.combined(self.results, weights, self.own, DTYPES[self.dtype], self.nodes)
 
     def check_sums(self, compare, out, what, weighted=True, dtype=None):
         expected = self.combined(weighted).astype(dtype or DTYPES[self.dtype])

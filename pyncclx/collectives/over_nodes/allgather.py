@@ -65,14 +65,15 @@ def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: li
         address = send.address
     return SpanningCall(
         operation=operation,
-        compose=partial(_compose, own=address, recv=recv.address, spans=spans),
+        compose=partial(compose, own=address, recv=recv.address, spans=spans),
         buffers=(send, recv),
         signature=tuple(span.nbytes for span in spans),
         empty=not any(span.nbytes for span in spans),
     )
 
 
-def _compose(composition: Composition, *, own: int, recv: int, spans: list[Span]) -> None:
+def compose(composition: Composition, *, own: int, recv: int, spans: list[Span]) -> None:
+    """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already."""
     places = composition.places
     mine = spans[places.rank]
     arrived = []

@@ -4,9 +4,10 @@ from pyncclx.launch.sources import FILES
 from pyncclx.memory.cstruct import sizeof
 from pyncclx.memory.parameters import TEAM_NBYTES
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
+from pyncclx.tokens_over_nodes.parameters import CrossingArgs
 from support.cxx_layout import check, needs_compiler
 
-SOURCES = ("tokens/dispatch.cu", "tokens/combine.cu", "tokens/collect.cu")
+SOURCES = ("tokens/dispatch.cu", "tokens/combine.cu", "tokens/collect.cu", "tokens/over_nodes.cu")
 CONSTANTS = {
     "kMaxBuckets": settings.MAX_BUCKETS,
     "kMaxChoices": settings.MAX_CHOICES,
@@ -28,6 +29,7 @@ def test_structs_and_limits_are_those_of_the_kernels(tmp_path):
         "DispatchArgs": (parameters.DispatchArgs, arguments),
         "CombineArgs": (parameters.CombineArgs, arguments),
         "CollectArgs": (parameters.CollectArgs, arguments),
+        "CrossingArgs": (CrossingArgs, TEAM_NBYTES),
     }
     check(tmp_path, SOURCES, structs, CONSTANTS)
 
@@ -38,3 +40,4 @@ def test_kernels_are_compiled_for_all_types():
     back = [(cxx[tokens], cxx[out]) for tokens in rows for out in (tokens, "float32")]
     assert sorted(FILES["tokens/dispatch.cu"].templates()) == sorted(there)
     assert sorted(FILES["tokens/combine.cu"].templates()) == sorted(set(back))
+    assert sorted(FILES["tokens/add_nodes.cu"].templates()) == sorted(set(back))

@@ -1,0 +1,189 @@
+"""What a token shuffle over nodes has on this rank: its part inside the node, and memory for what crosses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ..memory.called import NONE
+from ..memory.layout import HEADER_NBYTES, LEASE_OVERFLOW_OFFSET, Layout
+from ..memory.parameters import NO_PLACES, TeamStruct
+from ..nodes.spanning import Spanning
+from ..team.operations import NUMBERS
+from ..tokens.memory import Memory
+from ..tokens.row_types import ITEMSIZE
+from ..tokens.rows import Handle, Outputs, Part, Rows, aligned, output_parts
+from ..tokens.settings import Settings
+from .parameters import CrossingArgs
+from .proxies import Proxies
+
+VALUE_NBYTES = 4  # of what a collect moves
+
+
+@dataclass(frozen=True, eq=False)
+class SpanningHandle(Handle):
+    """A handle with the addresses of what `CrossingArgs` has beside `Outputs`."""
+
+    where: int
+    crossing: int
+
+
+def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) -> Settings:
+    """The settings of the shuffle inside this node, which only dispatches on known ways: to it a rank is an expert."""
+    return Settings.agreed(
+        spanning.local,
+        spanning.places.local_size,
+        settings.capacity,
+        settings.hidden,
+        settings.dtype,
+        k=settings.k,
+        max_tokens=proxies.slots * settings.max_tokens,
+        rows_dtype=settings.rows_dtype,
+        blocks=settings.blocks,
+    )
+
+
+class SpanningMemory:
+    """A shuffle's memory on this rank; made by all ranks of the communicator together."""
+
+    def __init__(self, settings: Settings, spanning: Spanning) -> None:
+        comm = cast(MPI.Intracomm, settings.comm)
+        self.settings, self.spanning, self.team = settings, spanning, spanning.team
+        self.proxies = Proxies(spanning.places)
+        self.inner = mpi_bootstrap.agree(
+            comm, lambda: Memory(settings_inside(settings, spanning, self.proxies)), undo=Memory.close
+        )
+        self.xp = self.inner.xp
+        self._arrays: list[Any] = []
+        try:
+            mpi_bootstrap.agree(comm, self._allocate)
+        except BaseException:
+            self.inner.close()
+            raise
+        self.nbytes = sum(array.nbytes for array in self._arrays)
+        spanning.refusals.claims.append(self.claim)
+        self.team.dependents.append(self)
+
+    def _allocate(self) -> None:
+        """Do what a rank does alone, and what may fail on one."""
+        settings, proxies, places = self.settings, self.proxies, self.spanning.places
+        size, most, device = places.size, settings.max_tokens, self.team.device
+        on_node = list(places.ranks_of(places.node))
+        first = self._first_buckets(on_node)
+        self.words_nbytes = 8 * (1 + most * settings.k)  # of a rank's announcement
+        self.row_nbytes = settings.hidden * ITEMSIZE[settings.dtype]
+        longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
+        self.header = self._zeros(HEADER_NBYTES)
+        self.claim = self.header + LEASE_OVERFLOW_OFFSET
+        self._places = device.upload(settings.placement.table())
+        local = {rank: index for index, rank in enumerate(on_node)}
+        tables = {
+            "local_of": [local.get(rank, -1) for rank in range(size)],
+            "node_of": [places.node_of(rank) for rank in range(size)],
+            "proxy_of": proxies.of,
+            "slot_of": proxies.slot_of,
+            "first": first,
+        }
+        self._tables = {name: device.upload(np.array(table, np.int32).tobytes()) for name, table in tables.items()}
+        all_tokens = np.full(places.local_size, proxies.slots * most, np.int64)
+        self._token_counts = device.upload(all_tokens.tobytes())  # of this node's ranks: all their slots
+        self.constants = CrossingArgs(
+            places=self._places.address,
+            **{name: table.address for name, table in self._tables.items()},
+            words=self._zeros(size * self.words_nbytes),
+            matrix=self._zeros(4 * size * first[-1]),
+            numbers=self._zeros(4 * size * most),
+            inbox=self._zeros(proxies.slots * most * longest),
+            outbox=self._zeros((places.count - 1) * most * longest),
+            rank=places.rank,
+            size=size,
+            node=places.node,
+            nodes=places.count,
+            local_rank=places.local_rank,
+            local_size=places.local_size,
+            slots=proxies.slots,
+            experts=settings.num_experts,
+            replicas=settings.placement.replicas,
+            k=settings.k,
+            max_tokens=most,
+            capacity=settings.capacity,
+            buckets=first[-1],
+            by_source=settings.layout == "source",
+            drops=settings.overflow == "drop",
+        )
+        self.routing = self._routing()
+        self.handle_parts = self._handle_parts()
+
+    def _first_buckets(self, ranks: list[int]) -> list[int]:
+        """The first bucket of each rank of this node, and the number of all."""
+        firsts = self.settings.first_buckets
+        counts = [firsts[rank + 1] - firsts[rank] for rank in ranks]
+        return [sum(counts[:index]) for index in range(len(counts) + 1)]
+
+    def _routing(self) -> tuple[Any, ...]:
+        settings, places = self.settings, self.spanning.places
+        nodes = tuple(map(places.node_of, range(places.size)))
+        table = settings.placement.table()
+        return "nodes", nodes, settings.capacity, settings.k, settings.max_tokens, settings.layout, table
+
+    def _handle_parts(self) -> dict[str, Part]:
+        """The arrays that a dispatch writes: those of one inside a node, with ways of all slots, and what crosses."""
+        settings, places, slots = self.settings, self.spanning.places, self.proxies.slots
+        tokens = slots * settings.max_tokens
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            name: (part.shape, part.dtype) for name, part in output_parts(settings).items()
+        }
+        del shapes["token_counts"]
+        shapes["ways"] = (places.local_size, tokens, settings.k), np.uint32
+        shapes["routes"] = (tokens, settings.k), np.uint64
+        shapes["where"] = (places.count, settings.max_tokens), np.int32
+        shapes["crossing"] = (places.count + slots,), np.int64
+        parts, end = {}, 0
+        for name, (shape, dtype) in shapes.items():
+            parts[name] = Part(aligned(end), shape, np.dtype(dtype))
+            end = parts[name].end
+        return parts
+
+    def _zeros(self, nbytes: int) -> int:
+        """Allocate memory that this rank alone uses; return its address."""
+        self._arrays.append(self.xp.zeros(max(nbytes, 1), np.uint8))
+        return _address_of(self._arrays[-1])
+
+    def new_handle(self, tokens: int) -> SpanningHandle:
+        """Allocate the arrays that a dispatch of so many tokens writes."""
+        parts = self.handle_parts
+        memory = self.xp.empty(max(part.end for part in parts.values()), np.uint8)
+        at = {name: _address_of(memory) + part.offset for name, part in parts.items()}
+        inner = self.inner
+        rows = Rows(inner.data, inner.scales if inner.scales.size else None, memory, parts)
+        where, crossing = at.pop("where"), at.pop("crossing")
+        outputs = Outputs(**at, token_counts=self._token_counts.address)
+        return SpanningHandle(rows, tokens, outputs, self.routing, where, crossing)
+
+    def pack(self, operation: str, **of_call: int) -> bytes:
+        """The parameter of a kernel of cuda/tokens/over_nodes.cu."""
+        team = TeamStruct.of(
+            Layout(0, 1, 1, 0, 0),
+            rank=0,
+            operation=NUMBERS[operation],
+            timeout_ns=self.team.timeout_ns,
+            watch=self.spanning.refusals.address,
+            base=[self.header],
+        )
+        return team.pack() + NO_PLACES + NONE + replace(self.constants, **of_call).pack()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.team.dependents.remove(self)
+        self.spanning.refusals.claims.remove(self.claim)
+        if self.inner in self.team.dependents:
+            self.inner.close()
+
+
+def _address_of(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)

@@ -1,0 +1,253 @@
+"""Dispatch, combine and collect over nodes as programs of steps.
+
+What crosses is compact: the rows that there are follow each other. An engine takes lengths from the host, so either the
+host reads how many there are, or as many as there can be are sent (*padded*): that needs no look, and a CUDA graph can
+have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..collectives.over_nodes import allgather
+from ..collectives.over_nodes.pieces import Span
+from ..launch import kernels
+from ..nodes.composition import Composition
+from ..nodes.engine import Transfer
+from ..nodes.program import Program
+from ..tokens.launch import Move
+from ..tokens.parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
+from ..tokens.row_types import CXX
+from .memory import VALUE_NBYTES, SpanningHandle, SpanningMemory
+
+# Up to so many bytes go to another node padded. Not measured.
+PADDED_NBYTES = 64 << 10
+_FILE = "tokens/over_nodes.cu"
+_THREADS = 256  # of kernels that wait for nothing
+_TOKEN_THREADS = 32  # that move a token
+_WHOLE = SEND | RECEIVE
+
+_Compose = Callable[[Composition], None]
+
+
+def programs_of(memory: SpanningMemory, move: Move, phases: int) -> Iterator[Program]:
+    """Yield the programs of a move, or of one half of it, to be enqueued one after the other."""
+    assert isinstance(move.handle, SpanningHandle)
+    arguments = move.arguments
+    if isinstance(arguments, DispatchArgs):
+        steps = _dispatch(memory, move, arguments, phases)
+    elif isinstance(arguments, CombineArgs):
+        steps = _combine(memory, move, arguments, phases)
+    else:
+        steps = _collect(memory, move, arguments)
+    for compose in steps:
+        composition = Composition(memory.spanning, move.operation)
+        compose(composition)
+        yield composition.program(move.buffers)
+
+
+def in_turn(*composes: _Compose) -> _Compose:
+    """Several as one program."""
+
+    def compose(composition: Composition) -> None:
+        for each in composes:
+            each(composition)
+
+    return compose
+
+
+def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
+    """Return whether rows cross padded."""
+    return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
+
+
+def _dispatch(memory: SpanningMemory, move: Move, arguments: DispatchArgs, phases: int) -> list[_Compose]:
+    """Ranks get all choices, and compute where rows belong; tokens cross, and go on inside the node."""
+    settings, handle, inner = memory.settings, move.handle, memory.inner
+    assert isinstance(handle, SpanningHandle)
+    of_call = _of_handle(handle) | {
+        "chosen": arguments.experts,
+        "weights": arguments.weights,
+        "tokens": arguments.tokens,
+        "token_count": arguments.token_count,
+        "expert_nbytes": arguments.expert_nbytes,
+        "row_nbytes": memory.row_nbytes,
+    }
+    choices, ranks = arguments.token_count * settings.k, memory.spanning.places.size
+    run = partial(_run, memory, move.operation, of_call)
+
+    def number(composition: Composition) -> None:
+        run(composition, kernel="number_choices", threads=ranks * _THREADS)
+        run(composition, kernel="place_choices", threads=ranks * _THREADS)
+
+    def cross(composition: Composition) -> None:
+        nodes = memory.spanning.places.count
+        run(composition, kernel="pack_tokens", threads=nodes * arguments.token_count * _TOKEN_THREADS)
+        _exchange(memory, composition, handle, memory.row_nbytes)
+
+    def spread(composition: Composition) -> None:
+        inside = replace(
+            arguments,
+            tokens=memory.constants.inbox,
+            experts=0,
+            weights=0,
+            token_count=inner.settings.max_tokens,
+            reuse=True,
+            phases=phases,
+        )
+        template = CXX[settings.dtype], CXX[settings.rows_dtype]
+        _run_inside(memory, composition, move.operation, inside.pack(), template)
+
+    if not phases & SEND:
+        return [spread]
+    if arguments.reuse:
+        return [in_turn(cross, spread)]
+    announce = partial(run, kernel="announce_choices", threads=choices)
+    return [announce, partial(_share_words, memory), in_turn(number, cross, spread)]
+
+
+def _combine(memory: SpanningMemory, move: Move, arguments: CombineArgs, phases: int) -> list[_Compose]:
+    """Each node adds up its results of every token that it got; one sum crosses, and those of all nodes are added."""
+    handle = move.handle
+    assert isinstance(handle, SpanningHandle)
+    element, result = move.applied.template[:2]
+    of_call = _of_handle(handle) | {
+        "out": arguments.out,
+        "token_count": arguments.token_count,
+        "row_nbytes": memory.row_nbytes,
+    }
+
+    def add_inside(composition: Composition) -> None:
+        inside = replace(
+            arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=_WHOLE
+        )
+        _run_inside(memory, composition, move.operation, inside.pack(), (element, element))
+
+    def cross(composition: Composition) -> None:
+        _exchange(memory, composition, handle, memory.row_nbytes, backwards=True)
+
+    def add(composition: Composition) -> None:
+        spanning = memory.spanning
+        function = kernels.get(spanning.local, spanning.team, "tokens/add_nodes.cu", "add_nodes", element, result)
+        threads = arguments.token_count * _TOKEN_THREADS
+        _launch(memory, composition, function, threads, memory.pack(move.operation, **of_call))
+
+    return [in_turn(*([add_inside, cross] if phases & SEND else []), *([add] if phases & RECEIVE else []))]
+
+
+def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs) -> list[_Compose]:
+    """Each node gives the choices of every token that it got their numbers, which cross."""
+    handle, row_nbytes = move.handle, VALUE_NBYTES * memory.settings.k
+    assert isinstance(handle, SpanningHandle)
+    of_call = _of_handle(handle) | {
+        "out": arguments.out,
+        "token_count": arguments.token_count,
+        "row_nbytes": row_nbytes,
+    }
+
+    def collect_inside(composition: Composition) -> None:
+        inside = replace(
+            arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=_WHOLE
+        )
+        _run_inside(memory, composition, move.operation, inside.pack(), ())
+
+    def cross(composition: Composition) -> None:
+        _exchange(memory, composition, handle, row_nbytes, backwards=True)
+
+    def join(composition: Composition) -> None:
+        choices = arguments.token_count * memory.settings.k
+        _run(memory, move.operation, of_call, composition, kernel="join_values", threads=choices)
+
+    return [in_turn(collect_inside, cross, join)]
+
+
+def _of_handle(handle: SpanningHandle) -> dict[str, int]:
+    """What kernels are given of a handle."""
+    outputs = {name: value for name, value in handle.outputs._asdict().items() if name != "token_counts"}
+    return outputs | {"where": handle.where, "crossing": handle.crossing}
+
+
+def _run(
+    memory: SpanningMemory,
+    operation: str,
+    of_call: dict[str, int],
+    composition: Composition,
+    *,
+    kernel: str,
+    threads: int,
+) -> None:
+    """Add a kernel of this rank, for so many threads."""
+    spanning = memory.spanning
+    function = kernels.get(spanning.local, spanning.team, _FILE, kernel)
+    _launch(memory, composition, function, threads, memory.pack(operation, **of_call))
+
+
+def _launch(memory: SpanningMemory, composition: Composition, function: Any, threads: int, parameters: bytes) -> None:
+    device = memory.team.device
+    grid = max(1, min(-(-threads // _THREADS), device.max_channels))
+    composition.launch(function, grid, min(_THREADS, device.threads), parameters)
+
+
+def _run_inside(
+    memory: SpanningMemory, composition: Composition, operation: str, arguments: bytes, template: tuple[str, ...]
+) -> None:
+    """Add the kernel of this operation among the ranks of the node."""
+    spanning, inner, name = memory.spanning, memory.inner, operation.lower()
+    function = kernels.get(spanning.local, spanning.team, f"tokens/{name}.cu", name, *template)
+    parameters = inner.packed[operation] + arguments
+    composition.launch(function, inner.blocks, inner.threads, parameters, early=inner.early)
+
+
+def _share_words(memory: SpanningMemory, composition: Composition) -> None:
+    """Give all ranks each rank's announcement."""
+    words, nbytes, rank = memory.constants.words, memory.words_nbytes, memory.spanning.places.rank
+    spans = [Span(each * nbytes, nbytes) for each in range(memory.spanning.places.size)]
+    allgather.compose(composition, own=words + rank * nbytes, recv=words, spans=spans)
+
+
+def _exchange(
+    memory: SpanningMemory,
+    composition: Composition,
+    handle: SpanningHandle,
+    row_nbytes: int,
+    *,
+    backwards: bool = False,
+) -> None:
+    """Add what crosses: rows of this rank's tokens to its proxies and of others' tokens to this one, or backwards."""
+    places, most = memory.spanning.places, memory.settings.max_tokens
+    on_rail, name = places.is_even, "sums to their ranks" if backwards else "tokens to their nodes"
+    if is_padded(memory, row_nbytes):
+        counts = [most] * (places.count + memory.proxies.slots)
+        sends, receives = _transfers(memory, row_nbytes, counts, backwards=backwards)
+        composition.exchange(name, sends, receives, on_rail=on_rail)
+        return
+
+    def look(inner: Composition, stream: Any) -> None:
+        found = memory.team.device.peek(handle.crossing, 8 * (places.count + memory.proxies.slots))
+        sends, receives = _transfers(memory, row_nbytes, np.frombuffer(found, np.int64).tolist(), backwards=backwards)
+        inner.exchange(name, sends, receives, on_rail=on_rail)
+
+    composition.on_host(look)
+
+
+def _transfers(
+    memory: SpanningMemory, row_nbytes: int, counts: list[int], *, backwards: bool
+) -> tuple[list[Transfer], list[Transfer]]:
+    """What this rank sends and receives; `counts` are as `CrossingArgs.crossing`."""
+    places, proxies, slot_nbytes = memory.spanning.places, memory.proxies, memory.settings.max_tokens * row_nbytes
+    outbox, inbox = memory.constants.outbox, memory.constants.inbox
+    own = [
+        Transfer(proxy, outbox + (node - (node > places.node)) * slot_nbytes, counts[node] * row_nbytes)
+        for node, proxy in proxies.elsewhere.items()
+    ]
+    of_others = [
+        Transfer(source, inbox + slot * slot_nbytes, counts[places.count + slot] * row_nbytes)
+        for slot, source in enumerate(proxies.sources)
+        if slot > 0
+    ]
+    return (of_others, own) if backwards else (own, of_others)

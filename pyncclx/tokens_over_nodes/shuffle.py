@@ -1,0 +1,79 @@
+"""Token shuffles over nodes: what `Create_token_shuffle` makes for a communicator over several nodes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..errors import NotSupported
+from ..nodes.spanning import Spanning, spanning_of
+from ..team.state import state_of
+from ..team.streams import stream_for
+from ..tokens.launch import OF_CURRENT, Move
+from ..tokens.shuffle import TokenShuffle
+from .memory import SpanningMemory
+from .programs import PADDED_NBYTES, is_padded, programs_of
+
+
+class SpanningShuffle(TokenShuffle):
+    """A `TokenShuffle` whose ranks are on several nodes; it has the same methods, with the same results.
+
+    Only the order of sums differs: see `combine`. Transforms are refused with NotSupported.
+    """
+
+    _memory: SpanningMemory | None  # type: ignore[assignment]
+
+    def memory(self) -> SpanningMemory:  # type: ignore[override]
+        """As `Launching.memory`."""
+        memory = self._memory
+        if self._closed or (memory is not None and memory not in memory.team.dependents):
+            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
+        if memory is None:
+            memory = self._memory = SpanningMemory(self, self._spanning)
+        return memory
+
+    @property
+    def _spanning(self) -> Spanning:
+        spanning = spanning_of(self.comm) or cast(Any, self.comm).spanning
+        return cast(Spanning, spanning)
+
+    def explain(self) -> str:
+        """As `TokenShuffle.explain`."""
+        memory = self.memory()
+        places, row = self._spanning.places, memory.row_nbytes
+        how = (
+            f"all {self.max_tokens} rows that there can be, since they have no more than {PADDED_NBYTES} bytes"
+            if is_padded(memory, row)
+            else f"the rows that there are, which the host counts, since all could have more than {PADDED_NBYTES} bytes"
+        )
+        return (
+            f"{places.size} ranks on {places.count} nodes: all ranks get all choices, and compute the rows of their "
+            f"node; a token crosses once to each node that needs it, and one sum comes back ({how}); kernels dispatch "
+            f"and combine inside the node on {memory.inner.blocks} blocks, in {memory.inner.nbytes} bytes of memory "
+            f"that its ranks have mapped, and {memory.nbytes} of its own; {self._spanning.rails.why}"
+        )
+
+    def _enqueue(self, move: Move, phases: int) -> None:
+        if move.applied.name:
+            raise NotSupported(
+                f"{move.operation.lower()}: transforms work inside one node, and these ranks are on several; apply it "
+                "before"
+            )
+        memory, spanning, state = self.memory(), self._spanning, state_of(self.comm)
+        spanning.check()
+        spanning.wait_for_thread()
+        stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
+        for program in programs_of(memory, move, phases):
+            spanning.enqueue(program, stream)
+
+    def _drain(self) -> None:
+        self._spanning.drain()
+
+    def combine(
+        self, expert_out: Any, handle: Any, *, out: Any = None, weighted: bool = True, transform: Any = None
+    ) -> Any:
+        """As `TokenShuffle.combine`, and each node adds up what its ranks have: in rank order, in single precision.
+
+        A node's sum is rounded to `dtype`; those of the nodes are added in the order of the nodes in single precision,
+        and rounded once more.
+        """
+        return super().combine(expert_out, handle, out=out, weighted=weighted, transform=transform)
