@@ -82,7 +82,7 @@ def run(command: Sequence[str], variables: Mapping[str, str], seconds: float) ->
         env=limited,
         start_new_session=True,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509  it takes no lock
+        preexec_fn=end_with_parent,  # noqa: PLW1509  it takes no lock
     )
     try:
         return process.wait(seconds + CLEANUP)
@@ -90,15 +90,15 @@ def run(command: Sequence[str], variables: Mapping[str, str], seconds: float) ->
         print(f"ended after {seconds:g} s: {' '.join(command)}", file=sys.stderr, flush=True)
         return TIMED_OUT
     finally:
-        _end(process)
+        end(process)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let this process be asked to end when the one that has started it ends, however that happens."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """End what is left of a process and of its group. An mpiexec that is asked politely ends its ranks."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

@@ -5,19 +5,24 @@ support/sample.py.
 
     python tests/run.py [step ...] [-n ranks ...] [-k expression] [--all]
 
+Steps whose tests wait much or use one processor run beside others, in a second process, where the whole sample is run
+and little else runs on the machine; what they print comes when they are done. Elsewhere one step runs after another.
+
 The last line is `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
 hangs is ended and counts as a failure.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree
@@ -39,6 +44,12 @@ OVER_NODES = (  # tests that run over nodes, too
 )
 ONCE_OVER_NODES = ("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py")  # in the sample
 MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
+STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance")
+# As command lines. Faults have upper bounds of seconds, and 8 ranks keep two processors busy: these run alone.
+FIRST = ("checks", "kernels")
+HERE = ("ranks", "nodes", "mpich", "-n", "2", "3", "4")
+BESIDE = ("host", "ranks", "protocol", "conformance", "-n", "1")
+LAST = ("ranks", "faults", "-n", "8")
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
@@ -188,11 +199,55 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
 
 
 def timed(steps: Iterator[Result]) -> Iterator[Result]:
+    """Run steps; print the line of each when it is done."""
     began, used = time.monotonic(), cpu_seconds()
     for result in steps:
         result.seconds, result.cpu_seconds = time.monotonic() - began, cpu_seconds() - used
+        print(line(result), flush=True)
         yield result
         began, used = time.monotonic(), cpu_seconds()
+
+
+def has_room() -> bool:
+    """Return whether steps may run beside each other: on several processors, of which others use few."""
+    processors = os.cpu_count() or 1
+    return processors > 1 and os.getloadavg()[0] < 2 * processors
+
+
+def two_at_once() -> Iterator[Result]:
+    """Run all steps, some of them beside others."""
+    yield from timed(results(parsed(FIRST)))
+    with tempfile.TemporaryDirectory() as folder, beside(BESIDE, Path(folder)) as others:
+        yield from timed(results(parsed(HERE)))
+        yield from others()
+    yield from timed(results(parsed(LAST)))
+
+
+@contextlib.contextmanager
+def beside(steps: Sequence[str], folder: Path) -> Iterator[Callable[[], list[Result]]]:
+    """Run steps in another process; what it yields waits for their end, prints their output and returns the results."""
+    output, report = folder / "output", folder / "results.json"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, __file__, *steps, "--json", str(report)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=launch.end_with_parent,  # noqa: PLW1509  it takes no lock
+        )
+
+    def finished() -> list[Result]:
+        code = process.wait()
+        print(output.read_text(errors="replace"), flush=True)
+        if report.exists():
+            return [Result(**each) for each in json.loads(report.read_text())]
+        return [Result(" ".join(steps), failed=1, note=f"ended with code {code}")]
+
+    try:
+        yield finished
+    finally:
+        launch.end(process)
 
 
 def cpu_seconds() -> float:
@@ -207,20 +262,24 @@ def line(result: Result) -> str:
     return f"{result.name:34}{counts}{result.seconds:9.1f}{result.cpu_seconds:9.1f}  {result.note}".rstrip()
 
 
-def main() -> int:
-    steps = ["checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance"]
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="run the tests")
-    parser.add_argument("steps", nargs="*", default=steps, metavar="step", help=", ".join(steps))
+    parser.add_argument("steps", nargs="*", default=STEPS, metavar="step", help=", ".join(STEPS))
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("-k", dest="expression", help="only tests that match, as pytest's -k")
     parser.add_argument("--all", action="store_true", help="all tests, not the sample")
-    options = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parsed()
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
-    finished = []
-    for each in timed(results(options)):
-        finished.append(each)
-        print(line(each), flush=True)
+    is_whole_sample = options == parsed(())
+    finished = list(two_at_once() if is_whole_sample and has_room() else timed(results(options)))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(each) for each in finished]))
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
         print(line(each))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,46 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
     path.write_text('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>')
     assert run.judge("step", run.NO_TESTS, path, selected=True).failed == 0
     assert run.judge("step", run.NO_TESTS, path).failed == 1
+
+
+def test_two_at_once_run_every_step_once() -> None:
+    parts = [run.parsed(each) for each in (run.FIRST, run.HERE, run.BESIDE, run.LAST)]
+    assert sorted(step for part in parts for step in part.steps if step != "ranks") == sorted({*run.STEPS} - {"ranks"})
+    assert sorted(ranks for part in parts if "ranks" in part.steps for ranks in part.ranks) == list(run.RANKS)
+
+
+BESIDE = """
+import json, sys
+print("what it prints")
+if sys.argv[1] == "passes":
+    open(sys.argv[3], "w").write(json.dumps([{"name": "step", "passed": 2}]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("step", ["passes", "crashes"])
+def test_what_ran_beside_others_is_counted(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BESIDE)
+    monkeypatch.setattr(run, "__file__", str(program))
+    with run.beside([step], tmp_path) as others:
+        (result,) = others()
+    expected = run.Result("step", passed=2) if step == "passes" else run.Result(step, 0, 1, note="ended with code 3")
+    assert result == expected
+    assert "what it prints" in capfd.readouterr().out
+
+
+def test_what_runs_beside_others_ends_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, started = tmp_path / "program.py", tmp_path / "started"
+    program.write_text(f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    monkeypatch.setattr(run, "__file__", str(program))
+    with run.beside([], tmp_path):
+        while not (started.exists() and started.read_text()):
+            time.sleep(0.01)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
 
 
 def test_what_the_sample_leaves_out_exists() -> None:
