@@ -17,9 +17,10 @@ UNSHARES = ("unshare --uts", "unshare -Ur --uts")  # as root, and in a user name
 def unshare() -> str:
     """The command that gives a process a host name of its own."""
     for command in UNSHARES:
-        if shutil.which("unshare") and not subprocess.run(
-            [*command.split(), "hostname", "nodea"], capture_output=True, check=False
-        ).returncode:
+        if (
+            shutil.which("unshare")
+            and not subprocess.run([*command.split(), "hostname", "nodea"], capture_output=True, check=False).returncode
+        ):
             return command
     pytest.skip("this system lets no process have a host name of its own")
 
