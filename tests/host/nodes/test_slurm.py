@@ -87,7 +87,9 @@ def test_srun(folder):
 def test_srun_with_mpich(folder):
     if not MPICH.exists():
         pytest.skip(f"MPICH is not installed in {MPICH.parent}")
-    printed = on_slurm(folder, f"{SRUN.format('pmi2')} {PROGRAM}", MPI4PY_LIBMPI=str(MPICH / "libmpi.so.12"), UCX_NET_DEVICES="eth0")
+    printed = on_slurm(
+        folder, f"{SRUN.format('pmi2')} {PROGRAM}", MPI4PY_LIBMPI=str(MPICH / "libmpi.so.12"), UCX_NET_DEVICES="eth0"
+    )
     assert "right on nodea nodea nodeb nodeb native: " in printed
 
 
