@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from common.program import sign
+from pyncclx import backends
 
 Array = np.ndarray[Any, Any]
 
 
 def print_header(comm: Any, options: argparse.Namespace, tokens: Array) -> None:
     """Say what runs where. Collective."""
-    devices = set(comm.allgather(comm.team.device.identity))
+    devices = set(comm.allgather(backends.select().identity))
     if comm.rank != 0:
         return
     if comm.device == "host":
