@@ -8,12 +8,14 @@
 // communicator has been freed. The communicator's next call on the host raises the error, or the team's `check()`. The
 // name of a function ends with the threads that call it together, with the same arguments: a thread, all threads of a
 // warp, or all of a block. The comment before a function describes what it orders; the scope is always all GPUs and the
-// host. pyncclx_moves.cuh has the moves of data, pyncclx_blocks.cuh the functions of blocks; this header includes both.
+// host. pyncclx_moves.cuh has the moves of data, pyncclx_blocks.cuh the functions of blocks, pyncclx_partitions.cuh
+// partitioned messages; this header includes them.
 #pragma once
 #include "protocol/signal.cuh"
 
 namespace pyncclx {  // only names of signal.cuh can collide with the program's
 #include "device/meetings.cuh"
+#include "device/pready.cuh"
 }
 
 typedef u64 pyncclx_team;
@@ -133,3 +135,4 @@ PYNCCLX_API u64 pyncclx_atomic_cas_u64(
 
 #include "device/pyncclx_moves.cuh"
 #include "device/pyncclx_blocks.cuh"
+#include "device/pyncclx_partitions.cuh"

@@ -51,7 +51,7 @@ BELOW: dict[str, set[str]] = {
     "": {"protocol", "device"},
     "collectives": {"protocol", "elements", "exchange", "reduction"},
     "derived": {"protocol"},
-    "messages": {"protocol"},
+    "messages": {"protocol", "device"},
     "numba_kernels": {"protocol", ""},
     "tokens": {"protocol", "elements"},
     "windows": {"protocol", "elements", "device"},

@@ -28,6 +28,7 @@ __all__ = [
     "Intracomm",
     "NotSupported",
     "Op",
+    "PartitionedRequest",
     "PeerTimeout",
     "Prequest",
     "RankFailed",

@@ -9,10 +9,13 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.places import on_host
 from ..messages.base import MessageBase
+from ..messages.partitioned_receive import PartitionedReceive
+from ..messages.partitioned_send import PartitionedSend
 from ..messages.persistent import PersistentMessage
 from ..messages.persistent_receive import PersistentReceive
 from ..messages.persistent_send import PersistentSend
 from ..messages.side import Side
+from ..requests.partitioned import PartitionedRequest
 from ..requests.persistent import Prequest
 from .methods import or_staged
 
@@ -82,6 +85,73 @@ class PersistentMessages(MessageBase):
         if on_host(buf):
             return super().Recv_init(buf, source, tag)
         return _request(PersistentReceive(self, "Recv_init", Side(buf, source, tag)))
+
+    @or_staged
+    def Psend_init(
+        self, buf: Any, partitions: int, dest: int, tag: int = 0, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """Prepare to send a message in parts, each when it is ready. As mpi4py's `Psend_init`; not collective.
+
+        It meets the `Precv_init` of the receiver that has as many before it with this tag. Both may divide the same
+        bytes differently. Partitions are stored in the receiver's array, by `Pready` or by kernels of the program's
+        own, so they can be sent in a graph, too: capture `Start`, the kernel, and `Wait`.
+
+        Parameters
+        ----------
+        buf : array or buffer spec
+            A count in a spec is that of one partition.
+        partitions : int
+        dest, tag : int
+        info : MPI.Info
+            Not used.
+
+        Returns
+        -------
+        PartitionedRequest
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            What `Isend` raises; and for elements with gaps between them. At `Wait` and `pointer`, on both ranks:
+            NotSupported if they are on different nodes; MPI.Exception, of class ERR_TRUNCATE, if their arrays have
+            different lengths.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
+        >>> x, y = comm.Alloc(6), comm.Alloc(6)
+        >>> receive, send = comm.Precv_init(y, 2, 0, tag=7), comm.Psend_init(x, 3, 0, tag=7)
+        >>> pyncclx.Prequest.Startall([receive, send])
+        >>> send.Pready_list([2, 0, 1])
+        >>> pyncclx.Request.Waitall([receive, send])
+        True
+        """
+        if on_host(buf):
+            return super().Psend_init(buf, partitions, dest, tag, info)
+        return _partitioned(PartitionedSend(self, "Psend_init", Side(buf, dest, tag), partitions))
+
+    @or_staged
+    def Precv_init(
+        self,
+        buf: Any,
+        partitions: int,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:
+        """Prepare to receive a message in parts. As mpi4py's `Precv_init`; see `Psend_init`.
+
+        Source and tag must be given, as MPI has it.
+        """
+        if on_host(buf):
+            return super().Precv_init(buf, partitions, source, tag, info)
+        return _partitioned(PartitionedReceive(self, "Precv_init", Side(buf, source, tag), partitions))
+
+
+def _partitioned(work: PartitionedSend | PartitionedReceive) -> PartitionedRequest:
+    request = PartitionedRequest(work)
+    request.emits(work.operation, events.NATIVE, work.nbytes)
+    return request
 
 
 def _request(work: PersistentMessage) -> Prequest:

@@ -15,6 +15,7 @@ from ..operators.ops import AVG as AVG
 from ..operators.row_transform import Transform as Transform
 from ..operators.user_op import Op as Op
 from ..recording.dump import dump as dump
+from ..requests.partitioned import PartitionedRequest as PartitionedRequest
 from ..requests.persistent import Prequest as Prequest
 from ..requests.request import Request as Request
 from ..system.paths import include_path as include_path
@@ -33,4 +34,5 @@ from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
 from .faults import arm
 
-arm((Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, Request, Prequest))
+_REQUESTS = Request, Prequest, PartitionedRequest
+arm((Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, *_REQUESTS))

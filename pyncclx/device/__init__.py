@@ -6,7 +6,8 @@ as ``pyncclx_put_block`` and so on, and runs on the host device as well.
 
 Functions take integers: `team` is ``comm.device_team().pointer``; `dest`, `source` and `address` are addresses of this
 process (a peer's array is named by this rank's address of it); `nbytes` is in bytes, `count` in elements; `peer` is a
-rank; `signal` and `counter` are numbers below those the team was made with; `epoch` is not 0. Unless said otherwise
+rank; `signal` and `counter` are numbers below those the team was made with; `epoch` is not 0; `partitions` is
+``request.pointer`` of a partitioned message. Unless said otherwise
 they return 1 (int32), or 0 after a failure, which the communicator's next call raises, or ``team.check()``. Names end
 in who calls, all with the same arguments: a thread, a warp, or a block. ``pyncclx.cuh`` has what each orders.
 
@@ -27,6 +28,9 @@ in who calls, all with the same arguments: a thread, a warp, or a block. ``pyncc
 ``allreduce_block_f32, _f64, _i32, _i64(team, array, count)``   sums in place, added in rank order
 ``last_block(team, counter)``                                   1 in the block of this grid that comes last
 ``grid_barrier(team, counter)``                                 all blocks of this grid meet
+``pready_*(partitions, partition)``                             a partition of a partitioned message is written: send it
+``parrived(partitions, partition)``                             1 if a partition has come, 0 if not
+``await_partition, await_partition_block(partitions, partition)`` wait until one has come
 ``fence()``, ``quiet()``                                        order what came before and what follows; return nothing
 ``atomic_add_u32, _u64(team, address, value, peer)``            add to a peer's word, return it as it was
 ``atomic_cas_u32, _u64(team, address, expected, desired, peer)`` replace a peer's word if it is `expected`

@@ -30,6 +30,8 @@ SIGNATURES = {
     **dict.fromkeys(("allgather_block", "alltoall_block"), f"int32({_TEAM}, uint64, uint64, uint64)"),
     **{f"allreduce_block_{kind}": f"int32({_TEAM}, uint64, uint64)" for kind in ("f32", "f64", "i32", "i64")},
     **dict.fromkeys(("barrier_among", "last_block", "grid_barrier"), f"int32({_TEAM}, uint32)"),
+    **{f"pready_{who}": "int32(uint64, uint32)" for who in _WHO},
+    **dict.fromkeys(("parrived", "await_partition", "await_partition_block"), "int32(uint64, uint32)"),
     **dict.fromkeys(("fence", "quiet"), "void()"),
     **{f"atomic_add_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, int32)" for n in (32, 64)},
     **{f"atomic_cas_u{n}": f"uint{n}({_TEAM}, uint64, uint{n}, uint{n}, int32)" for n in (32, 64)},

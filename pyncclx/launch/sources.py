@@ -89,6 +89,7 @@ FILES = {
     ),
     "collectives/reduce_chain.cu": Source(("reduce_chain",), _reductions_without_halves),
     "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull", "move_messages")),
+    "messages/partitioned.cu": Source(("begin_rounds", "send_partitions", "await_partitions")),
     "derived/packing.cu": Source(("pack", "unpack")),
     "tokens/dispatch.cu": Source(("dispatch",), _dispatches),
     "tokens/combine.cu": Source(("combine",), _combines),

@@ -24,4 +24,8 @@ each communicator has.
 Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.py`) begin an `Outgoing` or `Incoming`
 at each start. What several of them launch at the same time is one launch (`batch.py`). In a graph they use channels
 (`channels.py`, `channel_memory.py`) instead, which they have agreed on when they met outside.
+
+Partitioned requests (`partitioned.py`, `partitioned_send.py`, `partitioned_receive.py`) meet once, by `letters.py`; the
+kernels of `cuda/messages/partitioned.cu`, or the program's, count the rest on the device. `partitioned_ends.py` holds
+what a communicator has for them, `partition_arguments.py` packs what kernels take, `arena.py` their memory.
 """

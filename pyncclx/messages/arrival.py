@@ -9,9 +9,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..errors import MPIError
+from ..errors import MPIError, NotSupported
 from .endpoint import Endpoint
-from .envelope import Envelope, inline_nbytes, unpack
+from .envelope import LETTER, Envelope, inline_nbytes, unpack
 from .probe import ProbedMessage
 from .typed import TypedBuffer
 
@@ -72,7 +72,9 @@ class Arrival:
             self._probed.set_origin(self.status)
         envelope = self._envelope = unpack(self._message, received_nbytes)
         self._nbytes = received_nbytes  # of a host array, if there is no envelope
-        if envelope is not None:
+        if envelope is not None and envelope.transport == LETTER:
+            self._refuse_letter()
+        elif envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock
             self.postbox.clock.observe(envelope.clock)
             if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
@@ -80,6 +82,11 @@ class Arrival:
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))
         if self._nbytes > self._capacity_nbytes:
             self._error = self._truncated(f"{self._nbytes}")
+
+    def _refuse_letter(self) -> None:
+        self._envelope, self._nbytes = None, 0
+        text = f"has met a letter of rank {self.status.source}'s Precv_init or Psend_init, for it takes any tag"
+        self._error = NotSupported(f"{self.operation}: it {text}; name the tag, or use another communicator for these")
 
     def _truncated(self, sent: str) -> MPIError:
         source, tag = self.status.source, self.status.tag

@@ -32,6 +32,7 @@ from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .envelope import Sender
+from .partitioned_ends import PartitionedEnds
 from .postbox import POSTBOX
 
 #: Names of the methods; their indices are in error records.
@@ -39,7 +40,7 @@ OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
     *("send", "recv"),  # of objects, by any method
-    *("Send_init", "Ssend_init", "Rsend_init", "Recv_init", "Startall"),
+    *("Send_init", "Ssend_init", "Rsend_init", "Recv_init", "Startall", "Psend_init", "Precv_init"),
 )
 _serials = itertools.count(1)
 
@@ -63,6 +64,9 @@ class Endpoint:
         For streams.
     watch : Watch
         Error record.
+    teams : dict of str to bytes
+        The `Team` of each operation's kernels, with which their parameter begins.
+    partitioned : PartitionedEnds
     calls : Calls or None
         What records messages.
     timeout_s : float
@@ -93,7 +97,7 @@ class Endpoint:
         self.failure: Exception | None = None
         timeout_ns = int(self.timeout_s * 1e9)
         alone = layout.Layout(0, 1, 1, 0, 0)
-        self._teams = {
+        self.teams = {
             name: TeamStruct.of(
                 alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=self.watch.address, base=[header]
             ).pack()
@@ -105,6 +109,7 @@ class Endpoint:
         self._stream: Any = None  # the last of them
         self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
+        self.partitioned = PartitionedEnds(self)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}  # by rank, those whose data kernels here have fetched
         self._broken: set[tuple[int, int]] = set()  # rank and clock of messages whose data never came
@@ -135,7 +140,7 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
-        parameters = self._teams[operation] + arguments
+        parameters = self.teams[operation] + arguments
         self.enqueue(self.postbox.functions[kernel], grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
@@ -209,7 +214,7 @@ class Endpoint:
                 broken = self.postbox.rescue.receives(sender.uid, bounce)
             self._broken.update((rank, clock) for clock in broken)
             self.postbox.rescue.sends(self.number_of(rank))
-            if broken:
+            if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 
     def is_busy(self) -> bool:

@@ -17,6 +17,7 @@ EAGER = 1  # in a slot of the sender's bounce memory
 OFFERED = 2  # in the sender's buffer, whose allocation the receiver opens
 WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
 INLINE = 4  # behind the envelope, in the same message of MPI
+LETTER = 5  # not at all: see letters.py
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _ENVELOPE = struct.Struct(f"=16s9Q64s4Q{_SENDER.size}s")  # ENVELOPE_MAGIC, the fields of `Envelope`
@@ -64,7 +65,7 @@ class Envelope:
     Attributes
     ----------
     transport : int
-        EMPTY, EAGER, OFFERED, WINDOW or INLINE.
+        EMPTY, EAGER, OFFERED, WINDOW, INLINE or LETTER.
     clock : int
         Larger than that of every message that may have led to this one; unique among those of its sender.
     nbytes : int

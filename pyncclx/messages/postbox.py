@@ -16,6 +16,7 @@ from ..backends import Device
 from ..launch import kernels
 from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
+from .arena import Arena
 from .bounce import NBYTES, BounceMemory
 from .channel_memory import ChannelMemory
 from .clock import LamportClock
@@ -42,6 +43,7 @@ class Postbox:
     opened : OpenedMemory
         Other processes' memory.
     clock : LamportClock
+    arena : Arena
     channel_memory : ChannelMemory
     inlets : mapping of (bytes, int) to object
         The receiver's ends of channels, by the uid of the sender and the channel's number, while requests have them.
@@ -70,7 +72,8 @@ class Postbox:
             socket=self.readers.name,
             token=self.readers.token,
         )
-        self.channel_memory = ChannelMemory(device, self.bounce.address)
+        self.arena = Arena(device)
+        self.channel_memory = ChannelMemory(device, self.bounce.address, self.arena)
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
         self.rescue = Rescue(device, self.bounce)
@@ -102,6 +105,6 @@ POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
-    """Return the bytes of bounce memory, and of slots of channels."""
+    """Return the bytes of bounce memory, and of the memory for slots and ends of messages."""
     postbox = POSTBOX.made
-    return 0 if postbox is None else NBYTES + postbox.channel_memory.nbytes
+    return 0 if postbox is None else NBYTES + postbox.arena.nbytes

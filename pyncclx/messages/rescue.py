@@ -36,7 +36,7 @@ class Rescue:
         words = struct.unpack(f"={PLACES}Q", self._device.peek(first, CLOCK.size * PLACES))
         broken = frozenset(clock for place, clock in pulled.items() if words[place] < clock)
         if broken:
-            self._write(first, CLOCK.pack(_READY) * PLACES)
+            self.write(first, CLOCK.pack(_READY) * PLACES)
         return broken
 
     def sends(self, number: int) -> bool:
@@ -44,10 +44,11 @@ class Rescue:
         held = [*self._bounce.slots.held_for(number), *self._bounce.tickets.held_for(number)]
         for place, clock in held:
             _, done = words_of(self._bounce.address, place)
-            self._write(done, CLOCK.pack(clock))
+            self.write(done, CLOCK.pack(clock))
         return bool(held)
 
-    def _write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes) -> None:
+        """Write to memory of the device now, behind no stream of the program's."""
         with self._device.attached():
             source = np.frombuffer(data, np.uint8)
             self._device.copy(address, source.ctypes.data, len(data), self._stream)

@@ -19,6 +19,7 @@
 #include "collectives/alltoallv_segments.cu"
 #include "collectives/barrier.cu"
 #include "collectives/bcast.cu"
+#include "messages/partitioned.cu"
 #include "messages/point_to_point.cu"
 #include "tokens/collect.cu"
 #include "tokens/combine.cu"
@@ -37,6 +38,7 @@
 #include "blocks.h"
 #include "device.h"
 #include "moves.h"
+#include "partitioned.h"
 #include "prefixes.h"
 #include "reductions.h"
 #include "rows.h"
@@ -98,7 +100,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
-    ring, batch,
+    ring, batch, partitions,
     token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,
@@ -123,6 +125,7 @@ int main(int argc, char** argv) {
     const Settings settings = parse(argc, argv);
     World world(settings);
     begin_channels(settings);
+    begin_partitions(settings);
     ShuffleMemory shuffle(world);
     world.shuffle = &shuffle;
     DeviceMemory device(world);

@@ -133,6 +133,22 @@ MUTATIONS = {
         "if (!{}) __syncthreads();\n    if (threadIdx.x != 0) return;\n    *message.epoch",
         "tsan",
     ),
+    # Partitions: bytes are counted before their threads have met, or stored while the receiver uses its buffer.
+    "partition without a barrier": Mutation(
+        "device/partitions.cuh", "    meet(true);\n", "    if (!{}) meet(true);\n", "tsan"
+    ),
+    "round is not awaited": Mutation(
+        "device/partitions.cuh",
+        "wait_for_round(p, p.started, round, round)",
+        "wait_for_round(p, p.started, round, round - ({} ? 1 : 0))",
+        "tsan",
+    ),
+    "partition without release": Mutation(
+        "device/partitions.cuh",
+        "st_release_sys(&p.arrived[partition], round);",
+        "if ({}) st_relaxed_sys(&p.arrived[partition], round); else st_release_sys(&p.arrived[partition], round);",
+        "tsan",
+    ),
     # The rows of a token shuffle, and the counts of its blocks, are announced and may come later.
     "rows without release": Mutation(
         "tokens/stages.cuh",

@@ -25,6 +25,17 @@ def ring(team, inbox, rows, taken, failed, rounds, first):
             failed[0] = 1
 
 
+def pass_partitions(send, receive, x, y, taken, first, failed):
+    """Each block makes a partition of `x`, a row, and sends it; it awaits that of `y`, and copies it to `taken`."""
+    partition = cuda.blockIdx.x
+    for i in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+        x[partition, i] = first + partition * x.shape[1] + i
+    if not d.pready_block(send, partition) or not d.await_partition_block(receive, partition):
+        failed[0] = 1
+    for i in range(cuda.threadIdx.x, y.shape[1], cuda.blockDim.x):
+        taken[partition, i] = y[partition, i]
+
+
 def everything(team, words, source, results):
     """Every function, by all ranks alike on memory of their own; `results` become 1."""
     me, here, there = d.rank(team), d.address(words), d.address(source)
@@ -51,6 +62,9 @@ def everything(team, words, source, results):
     ok &= d.alltoall_block(team, here + 464, there, 8) & d.allgather_block(team, here + 464, there, 8)
     ok &= d.allreduce_block_i64(team, here + 472, 0) & d.allreduce_block_i32(team, here + 472, 0)
     ok &= d.allreduce_block_f64(team, here + 472, 0) & d.allreduce_block_f32(team, here + 472, 0)
+    ok &= d.pready_block(0, 1) & d.await_partition_block(0, 1)  # of a message to nobody
+    if cuda.threadIdx.x < 32:
+        ok &= d.pready_warp(0, 1) & d.pready_thread(0, 1) & d.await_partition(0, 1) & d.parrived(0, 1)
     d.fence()
     ok &= d.barrier(team) & d.barrier_among(team, 0xFFFF) & d.grid_barrier(team, 0) & d.last_block(team, 1)
     if first:

@@ -23,10 +23,10 @@ _spec = importlib.util.spec_from_file_location("ping_pong", _path)
 ping_pong = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ping_pong)
 
-HEADERS = ("pyncclx.cuh", "device/pyncclx_moves.cuh", "device/pyncclx_blocks.cuh")
+HEADERS = ("pyncclx.cuh", "device/pyncclx_moves.cuh", "device/pyncclx_blocks.cuh", "device/pyncclx_partitions.cuh")
 HEADER = "".join((CUDA_DIR / name).read_text() for name in HEADERS)
 NUMBA_TYPES = {"pyncclx_team": "uint64", "pyncclx_address": "uint64", "u64": "uint64", "u32": "uint32", "int": "int32"}
-NUMBA_TYPES["void"] = "void"
+NUMBA_TYPES |= {"void": "void", "pyncclx_partitions": "uint64"}
 FUNCTION = re.compile(r"^PYNCCLX_API (\w+) pyncclx_(\w+)\(\s*([^)]*)\)", re.MULTILINE)
 
 
@@ -116,6 +116,10 @@ CALLS = {
     "pyncclx_allgather_block(t, x, x, n)": f"MEMBAR.ALL.SYS CCTL.IVALL STG.E.128 {BARRIER} MEMBAR.ALL.SYS",
     "pyncclx_allreduce_block_f32(t, x, n)": "CCTL.IVALL LDG.E.128 FADD.FTZ",
     "pyncclx_last_block(t, 0)": f"{BARRIER} MEMBAR.ALL.SYS ATOMG.E.ADD.64.STRONG.SYS CCTL.IVALL",
+    "pyncclx_pready_thread(t, 1)": "LDG.E.STRONG.SYS CCTL.IVALL MEMBAR.ALL.SYS ATOMG.E.ADD.64.STRONG.SYS CCTL.IVALL",
+    "pyncclx_pready_block(t, 1)": "BAR.RED.OR.DEFER_BLOCKING STG.E.128 BAR.RED.OR.DEFER_BLOCKING MEMBAR.ALL.SYS "
+    "ATOMG.E.ADD.64.STRONG.SYS CCTL.IVALL MEMBAR.ALL.SYS STG.E.STRONG.SYS",
+    "pyncclx_parrived(t, 1)": "LDG.E.STRONG.SYS CCTL.IVALL",
     "(pyncclx_fence(), 0)": "MEMBAR.ALL.SYS",
     "(pyncclx_quiet(), 0)": "MEMBAR.ALL.SYS",
     "pyncclx_atomic_add_u32(t, x, 1, 1)": "MEMBAR.ALL.SYS ATOMG.E.ADD.STRONG.SYS CCTL.IVALL",
@@ -180,6 +184,7 @@ def test_numba_links_with_every_function() -> None:
     u64, u8, i4, i8 = "uint64", "uint8", "int32", "int64"
     signatures = {
         device_kernels.ring: f"void({i8}, {u8}[::1], {u8}[:, ::1], {u8}[:, ::1], {i4}[::1], {i8}, {i8})",
+        device_kernels.pass_partitions: f"void({i8}, {i8}, {', '.join([f'{i8}[:, ::1]'] * 3)}, {i8}, {i4}[::1])",
         device_kernels.everything: f"void({i8}, {u64}[::1], {u64}[::1], {i8}[::1])",
         **dict.fromkeys(ping_pong.python_functions(), f"void({', '.join([i8] * 7)})"),
     }

@@ -448,7 +448,7 @@ def test_between_two_groups():
 def test_memory_is_reported():
     comm = pyncclx.Communicator()
     comm.Sendrecv(xp.zeros(1), comm.rank, 0, xp.ones(1), comm.rank, 0)
-    slots = postbox.POSTBOX.get().channel_memory.nbytes
+    slots = postbox.POSTBOX.get().arena.nbytes
     assert comm.memory_report()["messages"] - slots == bounce.NBYTES <= 4 << 20
     request = comm.Send_init(xp.zeros(1), MPI.PROC_NULL)
     request.Start()

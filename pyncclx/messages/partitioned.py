@@ -1,0 +1,279 @@
+"""Partitioned sends and receives of device arrays: what both ends have (cuda/device/partitions.cuh).
+
+The two ends find each other once, by letters of MPI (`letters.py`). From then on rounds are counted on the device, so a
+start is a launch that waits for nothing, and all of it can be captured in a graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import struct
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..arrays.buffers import resolve
+from ..arrays.readers import address_reader_of
+from ..backends import Event, Upload
+from ..errors import MPIError, NotSupported, PeerTimeout
+from ..requests.open_receives import OpenReceive
+from ..requests.status import fill_empty
+from ..system.process import held
+from ..team.streams import current_stream, stream_for
+from .arena import Pieces
+from .call_end import drain_if_blocking
+from .endpoint import Endpoint
+from .partition_arguments import MOST_ROUNDS, begin_arguments
+from .partitioned_ends import FUNCTIONS
+from .side import Side
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+WORD = struct.Struct("=I")
+FAR = 1 << 30  # rounds ahead: what a word is set to so that nothing waits for it any more
+_ACTIVE: set[PartitionedMessage] = held(set())  # keeps arrays that kernels use, also if the program drops the request
+
+
+class PartitionedMessage:
+    """What a partitioned request stands for. It is active from its start to `finish`.
+
+    Attributes
+    ----------
+    active : bool
+    peer, tag : int
+    partitions : int
+        Of this end.
+    buffer : Buffer
+        Its count is that of one partition.
+    """
+
+    receive: OpenReceive | None = None  # it is no message that MPI matches
+    _struct: Upload | None = None  # for the program's kernels
+    _began: Event | None = None  # behind the launch that began the round; None in a graph
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
+        self.comm, self.operation, self.active = comm, operation, False
+        self.endpoint, self._state = comm.endpoint, comm.state
+        self.partitions = operator.index(partitions)
+        if self.partitions < 1:
+            raise MPIError(MPI.ERR_ARG, f"{operation}: partitions is {partitions}; there is at least one")
+        self.peer, self.tag = self._check(side)
+        device = self.endpoint.device
+        name = f"{operation}: {side.name}"
+        self.buffer = resolve(side.buf, name, writable=writable, device=device, blocks=self.partitions)
+        self._address = address_reader_of(self.buffer.owner)
+        self._first_address = self._address() if self._address is not None else 0
+        self.pieces = Pieces(self.endpoint.postbox.arena)
+        weakref.finalize(self, self.pieces.give_back).atexit = False
+        self.endpoint.partitioned.add(self)
+        FUNCTIONS.get()
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Of all partitions."""
+        return self.buffer.nbytes * self.partitions
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether the other end is MPI.PROC_NULL."""
+        return self.peer == MPI.PROC_NULL
+
+    # The start
+
+    @property
+    def starter(self) -> Callable[[Sequence[PartitionedMessage]], None]:
+        """Starts several."""
+        return start_several
+
+    def start(self) -> None:
+        """Begin a round after what the current stream has."""
+        start_several([self])
+
+    def check(self) -> None:
+        """Raise if it cannot be started."""
+        if self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request has been started; Wait for it first")
+        if not self._state.current or self.comm.endpoint is not self.endpoint:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request's communicator has been freed")
+        if self._address is not None and self._address() != self._first_address:
+            text = "the array has other memory than when the request was made; make a new request"
+            raise MPIError(MPI.ERR_BUFFER, f"{self.operation}: {text}")
+        self.check_peer()
+
+    def check_peer(self) -> None:
+        """Raise what kernels have recorded, and if the peer has failed."""
+        self.endpoint.check()
+        self.endpoint.check_peer(self.operation, self.peer)
+
+    def stream(self) -> Any:
+        """Return the stream of a launch, after it has been made to wait for the producer of the array."""
+        return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
+
+    def prepare(self) -> None:
+        """Make what the first start needs."""
+        raise NotImplementedError
+
+    @property
+    def epoch(self) -> int:
+        """The address of the number of rounds."""
+        raise NotImplementedError
+
+    def activate(self, began: Event | None) -> None:
+        """Make it active; `began` is behind the launch that began the round, None in a graph."""
+        self.active, self._began = True, began
+        _ACTIVE.add(self)
+
+    # The program's kernels
+
+    @property
+    def pointer(self) -> int:
+        """The address of this end in device memory; 0 if the other end is MPI.PROC_NULL."""
+        if self.is_nobodys:
+            return 0
+        if self._struct is None:
+            self.prepare()
+            self.meet()
+            team = self.endpoint.teams[self.operation]
+            self._struct = self.endpoint.device.upload(team + self.packed())
+        return self._struct.address
+
+    @property
+    def is_met(self) -> bool:
+        """Whether both ends are known to know each other."""
+        raise NotImplementedError
+
+    def meet(self) -> None:
+        """Wait on the host until both ends know each other; raise why they never will."""
+        raise NotImplementedError
+
+    def packed(self) -> bytes:
+        """Return this end's `Partitions` after its Team."""
+        raise NotImplementedError
+
+    def wait_until(self, over: Callable[[], bool]) -> None:
+        """Move receives on until `over()` is true, for at most PYNCCLX_TIMEOUT."""
+        deadline = time.monotonic() + self.endpoint.timeout_s
+        while not over():
+            self.check_peer()
+            self.endpoint.postbox.receives.launch_arrived()
+            if time.monotonic() > deadline:
+                raise PeerTimeout(f"{self.operation} with tag {self.tag}", 1, self.endpoint.rank, self.peer, 1, 0)
+            os.sched_yield()
+
+    # The end
+
+    def launch(self, kernel: str, grid: int, arguments: bytes, stream: Any) -> None:
+        """Launch a kernel of partitioned messages; `arguments` follow its Team."""
+        function, threads = FUNCTIONS.get()[kernel], self.endpoint.device.threads
+        parameters = self.endpoint.teams[self.operation] + arguments
+        self.endpoint.enqueue(function, grid, threads, parameters, stream)
+
+    def finish(self) -> None:
+        """Make the current stream wait for the end of the round; raise what went wrong."""
+        active, self.active = self.active, False
+        _ACTIVE.discard(self)
+        if not active or self.is_nobodys:
+            return
+        self.check_peer()
+        self.meet()
+        device = self.endpoint.device
+        stream = current_stream(device, (self.buffer,), self.endpoint.caller)
+        self.end_round(stream)
+        if not device.is_capturing(stream):
+            self.pieces.last_use = device.event()
+            self.pieces.last_use.record(stream)
+        drain_if_blocking(self._state, self.endpoint)
+
+    def end_round(self, stream: Any) -> None:
+        """Make a stream wait for the end of the round."""
+        self.launch("await_partitions", 1, self.packed(), stream)
+
+    def is_over(self) -> bool:
+        """Whether `finish` would return at once."""
+        if not self.active or self.is_nobodys:
+            return True
+        self.check_peer()
+        self.endpoint.postbox.receives.launch_arrived()
+        return self._began is not None and self._began.is_over() and self.round_is_over()
+
+    def round_is_over(self) -> bool:
+        """Whether the round is over that has begun on the device."""
+        raise NotImplementedError
+
+    def peek(self, address: int, number: int) -> tuple[int, ...]:
+        """Return 32-bit words as they are now."""
+        return struct.unpack(f"={number}I", self.endpoint.device.peek(address, WORD.size * number))
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set a status to that of the last round."""
+        fill_empty(status)
+
+    def let_go(self) -> bool:
+        """Let kernels leave that wait for the peer, which has failed; return whether there may be some."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Refuse: its memory is in use."""
+        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
+
+    # Partitions
+
+    def checked(self, method: str, partitions: Iterable[int]) -> list[int]:
+        """Return numbers of partitions of this end; raise if there is no such one."""
+        numbers = [operator.index(each) for each in partitions]
+        for number in numbers:
+            if not 0 <= number < self.partitions:
+                raise MPIError(MPI.ERR_ARG, f"{method}: partition is {number}; there are 0 to {self.partitions - 1}")
+        return numbers
+
+    def ready(self, method: str, partitions: Iterable[int]) -> None:
+        """Send some partitions."""
+        raise MPIError(MPI.ERR_REQUEST, f"{method}: the request receives; it is for requests of Psend_init")
+
+    def arrived(self, partition: int) -> bool:
+        """Return whether a partition has come."""
+        raise MPIError(MPI.ERR_REQUEST, "Parrived: the request sends; it is for requests of Precv_init")
+
+
+def start_several(messages: Sequence[PartitionedMessage]) -> None:
+    """Start some; those of one communicator and stream by one launch."""
+    if len(set(messages)) < len(messages):
+        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
+    for message in messages:
+        message.check()
+    groups: dict[tuple[int, int], tuple[Any, list[PartitionedMessage]]] = {}
+    for message in messages:
+        if message.is_nobodys:
+            message.activate(None)
+            continue
+        stream = message.stream()
+        if message.endpoint.device.is_capturing(stream) and not message.is_met:
+            how = "start it once before, and wait for it, or ask for its pointer"
+            raise NotSupported(f"{message.operation}: a graph cannot hold the first start, when both ends meet: {how}")
+        message.prepare()
+        key = message.endpoint.serial, getattr(stream, "ptr", 0)
+        groups.setdefault(key, (stream, []))[1].append(message)
+    for stream, group in groups.values():
+        for first in range(0, len(group), MOST_ROUNDS):
+            _begin(group[first : first + MOST_ROUNDS], stream)
+
+
+def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
+    endpoint: Endpoint = messages[0].endpoint
+    device = endpoint.device
+    arguments = begin_arguments([message.epoch for message in messages])
+    endpoint.enqueue(FUNCTIONS.get()["begin_rounds"], 1, device.threads, arguments, stream)
+    began = None
+    if not device.is_capturing(stream):
+        began = device.event()
+        began.record(stream)
+    for message in messages:
+        message.activate(began)

@@ -1,0 +1,206 @@
+"""The receiver's end of a partitioned message. Its first start lets the sender know where its memory is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..backends import Exported
+from ..errors import MPIError, NotSupported
+from ..requests.status import fill_empty
+from ..team.streams import current_stream
+from .arena import Piece
+from .envelope import EMPTY, LETTER, OFFERED, WINDOW, Envelope
+from .letters import Key, refusal
+from .partition_arguments import partitions as pack_partitions
+from .partitioned import FAR, WORD, PartitionedMessage
+from .side import Side
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+
+class PartitionedReceive(PartitionedMessage):
+    """Of `Precv_init`.
+
+    Its words are the number of rounds begun, then for each partition the round in which it has come. Where the sender
+    cannot open the buffer's memory, partitions land beside it, and are copied at the end, or by `arrived`.
+    """
+
+    _words: Piece | None = None
+    _landing: Piece | None = None
+    _met = False
+    _error: Exception | None = None  # why the sender refuses
+    _landed_on: Any = None  # the stream that has copied partitions last
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
+        super().__init__(comm, operation, side, partitions, writable=True)
+        self._landed: set[int] = set()  # those that have been copied in this round
+        self._keys: tuple[Key, Key] | None = None
+        if not self.is_nobodys:
+            self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=False)
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        peer, tag = self.endpoint.check_receive(self.operation, side.rank, side.tag)
+        if peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG:
+            error = MPI.ERR_RANK if peer == MPI.ANY_SOURCE else MPI.ERR_TAG
+            text = "MPI lets partitioned messages have neither MPI.ANY_SOURCE nor MPI.ANY_TAG; name source and tag"
+            raise MPIError(error, f"{self.operation}: {text}")
+        return peer, tag
+
+    # The first start
+
+    def prepare(self) -> None:
+        if self._words is not None:
+            return
+        self._words = self.pieces.take(WORD.size * (1 + self.partitions), zeroed=True)
+        letters = self.endpoint.partitioned.letters
+        assert self._keys is not None
+        letters.expect(self._keys[1])
+        letters.send(self._keys[0], self._located_words(), self._located_buffer().pack())
+
+    def _envelope(self, transport: int) -> Envelope:
+        postbox = self.endpoint.postbox
+        return Envelope(postbox.sender, transport, postbox.clock.next(), self.nbytes, self.partitions)
+
+    def _located_words(self) -> Envelope:
+        assert self._words is not None
+        return _located(self._envelope(LETTER), self._words)
+
+    def _located_buffer(self) -> Envelope:
+        """Where the sender is to store partitions."""
+        address, team = self.buffer.address, self.endpoint.team
+        window = team.windows.at(address) if team else None
+        if not self.nbytes:
+            return self._envelope(EMPTY)
+        if window is not None:
+            envelope = self._envelope(WINDOW)
+            envelope.locate_in_window(window.number, address - window.memory.address)
+            return envelope
+        allocation = self.endpoint.device.allocation(address)
+        if allocation is not None and allocation.handle:
+            envelope = self._envelope(OFFERED)
+            envelope.locate(allocation)
+            return envelope
+        self._landing = self.pieces.take(self.nbytes)
+        return _located(self._envelope(OFFERED), self._landing)
+
+    @property
+    def is_met(self) -> bool:
+        return self._met and self._error is None
+
+    def meet(self) -> None:
+        if not self._has_met():
+            self.wait_until(self._has_met)
+
+    def _has_met(self) -> bool:
+        """Whether the sender has answered; raise if it refuses."""
+        if self._error is not None:
+            raise self._error
+        if self._met:
+            return True
+        assert self._keys is not None
+        answer = self.endpoint.partitioned.letters.take(self._keys[1])
+        if answer is None:
+            return False
+        head, body = answer
+        self._met, self._error = True, refusal(self.operation, head.place, body)
+        return self._has_met()
+
+    # Rounds
+
+    @property
+    def epoch(self) -> int:
+        assert self._words is not None
+        return self._words.address
+
+    def packed(self) -> bytes:
+        return pack_partitions(
+            epoch=self.epoch,
+            started=self.epoch,
+            arrived=self.epoch + WORD.size,
+            sends=0,
+            receives=self.partitions,
+            peer=self.peer,
+            tag=self.tag,
+        )
+
+    @property
+    def pointer(self) -> int:
+        pointer = super().pointer
+        if self._landing is not None:
+            text = "the sender cannot open this array's memory, so kernels would not find it there; use comm.Alloc's"
+            raise NotSupported(f"{self.operation}: {text}")
+        return pointer
+
+    def end_round(self, stream: Any) -> None:
+        super().end_round(stream)
+        if self._landing is None:
+            return
+        if not self._landed:
+            self._copy(0, self.partitions, stream)
+        for partition in set(range(self.partitions)) - self._landed if self._landed else ():
+            self._copy(partition, 1, stream)
+        self._landed.clear()
+
+    def _copy(self, first: int, number: int, stream: Any) -> None:
+        """Copy partitions that have landed to the buffer, after those before."""
+        assert self._landing is not None
+        if self._landed and self._landed_on is not stream:
+            self.endpoint.device.order(self._landed_on, stream)
+        self._landed_on = stream
+        offset, nbytes = first * self.buffer.nbytes, number * self.buffer.nbytes
+        self.endpoint.copy(self.buffer.address + offset, self._landing.address + offset, nbytes, stream)
+
+    def arrived(self, partition: int) -> bool:
+        (partition,) = self.checked("Parrived", [partition])
+        if not self.active or self.is_nobodys:
+            return True
+        if self._began is None:
+            text = "it was started in a graph, which runs without the host; let a kernel ask"
+            raise NotSupported(f"Parrived: {text}")
+        self.check_peer()
+        self.endpoint.postbox.receives.launch_arrived()
+        if not (self._has_met() and self._began.is_over() and self._come()[partition]):
+            return False
+        if self._landing is not None and partition not in self._landed:
+            self._copy(partition, 1, current_stream(self.endpoint.device, (self.buffer,), self.endpoint.caller))
+            self._landed.add(partition)
+        return True
+
+    def stream(self) -> Any:
+        """As for others; the sender may overwrite what has landed when it has been copied."""
+        stream = super().stream()
+        device = self.endpoint.device
+        if self._landed_on is not None and self._landed_on is not stream and not device.is_capturing(stream):
+            device.order(self._landed_on, stream)
+        return stream
+
+    def _come(self) -> list[bool]:
+        """For each partition, whether it has come."""
+        epoch, *arrived = self.peek(self.epoch, 1 + self.partitions)
+        return [(word - epoch) % (1 << 32) < FAR * 2 for word in arrived]
+
+    def round_is_over(self) -> bool:
+        return self._has_met() and all(self._come())
+
+    def fill(self, status: MPI.Status) -> None:
+        fill_empty(status)
+        status.Set_source(self.peer)
+        status.Set_tag(MPI.ANY_TAG if self.is_nobodys else self.tag)
+        status.Set_elements(MPI.BYTE, 0 if self.is_nobodys else self.nbytes)
+
+    def let_go(self) -> bool:
+        if self._words is None:
+            return False
+        (epoch,) = self.peek(self.epoch, 1)
+        words = WORD.pack((epoch + FAR) % (1 << 32)) * self.partitions
+        self.endpoint.postbox.rescue.write(self.epoch + WORD.size, words)
+        return self.active
+
+
+def _located(envelope: Envelope, piece: Piece) -> Envelope:
+    memory = piece.memory
+    envelope.locate(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))
+    return envelope

@@ -1,0 +1,266 @@
+"""The sender's end of a partitioned message.
+
+When the receiver's letter has come, whoever looks for messages, the program or the watcher, opens its memory, answers,
+and launches what `Pready` has been called for since. So `Pready` never waits. What it launches waits for the receiver's
+start, and is on a stream of the request's own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from ..errors import MPIError
+from ..requests.open_receives import LOCK
+from .batch import BLOCK_NBYTES
+from .envelope import EMPTY, ENVELOPE_NBYTES, LETTER, WINDOW, Envelope, unpack
+from .letters import Key, refusal
+from .partition_arguments import MOST_LISTED, send_arguments
+from .partition_arguments import partitions as pack_partitions
+from .partitioned import FAR, WORD, PartitionedMessage
+from .sender_memory import address_of
+from .side import Side
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+
+class _Other(NamedTuple):
+    """The receiver's end: addresses here of its words and its buffer, and its number of partitions."""
+
+    words: int
+    buffer: int
+    partitions: int
+    sent: int  # the address of this end's counters for them
+
+
+class Meeting:
+    """The letter of the receiver, as a receive that is open (`requests/open_receives.py`)."""
+
+    clock, has_arrived, launched, is_awaited = 0, False, False, False
+
+    def __init__(self, end: PartitionedSend, key: Key) -> None:
+        self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
+        self._letter: tuple[Envelope, bytes] | None = None
+        self._group = -id(self), False, 0  # no other receive is launched together with it
+
+    def poll(self) -> bool:
+        if self.has_arrived:
+            return False
+        self._letter = self._letters.take(self._key)
+        self.has_arrived = self._letter is not None or self._end() is None
+        return self.has_arrived
+
+    def leave_stream(self) -> None:
+        """It has none."""
+
+    def is_due(self) -> bool:
+        return True
+
+    def launch(self) -> None:
+        end = self._end()
+        try:
+            if end is not None and self._letter is not None:
+                end.find(*self._letter)
+        except Exception as error:  # belongs to the next call of the request
+            if end is not None:
+                end.error = error
+        self.launched = True
+
+    def launch_with(self, others: Sequence[Any]) -> None:
+        self.launch()
+        if others:
+            others[0].launch_with(others[1:])
+
+    def gather(self, others: Sequence[Any]) -> None:
+        """Nothing is launched together with it."""
+
+
+class PartitionedSend(PartitionedMessage):
+    """Of `Psend_init`.
+
+    Its words are the number of rounds begun, and the number of the receiver's partitions that have gone in all of them.
+
+    Attributes
+    ----------
+    error : Exception or None
+        Why the ends do not meet.
+    """
+
+    error: Exception | None = None
+    _words = 0  # their address, once there are some
+    _other: _Other | None = None
+    _meeting: Meeting | None = None
+    _side: Any = None  # the stream of what `Pready` has launched in this round
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
+        super().__init__(comm, operation, side, partitions, writable=False)
+        self._readied: set[int] = set()  # by the host, in this round
+        self._waiting: list[int] = []  # of these, what is to be launched when the ends meet
+        self._streams: dict[bool, Any] = {}  # by whether they are captured
+        self._keys: tuple[Key, Key] | None = None
+        if not self.is_nobodys:
+            self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=True)
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        return self.endpoint.check_send(self.operation, side.rank, side.tag)
+
+    # The meeting
+
+    def prepare(self) -> None:
+        if self._words:
+            return
+        self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
+        assert self._keys is not None
+        self.endpoint.partitioned.letters.expect(self._keys[0])
+        self._meeting = Meeting(self, self._keys[0])
+        self.endpoint.postbox.receives.post(self._meeting)
+
+    @property
+    def is_met(self) -> bool:
+        return self._other is not None
+
+    def meet(self) -> None:
+        meeting = self._meeting
+        assert meeting is not None
+        if not meeting.launched:
+            self.wait_until(lambda: meeting.launched)
+        if self.error is not None:
+            raise self.error
+
+    def find(self, head: Envelope, body: bytes) -> None:
+        """Open the memory that a letter describes, answer, and send what is ready."""
+        assert self._keys is not None
+        error_class, text = self._refusal(head)
+        if not text:
+            try:
+                self._other = self._opened(head, unpack(body, ENVELOPE_NBYTES))
+            except (OSError, RuntimeError, KeyError) as error:
+                text = f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
+        postbox = self.endpoint.postbox
+        answer = Envelope(postbox.sender, LETTER, postbox.clock.next(), self.nbytes, error_class)
+        self.endpoint.partitioned.letters.send(self._keys[1], answer, text.encode())
+        self.error = refusal(self.operation, error_class, text.encode())
+        if self._waiting and self._other is not None:
+            self._send(self._waiting, self._side)
+        self._waiting = []
+
+    def _refusal(self, head: Envelope) -> tuple[int, str]:
+        """Return the class of MPI's errors, or 0, and the text, if the two ends do not fit."""
+        rank, peer = self.endpoint.rank, self.peer
+        if head.sender.node != self.endpoint.postbox.sender.node:
+            text = f"ranks {rank} and {peer} are on different nodes, between which no kernel sends partitions"
+            return 0, f"{text}; use Send_init and Recv_init"
+        if head.nbytes != self.nbytes:
+            text = f"rank {rank} sends {self.nbytes} bytes with tag {self.tag}, rank {peer} receives {head.nbytes}"
+            return MPI.ERR_TRUNCATE, f"{text}; all partitions together must be as long"
+        return 0, ""
+
+    def _opened(self, head: Envelope, buffer: Envelope | None) -> _Other:
+        assert buffer is not None
+        words, address = self._address_of(head), self._address_of(buffer)
+        sent = self.pieces.take(8 * head.place, zeroed=True).address
+        return _Other(words, address, head.place, sent)
+
+    def _address_of(self, envelope: Envelope) -> int:
+        """Return where a letter's memory is here; it stays open as long as this end."""
+        if envelope.transport == EMPTY:
+            return 0
+        address = address_of(self.endpoint, 0, envelope, self.peer)
+        if envelope.transport != WINDOW:
+            weakref.finalize(self, self.endpoint.postbox.opened.unused.append, envelope).atexit = False
+        return address
+
+    # Rounds
+
+    @property
+    def epoch(self) -> int:
+        return self._words
+
+    def packed(self) -> bytes:
+        assert self._other is not None
+        return pack_partitions(
+            data=self.buffer.address,
+            buffer=self._other.buffer,
+            nbytes=self.nbytes,
+            epoch=self._words,
+            started=self._other.words,
+            arrived=self._other.words + WORD.size,
+            sent=self._other.sent,
+            finished=self._words + WORD.size,
+            sends=self.partitions,
+            receives=self._other.partitions,
+            peer=self.peer,
+            tag=self.tag,
+        )
+
+    def ready(self, method: str, partitions: Iterable[int]) -> None:
+        numbers = self.checked(method, partitions)
+        if not self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{method}: the request has not been started")
+        twice = self._readied.intersection(numbers)
+        if twice or len(set(numbers)) < len(numbers):
+            raise MPIError(MPI.ERR_ARG, f"{method}: partition {min(twice, default='')} is sent twice in a round")
+        if self.is_nobodys or not numbers:
+            return
+        self.check_peer()
+        stream = self.stream()
+        if self.endpoint.device.is_capturing(stream):  # of which nothing can be launched later
+            self.meet()
+        with LOCK:
+            if self.error is not None:
+                raise self.error
+            self._readied.update(numbers)
+            self._side = self._beside(stream)
+            if self._other is None:
+                self._waiting += numbers
+            else:
+                self._send(numbers, self._side)
+
+    def _beside(self, stream: Any) -> Any:
+        """Return a stream of this request's own, which comes after what `stream` has, and no other work waits for."""
+        device = self.endpoint.device
+        captured = device.is_capturing(stream)
+        if captured not in self._streams:
+            spare = self.endpoint.partitioned.spare_streams
+            self._streams[captured] = spare.pop() if spare else device.new_stream()
+            weakref.finalize(self, spare.append, self._streams[captured]).atexit = False
+        side = self._streams[captured]
+        if captured:
+            return side if device.fork(stream, side) else stream
+        device.order(stream, side)
+        return side
+
+    def _send(self, numbers: Sequence[int], stream: Any) -> None:
+        most = self.endpoint.device.max_channels
+        chunks = min(max(1, -(-self.buffer.nbytes // BLOCK_NBYTES)), most)
+        for first in range(0, len(numbers), MOST_LISTED):
+            listed = numbers[first : first + MOST_LISTED]
+            arguments = send_arguments(self.packed(), listed, chunks)
+            self.launch("send_partitions", min(len(listed) * chunks, most), arguments, stream)
+
+    def end_round(self, stream: Any) -> None:
+        if self._readied and self._side is not stream:
+            self.endpoint.device.order(self._side, stream)
+        self._readied.clear()
+        super().end_round(stream)
+
+    def is_over(self) -> bool:
+        return self.error is not None or super().is_over()
+
+    def round_is_over(self) -> bool:
+        if self._other is None:
+            return False
+        epoch, finished = self.peek(self._words, 2)
+        return (finished - epoch * self._other.partitions) % (1 << 32) < 2 * FAR
+
+    def let_go(self) -> bool:
+        if self._other is not None:
+            (epoch,) = self.peek(self._words, 1)
+            write = self.endpoint.postbox.rescue.write
+            write(self._other.words, WORD.pack((epoch + FAR) % (1 << 32)))
+            write(self._words + WORD.size, WORD.pack((epoch * self._other.partitions + FAR) % (1 << 32)))
+        return self.active
