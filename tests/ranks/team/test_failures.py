@@ -118,13 +118,13 @@ def test_abort():
     if comm.rank != away:
         timer = threading.Timer(0.2, comm.team.errors.abort)
         timer.start()
-        comm.Allreduce(MPI.IN_PLACE, array)
-        synchronize()
-        timer.join()
-        # Others may not have come by then either, or have aborted before.
+        # Others may not have come by then either, or have aborted before, even before the first call.
         text = rf"Allreduce: rank {comm.rank} .*rank {away}" if comm.size == 2 else "Allreduce"
         with pytest.raises(Aborted, match=text):
             comm.Allreduce(MPI.IN_PLACE, array)
+            synchronize()
+            comm.Allreduce(MPI.IN_PLACE, array)
+        timer.join()
     WORLD.Barrier()
     works(other)
     comm.Free()
