@@ -12,6 +12,7 @@ from pyncclx import Aborted, PeerTimeout
 from support.arrays import get, gpu_only, put, synchronize, xp
 from support.device_api import WORLD, checked_team, i4, kernels, launch, one_communicator
 from support.everywhere import assert_everywhere, raises_everywhere
+from support.impatient import impatient
 
 TIMEOUT = 0.5 if WORLD.size <= 4 else 1.0
 MEET = """
@@ -101,10 +102,10 @@ def test_a_team_after_free():
 
 
 @pytest.fixture
-def brief(monkeypatch):
+def brief():
     """A communicator whose kernels do not wait long."""
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(TIMEOUT))
     comm = pyncclx.Communicator().Dup()
+    impatient(comm, TIMEOUT)
     yield comm
     comm.Free()
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.ranks(2, 4), pytest.mark.timeout(40)]
 @pytest.fixture
 def brief(monkeypatch):
     """A communicator whose ranks do not wait long for each other."""
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "3")
     with pyncclx.Communicator().Dup() as comm:
         yield comm
 

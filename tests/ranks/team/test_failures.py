@@ -1,7 +1,6 @@
 """Failures: waits end, the error names the ranks that waited and for whom, other communicators go on."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from mpi4py import MPI
@@ -12,6 +11,7 @@ from pyncclx.launch import kernels
 from pyncclx.operators import ops
 from support.arrays import Output, put, synchronize, xp
 from support.everywhere import raises_everywhere
+from support.impatient import impatient
 from support.reference import comparing, contributions, counts, fold
 
 WORLD = MPI.COMM_WORLD
@@ -43,17 +43,10 @@ CALLS = {
 
 @pytest.fixture
 def brief():
-    """A communicator whose kernels are not to wait long."""
+    """A communicator that is to be `impatient`: before, all ranks come, and on a busy machine some come late."""
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
-
-
-def impatient(comm, seconds):
-    """From now on they do not: before, all ranks come, and on a busy machine some come late."""
-    team = comm.team
-    team.members = [replace(member, timeout_s=seconds) for member in team.members]
-    team.forget_structs()
 
 
 def works(comm):
@@ -120,10 +113,14 @@ def test_abort():
         timer.start()
         # Others may not have come by then either, or have aborted before, even before the first call.
         text = rf"Allreduce: rank {comm.rank} .*rank {away}" if comm.size == 2 else "Allreduce"
-        with pytest.raises(Aborted, match=text):
+
+        def call_twice():
             comm.Allreduce(MPI.IN_PLACE, array)
             synchronize()
             comm.Allreduce(MPI.IN_PLACE, array)
+
+        with pytest.raises(Aborted, match=text):
+            call_twice()
         timer.join()
     WORLD.Barrier()
     works(other)

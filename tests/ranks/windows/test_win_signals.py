@@ -11,6 +11,7 @@ from pyncclx import NotSupported, PeerTimeout
 from pyncclx.launch import kernels
 from support.arrays import get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
+from support.impatient import impatient
 from support.reference import comparing, labels
 from support.window_memory import COUNT, opened
 
@@ -137,10 +138,10 @@ def test_signals_refuse(comm, memory):
     plain.Free()
 
 
-def test_signal_that_no_rank_puts(comm, monkeypatch):
+def test_signal_that_no_rank_puts(comm):
     """The wait ends, and its error names what it was for."""
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     with comm.Dup() as dup:
+        impatient(dup, 0.5)
         win = pyncclx.Win.Create(dup.Alloc(4, "i8"), 8, comm=dup)
         win.Wait_signal(7)
         synchronize()
