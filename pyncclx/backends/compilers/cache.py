@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib
 import os
 import shutil
 import socket
@@ -16,12 +17,18 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...system import cache_folders
 from ...system.notes import warn_once
 from ...system.process import cached
 
+try:
+    lzma: Any = importlib.import_module("lzma")
+except ImportError:  # a Python that was built without it
+    lzma = None
+
+_XZ = b"\xfd7zXZ\0"  # begins what lzma has compressed
 _MAGIC = b"pyncclx1"  # at the end of each file, behind the digest of its content
 _DIGEST_NBYTES = hashlib.sha256().digest_size
 _UNFINISHED = ".unfinished"
@@ -41,7 +48,7 @@ def file_name(stem: str, key: object, suffix: str) -> str:
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """Return what a file of the cache has, compressed; if there is none, write there what `make` returns."""
-    return zlib.decompress(find_or_make(name, lambda: _compressed(make())).content)
+    return _decompressed(find_or_make(name, lambda: _compressed(make())).content)
 
 
 def keep_beside(name: str, content: bytes) -> bool:
@@ -50,7 +57,12 @@ def keep_beside(name: str, content: bytes) -> bool:
 
 
 def _compressed(content: bytes) -> bytes:
-    return zlib.compress(content, 9)
+    """Compress what is built for others, which is carried about, by a third more, though that takes longer."""
+    return lzma.compress(content) if lzma is not None and cache_folders.is_for_others() else zlib.compress(content, 9)
+
+
+def _decompressed(data: bytes) -> bytes:
+    return lzma.decompress(data) if data.startswith(_XZ) else zlib.decompress(data)
 
 
 def find_or_make(name: str, make: Callable[[], bytes]) -> Entry:
@@ -73,9 +85,10 @@ def find(name: str) -> Entry | None:
         except OSError:
             continue
         content = _checked(data)
-        if content is not None:
+        if content is None:
+            warn_once(f"{folder / name} is damaged, and made anew")
+        elif lzma is not None or not content.startswith(_XZ):
             return Entry(folder / name, content)
-        warn_once(f"{folder / name} is damaged, and made anew")
     return None
 
 

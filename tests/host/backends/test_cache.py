@@ -86,6 +86,25 @@ def test_ready_made_files_come_first(own, tmp_path, monkeypatch):
     assert cache.read_or_make(NAME, never) == b"ready"
 
 
+def test_what_is_built_for_others_is_smaller(own, tmp_path, monkeypatch):
+    """Where Python has no lzma it is made anew."""
+    code = b"".join(number.to_bytes(4, "little") for number in range(9000))
+    cache.read_or_make("own", lambda: code)
+    shared = tmp_path / "shared"
+    cache_folders.use(shared)
+    try:
+        assert cache.read_or_make(NAME, lambda: code) == code
+    finally:
+        cache_folders._output.clear()
+    assert (shared / NAME).stat().st_size < 0.8 * (own / "own").stat().st_size
+    shared.chmod(0o755)
+    monkeypatch.setenv("PYNCCLX_CACHE", f"{shared}:{own}")
+    assert cache.read_or_make(NAME, never) == code
+    monkeypatch.setattr(cache, "lzma", None)
+    assert cache.read_or_make(NAME, lambda: b"made anew") == b"made anew"
+    assert cache.read_or_make("own", never) == code
+
+
 def fill(number: int) -> bytes:
     """Make the file as one of several processes, each of which would write something else."""
 
