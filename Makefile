@@ -41,7 +41,7 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	@touch $@
 
 # Kernels for GPUs, ready when the package is installed, and in the wheel: make cubins ARCH=sm_90, or of all architectures,
-# which takes most of an hour on two processors. Without them a kernel is compiled at its first use.
+# which takes some 20 minutes on two processors. Without them a kernel is compiled at its first use.
 cubins: $(VENV)/ready
 	rm -f pyncclx/ready/*.cubin
 	nice -n 10 $(BIN)/python -m pyncclx build $(if $(ARCH),--arch $(ARCH)) --output pyncclx/ready

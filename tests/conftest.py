@@ -22,6 +22,7 @@ from support import sample
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
+VENDOR = MPI.get_vendor()[0]
 
 # Seconds that a test may take, unless it is marked `timeout(seconds)`.
 TIMEOUT = 300.0
@@ -85,12 +86,12 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that `make test` runs, see support/sample.py."""
     tests = []
     for item in items:
-        if item.get_closest_marker("thorough") is None and (NODES or sample.has_file(item.path, SIZE)):
+        if item.get_closest_marker("thorough") is None and (NODES or sample.has_file(item.path, SIZE, VENDOR)):
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
             function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]
             tests.append((function, dict(enumerate(identifiers)), item))
-    return sample.sampled(tests, (SIZE, MPI.get_vendor()[0]))
+    return sample.sampled(tests, (SIZE, VENDOR))
 
 
 def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:

@@ -3,7 +3,8 @@
 A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
 values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
 combinations. A list of cases is one parameter: all of them run. What does not depend on the number of ranks runs on 1
-and on 2 (`MOST_RANKS`). Tests marked `thorough` do not run. The sample is the same in every run.
+and on 2 (`MOST_RANKS`), and what does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough`
+do not run. The sample is the same in every run.
 """
 
 import os
@@ -25,13 +26,18 @@ MOST_RANKS = {
     **dict.fromkeys(("objects/", "operators/", "team/test_mismatch", "nodes/test_token_shuffles"), 3),
 }
 
+# What does the same with every MPI library: kernels, and what is compiled for them.
+ONE_LIBRARY = ("bench/", "device/", "examples/", "numba_kernels/", "operators/", "tuning/")
+OPEN_MPI = "Open MPI"
+
 Item = TypeVar("Item")
 Values = Mapping[str, object]  # of a test's parameters, by their names
 
 
-def has_file(file: Path, ranks: int) -> bool:
-    """Whether the sample has tests of a file on a number of ranks."""
-    return all(f"/tests/ranks/{each}" not in str(file) or ranks <= most for each, most in MOST_RANKS.items())
+def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
+    """Whether the sample has tests of a file on a number of ranks with an MPI library."""
+    most = {**MOST_RANKS, **(dict.fromkeys(ONE_LIBRARY, 0) if library != OPEN_MPI else {})}
+    return all(f"/tests/ranks/{each}" not in str(file) or ranks <= number for each, number in most.items())
 
 
 def each_value(cases: Sequence[Values], seed: object) -> list[int]:
