@@ -13,10 +13,11 @@ pytest.importorskip("tqdm")
 ROOT = Path(__file__).resolve().parents[3]
 SOLVERS = ROOT / "examples" / "solvers"
 # Small enough for the emulator; conjugate gradients need three steps for each row.
-ARGUMENTS = {"jacobi.py": (10, 30), "cg.py": (12, 40), "fft3d.py": (6, 1)}
+ARGUMENTS = {"jacobi.py": (10, 30), "jacobi_partitioned.py": (12, 20), "cg.py": (12, 40), "fft3d.py": (6, 1)}
+OTHER_WAYS = [("jacobi.py", ["--mpi4py"]), ("jacobi_partitioned.py", ["--messages"])]
 
 
-@pytest.mark.parametrize(("name", "flags"), [*((name, []) for name in ARGUMENTS), ("jacobi.py", ["--mpi4py"])])
+@pytest.mark.parametrize(("name", "flags"), [*((name, []) for name in ARGUMENTS), *OTHER_WAYS])
 def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
     size, steps = ARGUMENTS[name]
     picture = tmp_path / "picture.png"
@@ -28,7 +29,7 @@ def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
-    assert f"by {'mpi4py' if flags else 'pyncclx'}" in done.stdout
+    assert f"by {'mpi4py' if '--mpi4py' in flags else 'pyncclx'}" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
