@@ -21,7 +21,8 @@ The way of ``comm.Allreduce(x, y)``:
 3. `collectives/over_nodes/allreduce.py` checks the arguments and makes a `SpanningCall` (`call.py`).
 4. Its `compose` adds steps to a `Composition` (`composition.py`): kernels among the ranks of the node, made from a
    `launch.Call` as inside one node (`collectives/over_nodes/inside.py`), exchanges, folds of what has come, copies
-   (`steps.py`). Scratch memory for it comes from `Composition.memory`.
+   (`steps.py`). Scratch memory for it comes from `Composition.memory`. Where lengths are on the device, `on_host` adds
+   a function that reads them and composes what follows.
 5. `program.py`: `Program.enqueue` puts the steps on the call's stream, those marked `aside` on a second one; `after`
    names the steps of the other stream that a step comes after. What the stream is given next comes after all of them.
 

@@ -119,11 +119,20 @@ class Composition:
         step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming, self.spanning.traffic)
         return self._add(step, aside=aside, after=after)
 
-    def on_host(self, function: Callable[[Composition, Any], None], after: tuple[int, ...] = ()) -> int:
+    def on_host(
+        self,
+        function: Callable[[Composition, Any], None],
+        *,
+        on_rail: bool | None = None,
+        peers: Iterable[int] = (),
+        after: tuple[int, ...] = (),
+    ) -> int:
         """Add a function of the host, which is given another composition and its stream: the steps there run at once.
 
-        By then the steps before have ended, so that the function can read what they have written.
+        By then the steps before have ended, so that the function can read what they have written. `on_rail` is that of
+        the exchanges which it adds, None if it adds none, and `peers` are the ranks that it receives from.
         """
+        engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
         def run(stream: Any) -> None:
             inner = Composition(self.spanning, self.operation)
@@ -132,7 +141,7 @@ class Composition:
                 placed.step.run(self.spanning.team, stream)
 
         self._follows_streams = False
-        return self._add(HostStep(run), after=after)
+        return self._add(HostStep(run, engine, tuple(peers)), after=after)
 
     def keep(self, memory: object) -> None:
         """Keep memory that steps use as long as the steps."""

@@ -78,6 +78,11 @@ class Places:
         return array("i", sorted(self._ranks[begin + lane] for begin, end in begins if begin + lane < end))
 
     @property
+    def away(self) -> list[int]:
+        """The ranks of other nodes."""
+        return [rank for rank, node in enumerate(self._nodes) if node != self.node]
+
+    @property
     def other_nodes(self) -> list[int]:
         """The nodes beside this rank's, beginning after it: no two nodes send to the same one first."""
         return [(self.node + step) % self.count for step in range(1, self.count)]

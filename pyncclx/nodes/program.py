@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..backends import Event
 from ..team.plans import Producer
 from ..team.team import Team
-from .steps import ExchangeStep, Step
+from .steps import ExchangeStep, HostStep, Step
 
 
 class Placed(NamedTuple):
@@ -44,10 +44,11 @@ class Program:
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
         self._steps = steps
-        exchanges = [step.step for step in steps if isinstance(step.step, ExchangeStep)]
-        engines = {id(each.engine): each.engine for each in exchanges if each.engine.follows_streams}
+        exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, HostStep))]
+        used = [each.engine for each in exchanges if each.engine is not None]
+        engines = {id(engine): engine for engine in used if engine.follows_streams}
         self.watched = tuple(engines.values())
-        self.peers = tuple(sorted({transfer.peer for each in exchanges for transfer in each.receives}))
+        self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
         self._forks = any(step.aside for step in steps)
 

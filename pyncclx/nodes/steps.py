@@ -91,6 +91,11 @@ class ExchangeStep:
     receives: Sequence[Transfer]
     traffic: Traffic
 
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The ranks that it receives from."""
+        return tuple(transfer.peer for transfer in self.receives)
+
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`."""
         self.traffic.sent_nbytes += sum(each.nbytes for each in self.sends)
@@ -102,6 +107,8 @@ class HostStep:
     """A function of the host between two steps: it reads what those before have written, and may run further steps."""
 
     function: Callable[[Any], None]  # of the stream for these
+    engine: Engine | None  # of exchanges among them
+    peers: tuple[int, ...]  # that it receives from
 
     def run(self, team: Team, stream: Any) -> None:
         """As `Step.run`; raises NotSupported while the stream is being captured."""

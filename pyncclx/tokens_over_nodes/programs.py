@@ -219,20 +219,21 @@ def _exchange(
     backwards: bool = False,
 ) -> None:
     """Add what crosses: rows of this rank's tokens to its proxies and of others' tokens to this one, or backwards."""
-    places, most = memory.spanning.places, memory.settings.max_tokens
+    places, proxies, most = memory.spanning.places, memory.proxies, memory.settings.max_tokens
     on_rail, name = places.is_even, "sums to their ranks" if backwards else "tokens to their nodes"
     if is_padded(memory, row_nbytes):
-        counts = [most] * (places.count + memory.proxies.slots)
+        counts = [most] * (places.count + proxies.slots)
         sends, receives = _transfers(memory, row_nbytes, counts, backwards=backwards)
         composition.exchange(name, sends, receives, on_rail=on_rail)
         return
 
     def look(inner: Composition, stream: Any) -> None:
-        found = memory.team.device.peek(handle.crossing, 8 * (places.count + memory.proxies.slots))
+        found = memory.team.device.peek(handle.crossing, 8 * (places.count + proxies.slots))
         sends, receives = _transfers(memory, row_nbytes, np.frombuffer(found, np.int64).tolist(), backwards=backwards)
         inner.exchange(name, sends, receives, on_rail=on_rail)
 
-    composition.on_host(look)
+    peers = proxies.elsewhere.values() if backwards else proxies.sources[1:]
+    composition.on_host(look, on_rail=on_rail, peers=peers)
 
 
 def _transfers(

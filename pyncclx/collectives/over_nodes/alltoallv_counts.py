@@ -25,7 +25,10 @@ from ..alltoallv_options import DynamicOptions
 from .movement import exchange
 from .options import check_no_choice
 
-HOW = "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they name"
+HOW = (
+    "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they name, "
+    "whatever the size: no number that all ranks know bounds what two of them move"
+)
 
 WORD_NBYTES = 8
 _PAIR_NBYTES = 2 * WORD_NBYTES  # of a rank's rows: how many, and where they begin in sendbuf
@@ -55,7 +58,8 @@ def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
     sends = [Transfer(rank, sent + rank * _PAIR_NBYTES, _PAIR_NBYTES) for rank in range(size)]
     receives = [Transfer(rank, received + rank * _PAIR_NBYTES, _PAIR_NBYTES) for rank in range(size)]
     came = exchange(composition, "exchange of counts", sends, receives, after=(announced,))
-    composition.on_host(partial(_move, arguments=arguments, sent=sent, received=received), after=(came,))
+    move = partial(_move, arguments=arguments, sent=sent, received=received)
+    composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))
 
 
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, to: int) -> None:
