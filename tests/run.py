@@ -45,11 +45,13 @@ OVER_NODES = (  # tests that run over nodes, too
 ONCE_OVER_NODES = ("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py")  # in the sample
 MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
 STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance")
-# As command lines. Faults have upper bounds of seconds, and 8 ranks keep two processors busy: these run alone.
+# As command lines: what is first, and pairs that run beside each other. Those on the left keep two processors busy for
+# a part of their time, those on the right use one or wait.
 FIRST = ("checks", "kernels")
-HERE = ("ranks", "nodes", "mpich", "-n", "2", "3", "4")
-BESIDE = ("host", "ranks", "protocol", "conformance", "-n", "1")
-LAST = ("ranks", "faults", "-n", "8")
+PAIRS = (
+    (("ranks", "nodes", "mpich", "-n", "2", "3", "4"), ("host", "ranks", "protocol", "conformance", "-n", "1")),
+    (("ranks", "-n", "8"), ("faults",)),
+)
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.
 HEAP = "512K"
@@ -217,10 +219,10 @@ def has_room() -> bool:
 def two_at_once() -> Iterator[Result]:
     """Run all steps, some of them beside others."""
     yield from timed(results(parsed(FIRST)))
-    with tempfile.TemporaryDirectory() as folder, beside(BESIDE, Path(folder)) as others:
-        yield from timed(results(parsed(HERE)))
-        yield from others()
-    yield from timed(results(parsed(LAST)))
+    for here, there in PAIRS:
+        with tempfile.TemporaryDirectory() as folder, beside(there, Path(folder)) as others:
+            yield from timed(results(parsed(here)))
+            yield from others()
 
 
 @contextlib.contextmanager
