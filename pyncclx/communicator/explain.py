@@ -82,7 +82,7 @@ class Explained(MessageBase):
     def _explain_over_nodes(self, spanning: Spanning, operation: str, nbytes: int) -> str:
         places = spanning.places
         ranks = f"{places.size} ranks on {places.count} nodes, {places.lanes} rails"
-        how = over_nodes.explain(operation, places, nbytes)
+        how = over_nodes.explain(operation, spanning, nbytes)
         return f"native: {operation} of {nbytes} bytes among {ranks}: {how}; {spanning.rails.why}"
 
     def _explain_message(self, operation: str, nbytes: int) -> str:

@@ -15,8 +15,9 @@ from .engine import Transfer
 from .places import Places
 from .program import Placed, Program
 from .rails import without_empty
+from .short_exchange import Share, label_of
 from .spanning import Spanning
-from .steps import CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, Step
+from .steps import CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
 _THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
 
@@ -34,8 +35,8 @@ class Composition:
     operation : str
     """
 
-    def __init__(self, spanning: Spanning, operation: str) -> None:
-        self.spanning, self.operation = spanning, operation
+    def __init__(self, spanning: Spanning, operation: str, signature: tuple[Any, ...] = ()) -> None:
+        self.spanning, self.operation, self._label = spanning, operation, label_of(operation, signature)
         self.places: Places = spanning.places
         self._steps: list[Placed] = []
         self._follows_streams = True
@@ -62,15 +63,19 @@ class Composition:
         nbytes: int,
         result: int,
         finish_as: int | None = None,
+        alone: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
         """Add a fold of `count` vectors in this rank's memory, `stride` bytes apart. Collective in the node.
 
         `template` names elements and operator, as for a reduction's kernels; an average is that of `finish_as` ranks,
-        or of all. A rank may have nothing to fold.
+        or of all. A rank may have nothing to fold. With `alone` it is not collective: this rank prepares the kernel.
         """
-        spanning = self.spanning
-        function = kernels.get(spanning.local, spanning.team, "collectives/fold.cu", "fold", *template)
+        spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
+        if alone:
+            function = kernels.load_template(spanning.team.device, *kernel)
+        else:
+            function = kernels.get(spanning.local, spanning.team, *kernel)
         device = spanning.team.device
         grid = max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
         args = FoldArgs(
@@ -118,6 +123,19 @@ class Composition:
         coming += verdicts.receives(coming)
         step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming, self.spanning.traffic)
         return self._add(step, aside=aside, after=after)
+
+    def share(self, name: str, source: int, nbytes: int, *, to: Iterable[int], sources: Iterable[int]) -> None:
+        """Add steps that give this rank's bytes to some ranks, and bring those of others. All ranks add them.
+
+        `Spanning.is_short` of the bytes. They are at `Spanning.short.address_of` a rank then, also this one's.
+        """
+        short, me = self.spanning.short, self.places.rank
+        if nbytes:
+            self.copy(short.address_of(me), source, nbytes)
+        others = [[rank for rank in ranks if rank != me] for ranks in (to, sources)]
+        share = Share(f"{self.operation}, {name}", self._label, nbytes, *others)
+        self._follows_streams = False
+        self._add(ShareStep(short, share, short.leaving_nbytes(share), self.spanning.traffic))
 
     def on_host(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -43,7 +43,7 @@ class MpiEngine:
     follows_streams = False
 
     def __init__(self, comm: MPI.Intracomm, device: Device, failed: Failed, *, direct: bool) -> None:
-        self._comm, self._device, self._failed, self._direct = comm, device, failed, direct
+        self.comm, self._device, self._failed, self._direct = comm, device, failed, direct
         self._streams = (None, None) if direct else (device.new_stream(), device.new_stream())  # of copies
         self._timeout_s = settings.TIMEOUT.get()
         self._failure: Exception | None = None
@@ -52,15 +52,34 @@ class MpiEngine:
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """As `Engine.exchange`."""
-        if self._failure is not None:
-            raise self._failure
         if sends or receives:
-            self._device.call_between(stream, functools.partial(self._exchange, step, sends, receives))
+            self.do(step, functools.partial(self._exchange, step, sends, receives), stream)
+
+    def do(self, step: str, function: Callable[[], None], stream: Any) -> None:
+        """Let the host do a step, on `stream`: what it raises ends all steps, as `abort` does."""
+        self._raise_failure()
+        self._device.call_between(stream, functools.partial(self._do, step, function))
+
+    def wait(self, step: str, over: Callable[[], bool], late: Callable[[], tuple[int, ...]]) -> None:
+        """Wait in a step until `over` returns true; `late` returns the ranks that it still waits for.
+
+        Raises
+        ------
+        StepTimeout, RankFailed
+            Or what has ended another step.
+        """
+        began, polls = time.monotonic(), 0
+        while not over():
+            polls += 1
+            if polls < _POLLS:
+                os.sched_yield()
+                continue
+            self._check_hope(step, time.monotonic() - began, late)
+            time.sleep(min(1e-5 * (polls - _POLLS), _LONGEST_PAUSE_S))
 
     def check(self) -> None:
         """As `Engine.check`."""
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
@@ -74,40 +93,44 @@ class MpiEngine:
     def close(self) -> None:
         """As `Engine.close`."""
         if self._failure is None:
-            self._comm.Free()
+            self.comm.Free()
 
-    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        pieces: list[PieceOfTransfer] = []
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _do(self, step: str, function: Callable[[], None]) -> None:
         try:
-            if self._failure is not None:
-                raise self._failure
-            device = None if self._direct else self._device
-            pieces += pieces_of(receives, device, self._streams[0], receives=True)
-            pieces += pieces_of(sends, device, self._streams[1], receives=False)
-            self._move(step, pieces)
+            self._raise_failure()
+            function()
         except Exception as error:
-            self._left += pieces
-            reason = explained(self._comm, error, step) if isinstance(error, MPI.Exception) else error
+            reason = explained(self.comm, error, step) if isinstance(error, MPI.Exception) else error
             self.abort(step, reason)
             raise reason from error
 
-    def _move(self, step: str, pieces: list[PieceOfTransfer]) -> None:
+    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
         """Begin the pieces, those of one peer in order, until all are over."""
-        began, polls, waiting = time.monotonic(), 0, pieces
-        begin = functools.partial(self._begin, step)
-        while waiting := [piece for piece in waiting if not piece.advance(begin)]:
-            polls += 1
-            if polls < _POLLS:
-                os.sched_yield()
-                continue
-            self._check_hope(step, time.monotonic() - began, waiting)
-            time.sleep(min(1e-5 * (polls - _POLLS), _LONGEST_PAUSE_S))
+        device = None if self._direct else self._device
+        pieces = [*pieces_of(receives, device, self._streams[0], receives=True)]
+        pieces += pieces_of(sends, device, self._streams[1], receives=False)
+        waiting, begin = pieces, functools.partial(self._begin, step)
 
-    def _check_hope(self, step: str, waited_s: float, waiting: list[PieceOfTransfer]) -> None:
+        def over() -> bool:
+            nonlocal waiting
+            waiting = [piece for piece in waiting if not piece.advance(begin)]
+            return not waiting
+
+        try:
+            self.wait(step, over, lambda: _peers(waiting))
+        except Exception:
+            self._left += pieces
+            raise
+
+    def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
         """Raise if a wait is over: a rank has failed, another step has, or it was too long."""
-        reason = self._failure or JUDGE.get().hopeless(self._comm, waited_s)
+        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s)
         if reason is None and waited_s > self._timeout_s:
-            reason = StepTimeout(step, self._comm.rank, _peers(waiting))
+            reason = StepTimeout(step, self.comm.rank, late())
         if reason is not None:
             raise reason
 
@@ -115,15 +138,15 @@ class MpiEngine:
         """Give a piece to MPI; of one to receive, if its message is there and no longer: then all of it is known."""
         place = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
         if not piece.receives:
-            return self._comm.Isend(place, piece.peer, _TAG)
+            return self.comm.Isend(place, piece.peer, _TAG)
         status = MPI.Status()
-        message = self._comm.Improbe(piece.peer, _TAG, status)
+        message = self.comm.Improbe(piece.peer, _TAG, status)
         if message is None:
             return None
         sent = status.Get_count(MPI.BYTE)
         if sent <= piece.nbytes:
             return message.Irecv(place)
-        operation, rank = step.partition(",")[0], self._comm.rank
+        operation, rank = step.partition(",")[0], self.comm.rank
         text = f"rank {piece.peer} sent {sent} bytes, where rank {rank} has room for {piece.nbytes}"
         self._refusal = MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}; make counts and types equal")
         whole = bytearray(sent)

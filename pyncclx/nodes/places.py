@@ -65,8 +65,11 @@ class Places:
 
     def local_of(self, rank: int) -> int:
         """Return the index of a rank among those of its node."""
-        node = self._nodes[rank]
-        return bisect_left(self._ranks, rank, self._begins[node], self._begins[node + 1]) - self._begins[node]
+        return self.place_of(rank) - self._begins[self._nodes[rank]]
+
+    def place_of(self, rank: int) -> int:
+        """Return a rank's place among all ranks by node, then by rank."""
+        return bisect_left(self._ranks, rank, self._begins[self._nodes[rank]], self._begins[self._nodes[rank] + 1])
 
     def peer_on(self, node: int, lane: int) -> int:
         """Return the rank of a node that has this local index, or the node's last one if it has fewer ranks."""

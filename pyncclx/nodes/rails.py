@@ -47,28 +47,30 @@ class Rails:
         self._comm, self._places, self._device, self._failed = comm, places, device, failed
         self._shares_gpu = shares_gpu
         self._engines: dict[str, Engine] = {}
+        self._of_mpi: MpiEngine | None = None
         self.uses_nccl, self.why = _choose(comm, device)
 
     def rail(self) -> Engine:
         """Return the engine among the ranks with this rank's local index. All ranks of the communicator call this."""
-        return self._nccl("rail") if self.uses_nccl else self._mpi()
+        return self._nccl("rail") if self.uses_nccl else self.mpi()
 
     def flat(self) -> Engine:
         """Return the engine among all ranks; they call this together."""
         if self.uses_nccl and not self._any_shares_gpu():
             return self._nccl("flat")
-        return self._mpi()
+        return self.mpi()
 
     def engine_for(self, on_rail: bool) -> Engine:
         """Return that of the rail or that of all ranks."""
         return self.rail() if on_rail else self.flat()
 
-    def _mpi(self) -> Engine:
-        if "mpi" not in self._engines:
+    def mpi(self) -> MpiEngine:
+        """Return that of MPI among all ranks; they call this together."""
+        if self._of_mpi is None:
             direct = self._device.name == "host" or bool(is_cuda_aware())
             own = mpi_bootstrap.plain(self._comm).Dup()
-            self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
-        return self._engines["mpi"]
+            self._of_mpi = self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
+        return self._of_mpi
 
     def _nccl(self, kind: str) -> Engine:
         if kind not in self._engines:

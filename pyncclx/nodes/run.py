@@ -40,7 +40,7 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
     if call.empty:
         return None
     spanning.check()
-    composition = Composition(spanning, call.operation)
+    composition = Composition(spanning, call.operation, call.signature)
     call.compose(composition)
     program = composition.program(call.buffers)
     program.before, program.after = call.before, call.after

@@ -24,6 +24,7 @@ from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
+from .short_exchange import MOST_NBYTES, MOST_RANKS, ShortExchange
 from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Awaited
@@ -65,6 +66,7 @@ class Spanning(Attachment):
         self.verdicts = Verdicts(self.team.device, self.team.errors.address)
         self.traffic = Traffic()
         self.refusals = ErrorRecord(self.team.device, topology.rank)
+        self._short: ShortExchange | None = None
         self.programs: dict[Hashable, Program] = {}
         self._timeout_s = settings.TIMEOUT.get()
         self._generation = self.team.generation
@@ -86,6 +88,21 @@ class Spanning(Attachment):
             return [0] * len(lengths)
         base = self._scratch.address(ends[-1])
         return [base + begin for begin in (0, *ends[:-1])]
+
+    def is_short(self, nbytes: int) -> bool:
+        """Whether so many bytes of each rank go through the host's memory; the same on all ranks.
+
+        Not with NCCL, which needs no wait of the host.
+        """
+        return not self.rails.uses_nccl and self.places.size <= MOST_RANKS and nbytes <= MOST_NBYTES
+
+    @property
+    def short(self) -> ShortExchange:
+        """What exchanges them. Collective at the first use."""
+        if self._short is None:
+            errors, device = self.team.errors, self.team.device
+            self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
+        return self._short
 
     def known(self, key: Hashable) -> Program | None:
         """Return the program of an equal call, if there was one since the node's windows have changed."""
@@ -176,6 +193,8 @@ class Spanning(Attachment):
         self.wait_for_thread()
         self.team.order.synchronize()
         self._release()
+        if self._short is not None:
+            self._short.close()
         self.rails.close()
         self.local.Free()
 

@@ -1,4 +1,4 @@
-"""The steps of a call over nodes: a kernel among the ranks of the node, a fold, a copy, an exchange between nodes."""
+"""The steps of a call over nodes: a kernel among the ranks of the node, a fold, a copy, exchanges between nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..memory.cstruct import I32, U64, CStruct
 from ..team.plans import Plan
 from ..team.team import Team
 from .engine import Engine, Transfer
+from .short_exchange import Share, ShortExchange
 
 
 class Step(Protocol):
@@ -100,6 +101,21 @@ class ExchangeStep:
         """As `Step.run`."""
         self.traffic.sent_nbytes += sum(each.nbytes for each in self.sends)
         self.engine.exchange(self.name, self.sends, self.receives, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStep:
+    """A short exchange of records on the host."""
+
+    exchange: ShortExchange
+    share: Share
+    leaving_nbytes: int  # to other nodes
+    traffic: Traffic
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        self.traffic.sent_nbytes += self.leaving_nbytes
+        self.exchange.run(self.share, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,10 @@ class Verdicts:
     def _word(self, peer: int) -> int:
         return self._ranks.setdefault(peer, len(self._ranks) % _MOST_WORDS)
 
+    def note(self, peer: int) -> None:
+        """Set a peer's word: it has come by another way."""
+        self._watch.array[self._word(peer)] = 1
+
     def check(self) -> None:
         """Raise Aborted, from then on, if a peer's kernels had given up when it sent something."""
         if self._watch.array.any():

@@ -82,10 +82,10 @@ def test_killed_while_it_waits(operation):
 
 
 @tolerant
-@pytest.mark.parametrize("operation", some(["isend_any", "sendrecv"], 1))
+@pytest.mark.parametrize("operation", some(["isend_any", "sendrecv", "allreduce", "bcast"], 2))
 @pytest.mark.parametrize("nodes", some(["a,a,b", "a,b,b"], 1))
-def test_a_message_to_or_from_a_node_where_a_rank_was_killed(operation, nodes):
-    """Rank 0 comes late, and the victim dies while it waits for a message, between nodes and inside one."""
+def test_killed_over_nodes(operation, nodes):
+    """Rank 0 comes late, and the victim dies while it waits for it or for another, between nodes or inside one."""
     call = f"call={METHODS[operation]},nth={nth(operation)}"
     fault = f"rank=0,{call},do=delay:1;rank={VICTIM},{call},do=kill,after=0.4"
     check_survivors(jobs.run(RANKS, operation, fault, PYNCCLX_TEST_NODES=nodes), 1 + jobs.PROMISED_S + jobs.SLACK_S)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...nodes.places import Places
+from ...nodes.spanning import Spanning
 from .. import MODULES
 from ..allgather import allgather as allgather_in_node
 from ..allgatherv import allgatherv as allgatherv_in_node
@@ -71,9 +72,21 @@ _EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
     "Scan": scan.explain,
     "Exscan": scan.explain,
 }
+#: What is done with the bytes of `Spanning.is_short`.
+_ON_HOST = {
+    "Barrier": "a message of each rank to all others",
+    "Bcast": "root sends to all ranks",
+    "Allgather": "each rank's block goes to all others",
+    "Allgatherv": "each rank's block goes to all others",
+    "Reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes",
+    "Allreduce": "each rank's vector goes to all others, which fold those of each node, and then of the nodes",
+}
 
 
-def explain(operation: str, places: Places, nbytes: int) -> str:
+def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     """How an operation of `MODULES` runs, for `Comm.explain`."""
     assert operation in MODULES
+    places = spanning.places
+    if operation in _ON_HOST and spanning.is_short(nbytes):
+        return f"{_ON_HOST[operation]}, through pinned memory of the host"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

@@ -1,6 +1,7 @@
 """Allgather and Allgatherv over nodes: a rank's block goes over its rail to each node, whose ranks get it by a kernel.
 
-Blocks of one node are spread while those of the next are on their way.
+Short ones, where MPI moves the data, go to all ranks on the host. Blocks of one node are spread while those of the next
+are on their way.
 """
 
 from __future__ import annotations
@@ -74,6 +75,22 @@ def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: li
 
 def compose(composition: Composition, *, own: int, recv: int, spans: list[Span]) -> None:
     """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already."""
+    if composition.spanning.is_short(max(span.nbytes for span in spans)):
+        _on_host(composition, own, recv, spans)
+    else:
+        _by_node(composition, own, recv, spans)
+
+
+def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:
+    places, short = composition.places, composition.spanning.short
+    mine, everyone = spans[places.rank], range(places.size)
+    composition.share("exchange of blocks on the host", own, mine.nbytes, to=everyone, sources=everyone)
+    for rank, span in enumerate(spans):
+        if span.nbytes and not (rank == places.rank and own == recv + span.begin):
+            composition.copy(recv + span.begin, short.address_of(rank), span.nbytes)
+
+
+def _by_node(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:
     places = composition.places
     mine = spans[places.rank]
     arrived = []

@@ -1,8 +1,10 @@
 """Allreduce over nodes.
 
-Short: a kernel folds inside the node on all its ranks, these exchange the results over their rails, and fold them: one
-trip between nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it, and all ranks
-of the node get all pieces; segments of the vector are in different steps at the same time.
+Shortest, where MPI moves the data: each rank's vector goes to all others on the host, and each rank folds all of them
+in the order of the other ways. Short: a kernel folds inside the node on all its ranks, these exchange the results over
+their rails, and fold them: one trip between nodes. Long: each rank folds a piece for its node, exchanges it over its
+rail and folds it, and all ranks of the node get all pieces; segments of the vector are in different steps at the same
+time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import resolve_pair
-from .folding import Folding, fold_from_all
+from .folding import Folding, fold_from_all, fold_shared
 from .inside import allgatherv_call, allreduce_call, bcast_call
 from .movement import exchange
 from .options import check_no_choice
@@ -61,6 +63,10 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
     """Add the steps."""
     if not folding.goes_by_node(composition.places):
         _in_rank_order(composition, folding, send, recv, nbytes)
+    elif composition.spanning.is_short(nbytes):
+        everyone = range(composition.places.size)
+        composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
+        fold_shared(composition, folding, nbytes, recv)
     elif nbytes <= SHORT_NBYTES or folding.of_records:
         _short(composition, folding, send, recv, nbytes)
     else:

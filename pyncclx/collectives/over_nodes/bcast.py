@@ -1,8 +1,9 @@
 """Bcast over nodes.
 
-Short: root sends to one rank of each node, and a kernel copies inside each node. Long: root's node has a piece on each
-of its ranks, which goes over the rails, and all ranks of a node get all pieces. With more than two nodes a piece is cut
-once more: each node gets a part of it from root's, and the nodes exchange the parts, so root's links carry it once.
+Shortest, where MPI moves the data: root sends to all ranks on the host. Short: root sends to one rank of each node, and
+a kernel copies inside each node. Long: root's node has a piece on each of its ranks, which goes over the rails, and all
+ranks of a node get all pieces. With more than two nodes a piece is cut once more: each node gets a part of it from
+root's, and the nodes exchange the parts, so root's links carry it once.
 """
 
 from __future__ import annotations
@@ -54,10 +55,21 @@ def explain(places: Places, nbytes: int) -> str:
 
 
 def _compose(composition: Composition, *, address: int, nbytes: int, root: int) -> None:
-    if nbytes <= SHORT_NBYTES:
+    if composition.spanning.is_short(nbytes):
+        _on_host(composition, address, nbytes, root)
+    elif nbytes <= SHORT_NBYTES:
         _short(composition, address, nbytes, root)
     else:
         _long(composition, address, nbytes, root)
+
+
+def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> None:
+    places = composition.places
+    at_root = places.rank == root
+    to, sources = (range(places.size), ()) if at_root else ((), (root,))
+    composition.share("exchange on the host", address, nbytes if at_root else 0, to=to, sources=sources)
+    if not at_root:
+        composition.copy(address, composition.spanning.short.address_of(root), nbytes)
 
 
 def _short(composition: Composition, address: int, nbytes: int, root: int) -> None:

@@ -7,11 +7,13 @@ the order of ranks: where nodes do not follow each other in it, each rank folds 
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
 from .movement import exchange
 from .pieces import Span, aligned, unit_of
@@ -43,6 +45,40 @@ class Folding(NamedTuple):
     def goes_by_node(self, places: Places) -> bool:
         """Whether the nodes' results may be folded."""
         return places.in_rank_order or bound_op.named(self.template) is None
+
+
+def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int) -> None:
+    """Add the folds, in each node's ranks and of the nodes, of all ranks' vectors that have been shared.
+
+    These are the folds that kernels in the nodes would do, so the result has the same bits. No rank waits for others to
+    prepare the kernels: if these make another call, all find that when they share.
+    """
+    places, vectors = composition.places, composition.spanning.short.address
+    ends = list(itertools.accumulate(len(places.ranks_of(node)) for node in range(places.count)))
+    stride = STRIDE_NBYTES
+    if ends[-1] > places.count:
+        stride_of_results = aligned(nbytes)
+        (results,) = composition.memory(places.count * stride_of_results)
+        for node, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+            composition.fold(
+                folding.inside,
+                vectors=vectors + begin * stride,
+                count=end - begin,
+                stride=stride,
+                nbytes=nbytes,
+                result=results + node * stride_of_results,
+                alone=True,
+            )
+        vectors, stride = results, stride_of_results
+    composition.fold(
+        folding.template,
+        vectors=vectors,
+        count=places.count,
+        stride=stride,
+        nbytes=nbytes,
+        result=result,
+        alone=True,
+    )
 
 
 def fold_from_all(

@@ -14,7 +14,7 @@ from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
-from .folding import Folding, fold_from_all
+from .folding import Folding, fold_from_all, fold_shared
 from .inside import allreduce_call, gatherv_call, reduce_scatter_call
 from .movement import exchange
 from .options import check_no_choice
@@ -51,10 +51,15 @@ def explain(places: Places, nbytes: int) -> str:
 
 
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
-    if folding.goes_by_node(composition.places):
-        _by_node(composition, folding, send, recv, nbytes, root)
-    else:
+    places = composition.places
+    if not folding.goes_by_node(places):
         _in_rank_order(composition, folding, send, recv, nbytes, root)
+    elif composition.spanning.is_short(nbytes):
+        sources = range(places.size) if places.rank == root else ()
+        composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
+        fold_shared(composition, folding, nbytes if places.rank == root else 0, recv)
+    else:
+        _by_node(composition, folding, send, recv, nbytes, root)
 
 
 def _by_node(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:

@@ -13,7 +13,7 @@ from support.reference import comparing
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
-SIZES = (1, 17, 20_000)  # elements: of the last, vectors and their pieces are long
+SIZES = (17, 3_001, 20_000)  # elements: a few, some packets, and vectors whose pieces are long
 LAYOUTS = {  # the node of each rank
     "halves": [2 * rank // SIZE for rank in range(SIZE)],
     "in turn": [rank % 2 for rank in range(SIZE)],

@@ -1,0 +1,162 @@
+"""Short exchanges: a few bytes of each rank, through the host's memory, to all ranks that need them, in one go.
+
+The pieces of `mpi_engine.py` take many calls of Python for a few bytes, and kernels inside the node some more. Here a
+rank's bytes are copied to its *record* in pinned memory, MPI's persistent receives bring the others' records beside it,
+and kernels read them there. A record begins with a header: whether kernels of its rank have given up, and a text of the
+call, which must be the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from ..backends import Device
+from ..errors import CollectiveMismatch
+from ..recording.failures import noted
+from ..team.error_record import ErrorRecord
+from .mpi_engine import MpiEngine
+from .places import Places
+from .verdicts import Verdicts
+
+# Not measured on GPUs
+MOST_NBYTES = 4 << 10  # of a rank's bytes
+MOST_RANKS = 16  # of a communicator: each may send to all others
+HEADER_NBYTES = 64
+STRIDE_NBYTES = HEADER_NBYTES + MOST_NBYTES  # from one record to the next
+_WORD_NBYTES = 8  # of the header: whether kernels have given up
+_TAG = 8  # that of pieces is another
+_GAVE_UP = b"\1"
+
+
+class Share(NamedTuple):
+    """What one short exchange moves.
+
+    Attributes
+    ----------
+    name : str
+        Of the step, for messages.
+    label : bytes
+        Of the call, as `label_of` makes it.
+    nbytes : int
+        Of this rank's bytes.
+    to, sources : sequence of int
+        The ranks that get them, and those whose bytes come here; neither has this rank.
+    """
+
+    name: str
+    label: bytes
+    nbytes: int
+    to: Sequence[int]
+    sources: Sequence[int]
+
+
+class ShortExchange:
+    """The records of a communicator's ranks in this process's memory, and what receives them.
+
+    Parameters
+    ----------
+    engine : MpiEngine
+    places : Places
+    device : Device
+    own : ErrorRecord
+        Of the node's kernels.
+    verdicts : Verdicts
+    """
+
+    def __init__(
+        self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts
+    ) -> None:
+        self._engine, self._places, self._errors, self._verdicts = engine, places, own, verdicts
+        self._sent: deque[tuple[MPI.Request, bytes]] = deque()  # that MPI has not finished
+        self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
+        memory = self._memory.array.data.cast("B")
+        begins = [places.place_of(rank) * STRIDE_NBYTES for rank in range(places.size)]
+        self._records = [memory[begin : begin + STRIDE_NBYTES] for begin in begins]
+        self._receives = {
+            rank: engine.comm.Recv_init([record, MPI.BYTE], rank, _TAG)
+            for rank, record in enumerate(self._records)
+            if rank != places.rank
+        }
+
+    def address_of(self, rank: int) -> int:
+        """Return the address of a rank's bytes. Those of one node's ranks are `STRIDE_NBYTES` apart, by nodes."""
+        return self._memory.address + self._places.place_of(rank) * STRIDE_NBYTES + HEADER_NBYTES
+
+    @property
+    def address(self) -> int:
+        """That of the first."""
+        return self._memory.address + HEADER_NBYTES
+
+    def leaving_nbytes(self, share: Share) -> int:
+        """Return the bytes of what goes to other nodes."""
+        places = self._places
+        others = sum(places.node_of(rank) != places.node for rank in share.to)
+        return others * (HEADER_NBYTES + share.nbytes)
+
+    def run(self, share: Share, stream: object) -> None:
+        """Exchange records on `stream`; the host waits.
+
+        Raises
+        ------
+        StepTimeout, CollectiveMismatch, MPI.Exception
+            From then on at every call.
+        """
+        self._engine.do(share.name, lambda: self._run(share), stream)
+
+    def _run(self, share: Share) -> None:
+        own = self._records[self._places.rank]
+        own[:HEADER_NBYTES] = (_GAVE_UP if self._errors.has_failed else b"").ljust(_WORD_NBYTES, b"\0") + share.label
+        receives = [self._receives[rank] for rank in share.sources]
+        if receives:
+            MPI.Prequest.Startall(receives)
+        self._send(bytes(own[: HEADER_NBYTES + share.nbytes]), share.to)
+        waiting = receives[:]
+
+        def over() -> bool:
+            while waiting and waiting[-1].Test():
+                waiting.pop()
+            return not waiting
+
+        def late() -> tuple[int, ...]:
+            return tuple(rank for rank in share.sources if not self._receives[rank].Test())
+
+        self._engine.wait(share.name, over, late)
+        for rank in share.sources:
+            self._check(share, rank)
+
+    def _send(self, message: bytes, to: Sequence[int]) -> None:
+        """Send a copy of the record, which nobody waits for."""
+        self._sent += [(self._engine.comm.Isend([message, MPI.BYTE], rank, _TAG), message) for rank in to]
+        while self._sent and self._sent[0][0].Test():
+            self._sent.popleft()
+
+    def _check(self, share: Share, rank: int) -> None:
+        record = self._records[rank]
+        if record[:1] == _GAVE_UP:
+            self._verdicts.note(rank)
+        label = record[_WORD_NBYTES:HEADER_NBYTES]
+        if label != share.label:
+            calls = f"rank {self._places.rank} called {text_of(share.label)}; rank {rank} called {text_of(label)}"
+            raise noted(CollectiveMismatch(f"{share.name}: {calls}"))
+
+    def close(self) -> None:
+        """Free the receives: all exchanges are over."""
+        for request in self._receives.values():
+            request.Free()
+
+
+def label_of(operation: str, signature: tuple[object, ...]) -> bytes:
+    """Return what the header has of a call: its text, if there is room for it, behind a sum of it."""
+    text = f"{operation}{signature}".encode()
+    room = HEADER_NBYTES - _WORD_NBYTES - 4
+    return zlib.crc32(text).to_bytes(4, "little") + text[:room].ljust(room, b"\0")
+
+
+def text_of(label: bytes | memoryview) -> str:
+    """Return the text of a call."""
+    return bytes(label[4:]).rstrip(b"\0").decode(errors="replace")

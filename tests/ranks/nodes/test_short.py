@@ -1,0 +1,117 @@
+"""Short collectives over nodes go through the host's memory: with the bits of the other ways, and with their errors."""
+
+import re
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.nodes.short_exchange import MOST_NBYTES
+from pyncclx.nodes.spanning import Spanning
+from support.arrays import Output, put, xp
+from support.everywhere import assert_everywhere
+from support.reference import comparing, contributions
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+LAYOUTS = {"in turn": RANK % 2, "unequal": min(RANK, 1), "unequal, in turn": int(RANK % 3 > 0), "alone": RANK}
+pytestmark = pytest.mark.ranks(2)
+
+
+@pytest.fixture
+def comm(request, monkeypatch):
+    """A communicator over pretend nodes, of a layout that a test names or the first."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(LAYOUTS[getattr(request, "param", "in turn")]))
+    comm = pyncclx.Communicator().Dup()
+    yield comm
+    comm.synchronize()
+    comm.Free()
+
+
+def reductions(comm, x, op):
+    """The results of Allreduce, and of Reduce on the last rank."""
+    everywhere, at_root = Output(x.size, x.dtype), Output(x.size, x.dtype)
+    comm.Allreduce(put(x), everywhere.array, op)
+    comm.Reduce(put(x), at_root.array, op, SIZE - 1)
+    comm.synchronize()
+    return everywhere, at_root
+
+
+@pytest.mark.parametrize("comm", LAYOUTS, indirect=True)
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "int32"])
+def test_the_bits_are_those_of_long_ones(comm, name, monkeypatch):
+    """With the way of longer calls as the oracle, which tests/ranks/collectives hold to NumPy."""
+    op, other = pyncclx.AVG if name == "float16" else MPI.SUM, comm.Dup()
+    with comparing() as compare:
+        for count in (1, 37, MOST_NBYTES // 4):
+            x = contributions(SIZE, count, name)[RANK]
+            results = reductions(comm, x, op)
+            with monkeypatch.context() as patch:
+                patch.setattr(Spanning, "is_short", lambda self, nbytes: False)
+                for own, expected in zip(results, reductions(other, x, op), strict=True):
+                    compare(own, expected.read(), f"{count} elements")
+    assert comm.spanning._short is not None
+    assert other.spanning._short is None
+    other.Free()
+
+
+def test_what_explain_says(comm):
+    """Of the longest short call and the next one; and where another engine follows streams."""
+    for operation in ("Allreduce", "Iallreduce", "Reduce", "Bcast", "Allgather", "Barrier"):
+        assert "pinned memory of the host" in comm.explain(operation, MOST_NBYTES if operation != "Barrier" else 0)
+        if operation != "Barrier":
+            assert "pinned memory of the host" not in comm.explain(operation, MOST_NBYTES + 1)
+    comm.spanning.rails.uses_nccl = True
+    assert "pinned memory of the host" not in comm.explain("Allreduce", 8)
+    comm.spanning.rails.uses_nccl = False
+
+
+@pytest.mark.parametrize("comm", ["alone"], indirect=True)
+def test_many_calls_one_after_the_other(comm):
+    """Of ranks that come at different times: records are not overwritten before they have been read."""
+    x, y, blocks = xp.empty(5, "i8"), Output(5, "i8"), Output(5 * SIZE, "i8")
+    with comparing() as compare:
+        for call in range(60):
+            root = call % SIZE
+            x[...] = put(np.arange(5) + 100 * RANK + 10_000 * call)
+            comm.Bcast(x, root)
+            compare(x, np.arange(5) + 100 * root + 10_000 * call, f"Bcast {call}")
+            comm.Reduce(x, y.array, MPI.SUM, root)
+            if root == RANK:
+                compare(y, SIZE * (np.arange(5) + 100 * root + 10_000 * call), f"Reduce {call}")
+            comm.Allgather(x, blocks.array)
+            compare(blocks, np.tile(np.arange(5) + 100 * root + 10_000 * call, SIZE), f"Allgather {call}")
+
+
+def test_calls_that_differ(comm, monkeypatch):
+    """On all ranks, with both calls in the text; from then on at every call."""
+    comm.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
+    own, raised = comm.Dup(), []
+    own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
+    for _ in range(2):
+        try:
+            own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"), MPI.MAX if RANK == 0 else MPI.SUM)
+            own.synchronize()
+        except pyncclx.CollectiveMismatch as error:
+            raised.append(str(error))
+    both = re.compile(r"Allreduce, exchange.*called Allreduce\(3, 'float32', '\w+'\); rank \d called Allreduce\(3")
+    assert_everywhere(WORLD, len(raised) == 2 and both.search(raised[0]) is not None, f"rank {RANK}: {raised}")
+    own.state.abandon()
+
+
+def test_a_rank_that_has_given_up(comm):
+    """What came from it is not used: the others raise at their next call."""
+    own = comm.Dup()
+    own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
+    if RANK == SIZE - 1:
+        own.spanning.short._errors = type("GaveUp", (), {"has_failed": True})
+    own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
+    raised = None
+    try:
+        own.synchronize()
+    except pyncclx.Aborted as error:
+        raised = str(error)
+    expected = RANK == SIZE - 1 or f"rank {SIZE - 1} have given up" in (raised or "")
+    assert_everywhere(WORLD, expected, f"rank {RANK}: {raised}")
+    own.state.abandon()
