@@ -106,13 +106,13 @@ def _part(device: Device, file: str, kernels: Sequence[str], template: Template)
 
 
 def share(
-    comm: MPI.Intracomm, device: Device, parts: Sequence[Part], then: Callable[[], object] = bool
+    comm: MPI.Intracomm, device: Device, parts: Sequence[Part], then: Callable[[], object] | None = None
 ) -> dict[str, Function]:
     """Return kernels by name. Unless all ranks have them, each rank compiles some, and all load them. Collective.
 
     Parameters
     ----------
-    then : callable
+    then : callable, optional
         Called on rank 0 after some were compiled or loaded.
 
     Raises
@@ -140,7 +140,7 @@ def share(
 
         def load() -> None:
             _load(device, missing, images)
-            if comm.rank == 0:
+            if then is not None and comm.rank == 0:
                 then()
 
         mpi_bootstrap.agree(comm, load)

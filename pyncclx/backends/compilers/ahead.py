@@ -39,7 +39,7 @@ class _Helper:
             self._asked += 1
             if self._process is None or self._process.poll() is not None:
                 self._process = _started()
-                _write(self._process, sys.path)
+                _write(self._process, [each for each in sys.path if isinstance(each, str)])
             _write(self._process, request)
 
 
