@@ -2,7 +2,7 @@
 
 Linux does so before it frees the memory of a process, which takes a second and more where there is much of it: 0.1 to
 10 ms after a SIGKILL, where sockets and pidfds take up to 1.2 s. The mark is a bit of the mutex's word, so that to look
-is to read a word. The page has more that peers may want when its process cannot answer: how it ended, when it ran last,
+is to read a word. The page has more, for when its process cannot answer: how it ended, when it ran last,
 and notes about communicators that it has given up.
 """
 

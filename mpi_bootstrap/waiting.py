@@ -87,7 +87,7 @@ def complete(comm: MPI.Comm, request: MPI.Request, seconds: float | None = None)
 def missing(
     comm: MPI.Comm, request: MPI.Request, seconds: float, late: Callable[[], None] | None = None
 ) -> list[int]:
-    """Do so, and return the ranks that have not come in time, of which all that have come learn at once.
+    """Do so, and return the ranks that have not come in time, the same on all that have come.
 
     After three quarters of the time `late` is called, and what it raises is raised.
     """

@@ -194,7 +194,7 @@ class Endpoint:
             raise noted(self._take_loss())
         operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
         if record.failure == error_words.ABORTED:
-            raise noted(Aborted(f"{operation}: rank {self.rank} was told to stop waiting for rank {record.peer}"))
+            raise noted(Aborted(f"{operation}: rank {self.rank} was made to stop waiting for rank {record.peer}"))
         raise noted(PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen))
 
     # Ranks that fail

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Event
+from ..recovery.blame import failure_behind
 from .arguments import pull_arguments
 from .arrival import Arrival
 from .batch import BLOCK_NBYTES, Batch
@@ -149,9 +150,12 @@ class Incoming(Arrival):
                 data = address_of(self.endpoint, bounce, envelope, self.status.source)
                 nbytes = envelope.nbytes
         except (OSError, RuntimeError) as error:
-            self._error = self.endpoint.failure_of(self.status.source, self.operation) or error
+            self._error = failure_behind(error, self._sender_failure)
         self._has_opened = bool(data) and envelope.transport == OFFERED
         return nbytes, self._pull_arguments(envelope, bounce, data, nbytes)
+
+    def _sender_failure(self) -> Exception | None:
+        return self.endpoint.failure_of(self.status.source, self.operation)
 
     def _mark_end(self) -> None:
         if self._start_event is not None:

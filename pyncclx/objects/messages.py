@@ -136,6 +136,7 @@ def open_sealed(
 ) -> Any:
     """Return the object, in new arrays that the current stream fills; pickle calls this."""
     comm = _thread.comm
+    began = events.now() if events.listeners else None
     endpoint = _ALONE.get() if comm is None else comm.endpoint
     endpoint.check()
     let_receives_leave()
@@ -145,7 +146,10 @@ def open_sealed(
     except Exception:
         _decline(endpoint, message, source, tag)
         raise
-    _bring(endpoint, data, cargo.stream, message, source, tag)
+    incoming = _bring(endpoint, data, cargo.stream, message, source, tag)
+    if began is not None:
+        how = events.STAGED if incoming.is_inline else events.NATIVE
+        events.emit(_RECEIVE, how, data.nbytes, began, comm=comm, peer=source)
     if len(forms) > 1:
         cargo.unpack(endpoint.device, data.address)
     arrays = cargo.finish(endpoint.device)
@@ -156,13 +160,14 @@ def open_sealed(
     return put_together(stream, buffers, arrays)
 
 
-def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: int, tag: int) -> None:
+def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: int, tag: int) -> Incoming:
     status = MPI.Status()
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, len(message))
     incoming = Incoming(endpoint, _RECEIVE, data, stream)
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
+    return incoming
 
 
 def _decline(endpoint: Endpoint, message: bytes, source: int, tag: int) -> None:

@@ -1,1 +1,1 @@
-"""What a program's operations ran as, and what the records of a job's ranks say: verdicts, traces, metrics."""
+"""What a program's operations ran as, and what follows from the records of a job's ranks: verdicts, traces, metrics."""

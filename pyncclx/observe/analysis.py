@@ -13,7 +13,7 @@ _Look = Callable[[Job, Words], Iterator[Verdict]]
 #: Looks for causes that a job has reported, or that show wherever it is.
 _REPORTED: tuple[_Look, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
 _SEEN: tuple[_Look, ...] = (mismatches.different_operation, mismatches.different_argument, hangs.hang)
-_NOTICED_S = 0.1  # after the end of a wait, at most, others know of it
+_NOTICED_S = 0.1  # after the end of a wait, at most, others have noticed it
 
 
 def analyse(job: Job) -> list[Verdict]:

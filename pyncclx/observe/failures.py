@@ -63,7 +63,7 @@ def _gone(job: Job) -> list[int]:
 
 
 def _is_consequence(reason: str) -> bool:
-    """Whether a rank ended as it wanted, or because it raised: other causes say so."""
+    """Whether a rank ended as it should, or because it raised, for which there are other causes."""
     return "exception" in reason or "ended" in reason
 
 

@@ -10,7 +10,8 @@ from .words import Words
 
 _MOST_NAMED = 10  # operations in the legend
 _LEAST_WIDTH = 1 / 400  # of a bar, of the whole
-_FAINT = 0.2
+_LEAST_NAMED = 1 / 14  # of a bar that has its operation's name in it, of the whole
+_PALE = 0.45
 
 
 def write(job: Job, path: Path, seconds: float) -> None:
@@ -36,13 +37,16 @@ def write(job: Job, path: Path, seconds: float) -> None:
     for row, entry, begin, end in shown:
         length = max((end - begin) / 1e6, _LEAST_WIDTH * width)
         left, colour = (begin - first_ns) / 1e6, colours[entry["operation"]]
-        axes.barh(row, length, left=left, color=colour, height=0.7, alpha=1.0 if entry["ended_ns"] else _FAINT)
-        axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.7)  # where it begins
+        alpha = 1.0 if entry["ended_ns"] else _PALE
+        bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
+        axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)  # where it begins
+        if length > _LEAST_NAMED * width:
+            axes.bar_label(bars, [entry["operation"]], label_type="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [words.rank(rank.number) for rank in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, width * 1.01)
     axes.set_xlabel("milliseconds")
-    title = f"calls of the last {width / 1e3:.3g} s; faint: to the next call, where no end is known"
+    title = f"calls of the last {width / 1e3:.3g} s; pale: to the next call, where no end is known"
     axes.set_title(title, fontsize=9)
     handles = [Patch(color=colours[name]) for name in names[:_MOST_NAMED]]
     figure.legend(handles, names[:_MOST_NAMED], loc="outside lower center", ncols=5, frameon=False, fontsize=8)

@@ -22,7 +22,7 @@ _OF_BLOCKS = ("Allgather", "Reduce_scatter_block", "Reduce_scatter", "Alltoall")
 
 
 def write(job: Job, path: Path) -> None:
-    """Write the file whole, or not at all, as the textfile collector wants it."""
+    """Write the file whole, or not at all, which the textfile collector relies on."""
     part = path.with_suffix(".part")
     part.write_text(text(job))
     part.replace(path)

@@ -12,9 +12,9 @@ from .words import Words
 
 VERSION = "2.10"
 PREFIX = "pyncclx_rank_"
-LIBRARY = "nccl"  # its analyser knows no other name before PyTorch 2.15
+LIBRARY = "nccl"  # its analyser accepts no other name before PyTorch 2.15
 
-_NAMES = {  # of operations that it knows
+_NAMES = {  # of operations that it has names for
     **{name: name.lower() for name in ("Allgather", "Allreduce", "Alltoall", "Barrier", "Gather", "Reduce", "Scatter")},
     "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "all_gather", "Bcast": "broadcast",
     "Alltoall": "all_to_all", "Alltoallv": "all_to_allv", "Alltoallw": "all_to_allv", "Gatherv": "gather",

@@ -43,7 +43,7 @@ CAUSES = {
     "lock cycle": "ranks wait for each other's locks",
     "lock held": "a rank keeps a lock that others wait for",
     "order of communicators": "ranks use communicators in different orders, and wait for each other",
-    "graph replays differ": "ranks have run different numbers of operations on the device: of a graph, say",
+    "graph replays differ": "ranks have run different numbers of operations on the device, as of a graph",
     "stalled before the call": "a rank has not made a call that the others wait in",
     "stalled in a call": "all ranks have made a call, and it does not end",
     "slow rank": "a rank comes late again and again; nothing hangs",

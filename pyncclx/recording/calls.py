@@ -155,7 +155,7 @@ class Begun:
         reduction: str = "",
         root: int | None = None,
     ) -> None:
-        """Write what the arguments say."""
+        """Write what the arguments are."""
         text, facts, self.operation = self._ring.text, self._facts, operation
         rooted = {} if root is None else {"peer": self._calls.world_rank(root), "flags": facts.flags | layout.ROOTED}
         self._ring.number(self.sequence, next(self._calls.numbers))

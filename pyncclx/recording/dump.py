@@ -30,7 +30,7 @@ _FAILURES_KEPT = 20
 
 
 class Progressing(Protocol):
-    """The device side of a communicator, which can say what its kernels have got to."""
+    """The device side of a communicator, which has the progress of its kernels."""
 
     def progress(self) -> dict[str, Any]:
         """Return it, without waiting for the device."""

@@ -1,4 +1,4 @@
-"""Failures: each is kept, given to hooks and the log, and makes this rank dump what it knows."""
+"""Failures: each is kept, given to hooks and the log, and makes this rank dump its record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Reporter:
 
 
     def has_just_dumped_for(self, error: BaseException) -> bool:
-        """Whether a dump for what ranks raise for each other is there: what follows says nothing new."""
+        """Whether a dump for what ranks raise for each other is there: what follows has nothing new."""
         of_others = isinstance(error, (PeerTimeout, RankFailed, Aborted, CollectiveMismatch))
         return of_others and time.monotonic() - self._dumped < _PAUSE_S
 
@@ -130,7 +130,7 @@ class _Signals:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if before != -1:  # another one's, who is told of signals through it
+        if before != -1:  # another library's, which finds signals in it
             signal.set_wakeup_fd(before)
             signal.signal(signal.SIGUSR1, self._handle)
             return

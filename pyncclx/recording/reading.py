@@ -16,7 +16,7 @@ Entry = dict[str, Any]
 
 
 class Reading:
-    """What a ring says now.
+    """What is in a ring now.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Reading:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a file says, and the condition of its process.
+    """Return what is in a file, and the condition of its process.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Ranks that fail: how the others learn of it at once, and what is left to do.
+"""Ranks that fail: how the others get to see it at once, and what is left to do.
 
 * `detector`: a thread that looks at the pages of the processes on this node (`mpi_bootstrap/presence.py`) and asks MPI
   for failures elsewhere; it gives each communicator its `Loss`.

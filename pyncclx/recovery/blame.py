@@ -1,9 +1,9 @@
-"""Who was late: what the pages of this node's processes have to say about a wait that was in vain."""
+"""Who was late: what follows from the pages of this node's processes for a wait that was in vain."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpi_bootstrap.presence import RUNNING
 
@@ -11,12 +11,23 @@ from ..errors import PeerTimeout
 from ..system import settings
 from .detector import DETECTOR, STOOD_STILL_S
 
+_FOR_FAILURE_S = 2.0  # from a death to its being found, on a busy machine
+
 
 def look_now() -> None:
     """Look at the other processes, rather than when the detector does so next."""
     detector = DETECTOR.made
     if detector is not None:
         detector.look()
+
+
+def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Exception:
+    """Return what `find` has for a rank whose memory cannot be opened, once its death is found; else the error."""
+    end = time.monotonic() + _FOR_FAILURE_S
+    while (failure := find()) is None and time.monotonic() < end:
+        look_now()
+        time.sleep(0.01)
+    return failure or error
 
 
 def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Exception:

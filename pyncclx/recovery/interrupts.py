@@ -38,7 +38,9 @@ class Interrupts:
         return 0
 
     def pause(self, seconds: float) -> None:
-        """Sleep, or less if there is a signal."""
+        """Sleep; less if there is a signal, or if the main thread's time for one is over."""
+        if self._since > 0:
+            seconds = min(seconds, max(self._since + GRACE_S - time.monotonic(), 0.001))
         if not self._poll.poll(seconds * 1000):
             return
         numbers = os.read(self._read, _AT_ONCE)

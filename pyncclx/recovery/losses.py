@@ -59,7 +59,7 @@ class Loss:
             return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
         doing = note.operation or "a call"
         if wait is not None:
-            doing = f"{operation}: rank {wait.rank} was told to stop waiting for rank {wait.peer} (epoch {wait.epoch})"
+            doing = f"{operation}: rank {wait.rank} was made to stop waiting for rank {wait.peer} (epoch {wait.epoch})"
         agree = "the ranks no longer agree where they are: Free the communicator"
         return Aborted(f"{doing}: rank {note.rank} {_LEFT[note.kind]}; {agree}")
 

@@ -50,7 +50,10 @@ class Judge:
         return noted(explained(comm, error))
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return the exception for ranks that have not come within PYNCCLX_TIMEOUT."""
+        """Return the exception for ranks that have not come in time; if unknown, for those that stand still."""
+        detector = DETECTOR.made
+        if not ranks and detector is not None:
+            ranks = detector.standing_still(ulfm.world_ranks(comm))
         return noted(RanksMissing(comm.rank, tuple(ranks)))
 
 

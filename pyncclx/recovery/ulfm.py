@@ -1,4 +1,4 @@
-"""What MPI knows of failed ranks. Open MPI does under `mpirun --with-ft ulfm`; others end the job, or do not say."""
+"""What MPI has found of failed ranks: Open MPI under `mpirun --with-ft ulfm`; others end the job, or find nothing."""
 
 from __future__ import annotations
 

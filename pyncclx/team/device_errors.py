@@ -50,7 +50,7 @@ def failure(record: ErrorWords, rank: int) -> Exception:
     prefix = "" if function == "Wait_signal" else "pyncclx_"
     name = f"{prefix}{function} ({_NUMBERS[function]} {record.epoch})"
     if record.failure == ABORTED:
-        return Aborted(f"{name}, called by a kernel: rank {rank} was told to stop waiting")
+        return Aborted(f"{name}, called by a kernel: rank {rank} was made to stop waiting")
     peer = peer if peer < MAX_RANKS else -1  # a signal may come from any rank
     kind = GridTimeout if function == "grid_barrier" else PeerTimeout
     return kind(name, 0, rank, peer, record.expected, record.seen)

@@ -34,7 +34,7 @@ def failure(record: ErrorWords, rank: int) -> Exception:
     if operation == DEVICE_TEAM:
         return device_errors.failure(record, rank)
     if record.failure == ABORTED:
-        return Aborted(f"{operation}: rank {rank} was told to stop waiting for rank {peer} (epoch {record.epoch})")
+        return Aborted(f"{operation}: rank {rank} was made to stop waiting for rank {peer} (epoch {record.epoch})")
     return PeerTimeout(operation, record.epoch, rank, peer, record.expected, record.seen)
 
 

@@ -1,6 +1,6 @@
 """A program that goes wrong on purpose: python tests/support/faulty.py CAUSE, on 3 ranks; for tests of the analyser.
 
-After a few calls that are well, rank 1 or all ranks do what the cause says. PYNCCLX_TIMEOUT ends what would hang.
+After a few calls that are well, rank 1 or all ranks do what the cause is. PYNCCLX_TIMEOUT ends what would hang.
 """
 
 import os

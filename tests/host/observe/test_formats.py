@@ -9,6 +9,7 @@ import pytest
 from pyncclx.events import END, START, Event
 from pyncclx.observe import chrome_format, picture, prometheus, torch_format
 from pyncclx.recording.nvtx_ranges import Ranges
+from support import flight_records
 from support.records import job_of, well
 
 
@@ -39,6 +40,37 @@ def test_torch(job, tmp_path):
         "last_started_collective": 3,
         "last_completed_collective": 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda ranks: None, []),
+        (lambda ranks: [rank.call("Bcast") for rank in ranks[:2]], ["call 4 of group 0: not made by ranks [2]"]),
+        (
+            lambda ranks: [rank.call("Bcast" if rank.number else "Reduce") for rank in ranks],
+            ["call 4 of group 0: differs between ranks [0, 1, 2]"],
+        ),
+        (
+            lambda ranks: [rank.call("Allreduce", elements=5 + rank.number // 2) for rank in ranks],
+            ["call 4 of group 0: differs between ranks [0, 1, 2]"],
+        ),
+        (
+            lambda ranks: [rank.call("Barrier", ended=rank.number != 1) for rank in ranks if not rank.progress(3)],
+            ["call 4 of group 0: completed on some ranks alone"],
+        ),
+    ],
+    ids=["well", "missing call", "other operation", "other size", "not completed"],
+)
+def test_torch_finds(tmp_path, change, found):
+    """PyTorch's analyser, as support/flight_records.py has it, finds what is wrong, and nothing where all is well."""
+    ranks = well(3, 3)
+    for rank in ranks:
+        rank.progress(3)
+        rank.message("Send", (rank.number + 1) % 3, 7)
+    change(ranks)
+    torch_format.write(job_of(ranks), tmp_path)
+    assert flight_records.findings(tmp_path, torch_format.PREFIX) == found
 
 
 def test_chrome(job, tmp_path):

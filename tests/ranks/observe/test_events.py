@@ -34,6 +34,16 @@ def test_what_they_hold(seen: list[events.Event]) -> None:
         assert times == sorted(times)
 
 
+def test_objects_that_are_sent_and_received(seen: list[events.Event]) -> None:
+    """Long ones: each side emits one event, with the other rank."""
+    comm = pyncclx.Communicator(MPI.COMM_WORLD)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.sendrecv({"array": xp.ones(20_000)}, right, 1, None, left, 1)
+    held = [(event.operation, event.nbytes, event.peer) for event in seen]
+    assert held == [("send", 160_000, right), ("recv", 160_000, left)]
+    assert all(event.began <= event.ended for event in seen)
+
+
 def test_a_call_that_raises_emits_none(seen: list[events.Event]) -> None:
     with pytest.raises(ValueError, match="mismatch"):
         pyncclx.Communicator(MPI.COMM_SELF).Allreduce(xp.ones(10), xp.zeros(11))
