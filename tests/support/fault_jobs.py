@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ PROGRAM = Path(__file__).parents[1] / "faults" / "program.py"
 TOLERANT = MPI.get_vendor()[0] == "Open MPI"
 OPTIONS = ["--with-ft", "ulfm", "--mca", "pml", "ob1"]
 SECONDS = 150.0  # after which a rank shows its stacks and ends
+COMPILATION_S = 60.0  # of a kernel for the host device
 PROMISED_S = 1.0  # from a death to the exceptions
 SLACK_S = 10.0  # that a busy machine adds
 
@@ -30,7 +32,7 @@ class Job:
     outcomes: dict[int, dict[str, Any]]  # by rank, of those that lived to write it
     code: int
     output: str
-    left: list[str]  # processes that it has left behind
+    left: list[str]  # processes and shared memory that it has left behind
 
     def explain(self) -> str:
         """All that is known of it."""
@@ -45,35 +47,69 @@ def run(
     calls: int = 8,
     tolerant: bool = True,
     shrink: bool = False,
-    timeout_s: float = 300,
+    timeout_s: float | None = None,
+    stopped: int | None = None,
     **settings: str,
 ) -> Job:
     """Run an operation on several ranks, with faults; `settings` are environment variables.
 
-    `timeout_s` becomes PYNCCLX_TIMEOUT once all ranks have started.
+    `timeout_s` becomes PYNCCLX_TIMEOUT once all ranks have made a call. A rank that the fault stops goes on when all
+    others have written their outcomes.
     """
-    mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder:
         program, *arguments = launch.mpiexec(ranks, str(PROGRAM), operation, str(calls))
+        mark = uuid.uuid4().hex
         tests = {"FOLDER": folder, "SECONDS": str(SECONDS), "SHRINK": str(int(shrink)), "MARK": mark}
-        tests["TIMEOUT"] = str(timeout_s)
+        if timeout_s is not None:
+            tests["TIMEOUT"] = str(timeout_s)
         environment = {
             **launch.environment("host"),
             **{f"PYNCCLX_TEST_{name}": value for name, value in tests.items()},
             "PYNCCLX_FAULT": fault,
-            "PYNCCLX_HEAP": "2M",
+            "PYNCCLX_HEAP": "4M",
+            "PYNCCLX_DUMP": f"{folder}/dumps",
             "PYTHONPATH": os.pathsep.join(sys.path),
             **settings,
         }
-        command = [program, *(OPTIONS if tolerant else []), *arguments]
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS + 30, check=False
-        )
-        files = Path(folder).glob("rank*")
-        outcomes = {int(file.name[4:]): json.loads(file.read_text()) for file in files}
-        stacks = "\n".join(file.read_text() for file in Path(folder).glob("stacks*"))
-    output = (done.stdout + done.stderr).decode(errors="replace") + stacks
-    return Job(outcomes, done.returncode, output, _processes(mark))
+        with (Path(folder) / "output").open("w+b") as output:
+            job = subprocess.Popen(
+                [program, *(OPTIONS if tolerant else []), *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+            try:
+                _wait(job, Path(folder), ranks, stopped)
+            finally:
+                if job.poll() is None:
+                    job.terminate()
+                    job.wait()
+        return _job(Path(folder), job.returncode, mark)
+
+
+def _wait(job: "subprocess.Popen[bytes]", folder: Path, ranks: int, stopped: int | None) -> None:
+    """Wait for the end of a job, and let a rank go on when the others have written their outcomes."""
+    end = time.monotonic() + SECONDS + 30
+    while job.poll() is None and time.monotonic() < end:
+        there = {rank for rank in range(ranks) if (folder / f"rank{rank}").exists()}
+        if stopped is not None and there >= set(range(ranks)) - {stopped}:
+            os.kill(int((folder / f"pid{stopped}").read_text()), signal.SIGCONT)
+            stopped = None
+        time.sleep(0.05)
+
+
+def _job(folder: Path, code: int, mark: str) -> Job:
+    """What has come of a job."""
+    outcomes = {int(file.name[4:]): json.loads(file.read_text()) for file in folder.glob("rank*")}
+    texts = [folder / "output", *folder.glob("stacks*")]
+    output = "\n".join(file.read_text(errors="replace") for file in texts)
+    return Job(outcomes, code, output, _processes(mark) + _shared_memory())
+
+
+def _shared_memory() -> list[str]:
+    """Files of the host device that have kept a name; only flight recorders do."""
+    return [str(path) for path in Path("/dev/shm").glob("pyncclx*") if not path.is_dir()]
 
 
 def _processes(mark: str) -> list[str]:

@@ -1,0 +1,70 @@
+"""The programs of examples/elastic, with ranks that die; each compares its result with that of one rank."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import launch
+from support import fault_jobs as jobs
+from support.sample import some
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "elastic"
+JACOBI = {  # faults: 4 ranks and 100 steps have 210 calls of Sendrecv each
+    "between two checkpoints": "rank=1,call=Sendrecv,nth=60,do=kill",
+    "while it waits": "rank=0,call=Sendrecv,nth=70,do=delay:0.5;rank=2,call=Sendrecv,nth=70,do=kill,after=0.2",
+    "in a checkpoint": "rank=3,call=Sendrecv,nth=42,do=kill",
+    "rank 0, then another": "rank=0,call=Sendrecv,nth=60,do=kill;rank=2,call=Sendrecv,nth=150,do=kill",
+    "at the first step": "rank=3,call=Sendrecv,nth=2,do=kill",
+    "nobody": "",
+}
+TRAINING = {  # 3 ranks
+    "before the sum": "rank=1,call=Allreduce,nth=20,do=kill",
+    "in the sum": "rank=0,call=Allreduce,nth=20,do=delay:0.5;rank=2,call=Allreduce,nth=20,do=kill,after=0.2",
+    "after the sum": "rank=0,call=synchronize,nth=20,do=kill",
+    "one after the other": "rank=2,call=Allreduce,nth=20,do=kill;rank=1,call=Allreduce,nth=40,do=kill",
+    "nobody": "",
+}
+
+pytestmark = pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
+
+
+def last_line(ranks, fault, program, *arguments):
+    """What the program prints in the end, on the ranks that live."""
+    command, *rest = launch.mpiexec(ranks, str(FOLDER / program), *arguments)
+    variables = {**launch.environment("host"), "PYNCCLX_FAULT": fault, "PYNCCLX_HEAP": "2M"}
+    done = subprocess.run(
+        [command, *jobs.OPTIONS, *rest],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=jobs.SECONDS,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if " steps, " in line]
+    assert len(lines) == 1, done.stdout + done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("when", some(JACOBI, 1))
+def test_jacobi(when):
+    fault = JACOBI[when]
+    line = last_line(4, fault, "elastic_jacobi.py", "--steps", "100", "--size", "31")
+    failures = fault.count("kill")
+    assert line.startswith(f"100 steps, {failures} failures, {4 - failures} ranks"), line
+    assert line.endswith("the bits of one rank"), line
+
+
+@pytest.mark.parametrize("grow", some([False, True], 1))
+@pytest.mark.parametrize("when", some(TRAINING, 1))
+def test_training(when, grow):
+    """A death costs one step at most."""
+    fault = TRAINING[when]
+    line = last_line(3, fault, "elastic_training.py", *["--grow"] * grow)
+    failures = fault.count("kill")
+    assert line.startswith(f"60 steps, {failures} failures, {3 if grow else 3 - failures} ranks"), line
+    repeated, error = re.search(r"(\d+) steps repeated, losses differ by (\S+)", line).groups()
+    assert int(repeated) <= failures, line
+    assert float(error) < 1e-9, line
