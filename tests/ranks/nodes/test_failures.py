@@ -46,3 +46,47 @@ def test_a_rank_that_does_not_come(comm, count):
         assert "rank 0" in str(raised)
     assert_everywhere(WORLD, took < 4 * SECONDS + 2, f"rank {RANK} took {took} s")
     comm.state.abandon()
+
+
+def shuffled(comm):
+    """A dispatch and its combine."""
+    shuffle = comm.Create_token_shuffle(2 * SIZE, 8 * SIZE, 16, "float32", k=2, max_tokens=4)
+    tokens, ids = put(np.ones((4, 16), "f4")), put(np.arange(8).reshape(4, 2) % (2 * SIZE))
+
+    def call():
+        _, handle = shuffle.dispatch(tokens, ids)
+        shuffle.combine(xp.zeros((8 * SIZE, 16), "f4"), handle)
+
+    return call
+
+
+def by_counts(comm):
+    """An Alltoallv with counts on the device."""
+    rows, counts, received = put(np.ones((SIZE, 3))), put(np.ones(SIZE, "i8")), xp.empty((SIZE, 3))
+    return lambda: comm.Alltoallv([rows, counts], received, layout="packed")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("make", [shuffled, by_counts])
+def test_a_rank_that_does_not_come_to_rows(monkeypatch, make):
+    seconds = 6.0  # such calls take long on a slow machine
+    monkeypatch.setenv("PYNCCLX_NODE", str(2 * RANK // SIZE))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(seconds))
+    comm = pyncclx.Communicator().Dup()
+    call = make(comm)
+    for _ in range(2):
+        call()
+    comm.synchronize()
+    raised, began = None, time.monotonic()
+    if RANK > 0:
+        try:
+            call()
+            comm.synchronize()
+        except (pyncclx.PeerTimeout, pyncclx.Aborted) as error:
+            raised = error
+        with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)):
+            call()
+    took = time.monotonic() - began
+    assert_everywhere(WORLD, RANK == 0 or raised is not None, f"rank {RANK} raised nothing")
+    assert_everywhere(WORLD, took < 4 * seconds, f"rank {RANK} took {took} s")
+    comm.state.abandon()
