@@ -211,9 +211,9 @@ def timed(steps: Iterator[Result]) -> Iterator[Result]:
 
 
 def has_room() -> bool:
-    """Return whether steps may run beside each other: on several processors, of which others use few."""
-    processors = os.cpu_count() or 1
-    return processors > 1 and os.getloadavg()[0] < 2 * processors
+    """Return whether steps may run beside each other: on several processors, of which others use few, and no GPU."""
+    processors = len(os.sched_getaffinity(0))
+    return processors > 1 and os.getloadavg()[0] < 2 * processors and launch.device(1) == "host"
 
 
 def two_at_once() -> Iterator[Result]:

@@ -122,6 +122,20 @@ def test_two_at_once_run_every_step_once() -> None:
     assert sorted(ranks for part in parts if "ranks" in part.steps for ranks in part.ranks) == list(run.RANKS)
 
 
+@pytest.mark.parametrize(
+    ("processors", "load", "gpus", "expected"),
+    [(2, 3.9, 0, True), (2, 4.0, 0, False), (1, 0.0, 0, False), (2, 0.0, 1, False)],
+)
+def test_two_at_once_need_room(
+    processors: int, load: float, gpus: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYNCCLX_DEVICE", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+    monkeypatch.setattr(launch, "gpus", lambda: gpus)
+    assert run.has_room() == expected
+
+
 BESIDE = """
 import json, sys
 print("what it prints")
