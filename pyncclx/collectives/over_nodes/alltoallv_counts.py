@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ...errors import NotSupported
-from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
+from ...memory.parameters import AlltoallvArgs
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...team.base import IntraBase as Intracomm
-from ...team.kernel_errors import BAD_COUNTS, CUT
+from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import resolve_call
 from ..alltoallv_options import DynamicOptions
+from .alltoallv_segments import compose_segments
+from .device_numbers import WORD_NBYTES, place, read, write, write_outputs
 from .movement import exchange
 from .options import check_no_choice
 
@@ -30,25 +30,20 @@ HOW = (
     "whatever the size: no number that all ranks know bounds what two of them move"
 )
 
-WORD_NBYTES = 8
 _PAIR_NBYTES = 2 * WORD_NBYTES  # of a rank's rows: how many, and where they begin in sendbuf
-_Integers = npt.NDArray[np.int64]
 
 
 def alltoallv_counts(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> SpanningCall:
     """The call of the dynamic form."""
     arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
     check_no_choice("Alltoallv", options.algorithm)
+    compose = partial(_compose, arguments=arguments)
     if segments is not None:
-        raise NotSupported(
-            "Alltoallv: segments work inside one node, and these ranks are on several; send rows by counts and displs"
-        )
-    return SpanningCall(
-        operation="Alltoallv",
-        compose=partial(_compose, arguments=arguments),
-        buffers=buffers,
-        signature=signature,
-    )
+        arrays = segments.lengths, segments.ids, segments.all_lengths
+        buffers = *buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1]
+        signature = *signature, f"{segments.number} segments"
+        compose = partial(compose_segments, arguments=arguments, segments=segments)
+    return SpanningCall(operation="Alltoallv", compose=compose, buffers=buffers, signature=signature)
 
 
 def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
@@ -65,26 +60,26 @@ def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, to: int) -> None:
     """Write what each rank gets: only rows that sendbuf has."""
     size, most = composition.places.size, arguments.send_rows
-    counts = _read(composition, arguments.send_counts, size)
+    counts = read(composition, arguments.send_counts, size)
     following = np.maximum(counts, 0)
     displs = np.cumsum(following) - following
     if arguments.send_displs:
-        displs = _read(composition, arguments.send_displs, size)
+        displs = read(composition, arguments.send_displs, size)
     pairs = np.zeros((size, 2), np.int64)
     for rank, (count, displ) in enumerate(zip(counts.tolist(), displs.tolist(), strict=True)):
         if count > 0 and 0 <= displ <= most - count:
             pairs[rank] = count, displ
         elif count != 0:
             composition.spanning.refusals.refuse("Alltoallv", BAD_COUNTS, rank, count, most)
-    _write(composition, to, pairs, stream)
+    write(composition, to, pairs, stream)
 
 
 def _move(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, sent: int, received: int) -> None:
     """Move the rows, and write the outputs."""
     places, length = composition.places, arguments.row_nbytes
-    leaving = _read(composition, sent, 2 * places.size).reshape(places.size, 2).tolist()
-    came = _read(composition, received, 2 * places.size).reshape(places.size, 2).tolist()
-    found = _place(composition, arguments, came)
+    leaving = read(composition, sent, 2 * places.size).reshape(places.size, 2).tolist()
+    came = read(composition, received, 2 * places.size).reshape(places.size, 2).tolist()
+    found = place(composition, arguments, came)
     sends = [
         Transfer(rank, arguments.send + displ * length, count * length) for rank, (count, displ) in enumerate(leaving)
     ]
@@ -103,51 +98,4 @@ def _move(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, se
     for rank in cut:
         composition.copy(kept[rank].address, receives[rank].address, kept[rank].nbytes)
     composition.keep(spill)
-    _write_outputs(composition, stream, arguments, came, found)
-
-
-def _place(composition: Composition, arguments: AlltoallvArgs, came: list[list[int]]) -> list[tuple[int, int]]:
-    """Of the rows of each rank: where they begin in recvbuf, and how many fit; `came` has the pairs that it sent."""
-    capacity, slot = arguments.capacity, arguments.slot_rows
-    if arguments.placement == PLACED:
-        begins = _read(composition, arguments.recv_displs, len(came)).tolist()
-        return [(begin, _fitting(count, begin, capacity)) for (count, _), begin in zip(came, begins, strict=True)]
-    if arguments.placement == SLOTS:
-        return [(rank * slot, min(count, capacity)) for rank, (count, _) in enumerate(came)]
-    if arguments.placement == SENDER:
-        return [(rank * slot + displ, _fitting(count, displ, capacity)) for rank, (count, displ) in enumerate(came)]
-    assert arguments.placement == PACKED
-    before, found = 0, []
-    for count, _ in came:
-        begin = min(before, capacity)
-        found.append((begin, min(count, capacity - begin)))
-        before += count
-    return found
-
-
-def _fitting(count: int, begin: int, end: int) -> int:
-    return 0 if begin < 0 or begin >= end else min(count, end - begin)
-
-
-def _write_outputs(
-    composition: Composition, stream: Any, arguments: AlltoallvArgs, came: list[list[int]], found: list[tuple[int, int]]
-) -> None:
-    counts, begins, kept = ([pair[i] for pair in pairs] for pairs, i in ((came, 0), (found, 0), (found, 1)))
-    dropped = [count - fit for count, fit in zip(counts, kept, strict=True)]
-    outputs = {arguments.recv_counts: kept, arguments.status: dropped, arguments.total: [sum(kept)]}
-    if arguments.placement != PLACED:
-        outputs[arguments.recv_displs] = begins
-    for address, numbers in outputs.items():
-        if address:
-            _write(composition, address, np.array(numbers, np.int64), stream)
-    for rank, missing in enumerate(dropped):
-        if missing and not arguments.drop:
-            composition.spanning.refusals.refuse("Alltoallv", CUT, rank, counts[rank], kept[rank])
-
-
-def _read(composition: Composition, address: int, count: int) -> _Integers:
-    return np.frombuffer(composition.spanning.team.device.peek(address, count * WORD_NBYTES), np.int64)
-
-
-def _write(composition: Composition, address: int, numbers: _Integers, stream: Any) -> None:
-    composition.spanning.team.device.copy(address, numbers.ctypes.data, numbers.nbytes, stream)
+    write_outputs(composition, stream, arguments, [count for count, _ in came], found)

@@ -10,8 +10,6 @@ from support.arrays import Output, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
 from support.reference import comparing, labels
 
-pytestmark = pytest.mark.one_node
-
 WIDTH = 3  # int64 elements of a row: 24 bytes, no multiple of 16
 POISON = np.frombuffer(b"\xa5" * 8, "i8")[0]
 LAYOUTS = ("packed", "slots", "sender", "placed")

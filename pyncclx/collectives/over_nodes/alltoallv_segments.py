@@ -1,0 +1,155 @@
+"""Alltoallv of segments over nodes.
+
+The host reads which segments go where, and sends each rank a word for each: its rows, and whether they are for it. What
+goes to a rank is copied together, moves, and is copied to its places. `cuda/collectives/alltoallv_segments.cu` has the
+same rules for one node.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...memory.parameters import SENDER, AlltoallvArgs
+from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
+from ...team.kernel_errors import BAD_SEGMENT
+from ..alltoallv_segments import WORD_NBYTES, Segments
+from .device_numbers import Integers, fitting, place, read, write, write_outputs
+from .movement import exchange
+
+_Copies = list[tuple[int, int, int]]  # where rows begin, where they are copied to, and how many
+
+
+def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segments: Segments) -> None:
+    """Add the steps."""
+    size, nbytes = composition.places.size, segments.number * WORD_NBYTES
+    sent, received = composition.memory(size * nbytes, size * nbytes)
+    announced = composition.on_host(partial(_announce, arguments=arguments, segments=segments, to=sent))
+    sends = [Transfer(rank, sent + rank * nbytes, nbytes) for rank in range(size)]
+    receives = [Transfer(rank, received + rank * nbytes, nbytes) for rank in range(size)]
+    came = exchange(composition, "exchange of lengths", sends, receives, after=(announced,))
+    move = partial(_move, arguments=arguments, segments=segments, sent=sent, received=received)
+    composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))
+
+
+def _announce(
+    composition: Composition, stream: Any, *, arguments: AlltoallvArgs, segments: Segments, to: int
+) -> None:
+    """Write the words for each rank: twice the rows of a segment, and 1 more if it goes there."""
+    size = composition.places.size
+    words = np.tile(_lengths(composition, arguments, segments) * 2, (size, 1))
+    counts = read(composition, arguments.send_counts, size).tolist()
+    ids, begin = read(composition, segments.ids.address, segments.ids.count).tolist(), 0
+    for rank, given in enumerate(counts):
+        room = len(ids) - begin
+        count = given if 0 <= given <= room else 0
+        if count != given:
+            _refuse(composition, rank, given, room)
+        for place_in_ids in range(begin, begin + count):
+            if 0 <= ids[place_in_ids] < segments.number:
+                words[rank, ids[place_in_ids]] |= 1
+            else:
+                _refuse(composition, place_in_ids, ids[place_in_ids], segments.number - 1)
+        begin += count
+    write(composition, to, words, stream)
+
+
+def _lengths(composition: Composition, arguments: AlltoallvArgs, segments: Segments) -> Integers:
+    """The segments' lengths; 0 for those that sendbuf has not."""
+    room, used, found = arguments.send_rows, 0, []
+    for number, given in enumerate(read(composition, segments.lengths.address, segments.number).tolist()):
+        used += given if 0 <= given <= room else 0
+        found.append(given if 0 <= given <= room and used <= room else 0)
+        if found[-1] != given:
+            _refuse(composition, number, given, room)
+    return np.array(found, np.int64)
+
+
+def _refuse(composition: Composition, entry: int, found: int, most: int) -> None:
+    composition.spanning.refusals.refuse("Alltoallv", BAD_SEGMENT, entry, found, most)
+
+
+def _move(
+    composition: Composition,
+    stream: Any,
+    *,
+    arguments: AlltoallvArgs,
+    segments: Segments,
+    sent: int,
+    received: int,
+) -> None:
+    """Move the rows, and write the outputs."""
+    size, number, row = composition.places.size, segments.number, arguments.row_nbytes
+    leaving, coming = (read(composition, words, size * number).reshape(size, number) for words in (sent, received))
+    outbox, sends = _room(composition, stream, leaving, row)
+    inbox, receives = _room(composition, stream, coming, row)
+    for begin, to, count in _together(leaving):
+        composition.copy(outbox + to * row, arguments.send + begin * row, count * row)
+    exchange(composition, "exchange of rows", sends, receives)
+    came = _rows(coming)
+    found, copies = _places(composition, arguments, coming, came)
+    for begin, to, count in copies:
+        composition.copy(arguments.recv + to * row, inbox + begin * row, count * row)
+    if segments.all_lengths is not None:
+        write(composition, segments.all_lengths.address, coming >> 1, stream)
+    write_outputs(composition, stream, arguments, came, found)
+
+
+def _rows(words: Integers) -> list[int]:
+    """How many rows go to each rank, or come from it."""
+    counts: list[int] = ((words >> 1) * (words & 1)).sum(axis=1).tolist()
+    return counts
+
+
+def _room(composition: Composition, stream: Any, words: Integers, row_nbytes: int) -> tuple[int, list[Transfer]]:
+    """Allocate memory for the rows, those of each rank behind those of the one before."""
+    counts, transfers, begin = _rows(words), [], 0
+    memory = composition.spanning.team.device.allocate_temporary(max(1, sum(counts) * row_nbytes), stream)
+    composition.keep(memory)
+    for rank, count in enumerate(counts):
+        transfers.append(Transfer(rank, memory.address + begin, count * row_nbytes))
+        begin += count * row_nbytes
+    return memory.address, transfers
+
+
+def _together(leaving: Integers) -> _Copies:
+    """What is copied together for the ranks: neighbours at once."""
+    copies: _Copies = []
+    to = 0
+    for words in leaving.tolist():
+        begin = 0
+        for word in words:
+            count = word >> 1
+            if word & 1 and count:
+                if copies and copies[-1][0] + copies[-1][2] == begin and copies[-1][1] + copies[-1][2] == to:
+                    copies[-1] = *copies[-1][:2], copies[-1][2] + count
+                else:
+                    copies.append((begin, to, count))
+                to += count
+            begin += count
+    return copies
+
+
+def _places(
+    composition: Composition, arguments: AlltoallvArgs, coming: Integers, rows: list[int]
+) -> tuple[list[tuple[int, int]], _Copies]:
+    """Of each rank's rows: where they begin, and how many fit; and what is copied there of all that has come."""
+    begins = (np.cumsum(rows) - rows).tolist()
+    if arguments.placement != SENDER:
+        found = place(composition, arguments, [(count, 0) for count in rows])
+        return found, [(begin, to, fit) for begin, (to, fit) in zip(begins, found, strict=True)]
+    found, copies = [], []
+    for rank, words in enumerate(coming.tolist()):
+        slot, at, kept, begin = rank * arguments.slot_rows, 0, 0, begins[rank]
+        for word in words:
+            count = word >> 1
+            if word & 1:
+                fit = fitting(count, at, arguments.capacity)
+                copies.append((begin, slot + at, fit))
+                kept, begin = kept + fit, begin + count
+            at += count
+        found.append((slot, kept))
+    return found, copies

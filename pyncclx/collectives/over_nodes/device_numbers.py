@@ -1,0 +1,68 @@
+"""Numbers on the device that the host reads between the steps of an Alltoallv over nodes, and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
+from ...nodes.composition import Composition
+from ...team.kernel_errors import CUT
+
+WORD_NBYTES = 8
+Integers = npt.NDArray[np.int64]
+
+
+def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Of the rows of each rank: where they begin in recvbuf, and how many fit; `came` has the pairs that it sent."""
+    capacity, slot = arguments.capacity, arguments.slot_rows
+    if arguments.placement == PLACED:
+        begins = read(composition, arguments.recv_displs, len(came)).tolist()
+        return [(begin, fitting(count, begin, capacity)) for (count, _), begin in zip(came, begins, strict=True)]
+    if arguments.placement == SLOTS:
+        return [(rank * slot, min(count, capacity)) for rank, (count, _) in enumerate(came)]
+    if arguments.placement == SENDER:
+        return [(rank * slot + displ, fitting(count, displ, capacity)) for rank, (count, displ) in enumerate(came)]
+    assert arguments.placement == PACKED
+    before, found = 0, []
+    for count, _ in came:
+        begin = min(before, capacity)
+        found.append((begin, min(count, capacity - begin)))
+        before += count
+    return found
+
+
+def fitting(count: int, begin: int, end: int) -> int:
+    """How many of `count` rows that begin there lie before `end`."""
+    return 0 if begin < 0 or begin >= end else min(count, end - begin)
+
+
+def write_outputs(
+    composition: Composition, stream: Any, arguments: AlltoallvArgs, counts: list[int], found: list[tuple[int, int]]
+) -> None:
+    """Write what the caller gets beside the rows: `counts` are those of each rank, `found` is what `place` returns."""
+    begins, kept = ([pair[i] for pair in found] for i in range(2))
+    dropped = [count - fit for count, fit in zip(counts, kept, strict=True)]
+    outputs = {arguments.recv_counts: kept, arguments.status: dropped, arguments.total: [sum(kept)]}
+    if arguments.placement != PLACED:
+        outputs[arguments.recv_displs] = begins
+    for address, numbers in outputs.items():
+        if address:
+            write(composition, address, np.array(numbers, np.int64), stream)
+    for rank, missing in enumerate(dropped):
+        if missing and not arguments.drop:
+            composition.spanning.refusals.refuse("Alltoallv", CUT, rank, counts[rank], kept[rank])
+
+
+def read(composition: Composition, address: int, count: int) -> Integers:
+    """Read numbers: what writes them has ended."""
+    return np.frombuffer(composition.spanning.team.device.peek(address, count * WORD_NBYTES), np.int64)
+
+
+def write(composition: Composition, address: int, numbers: Integers, stream: Any) -> None:
+    """Write numbers in the order of a stream."""
+    numbers = np.ascontiguousarray(numbers)
+    composition.spanning.team.device.copy(address, numbers.ctypes.data, numbers.nbytes, stream)
