@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mpi4py import MPI
 
@@ -49,10 +49,11 @@ class _Patient:
         return TimeoutError(f"rank {comm.rank} waited in vain for ranks {ranks or 'unknown'}")
 
 
+AnyJudge = TypeVar("AnyJudge", bound=Judge)
 _judges: list[Judge] = [_Patient()]
 
 
-def judge_by(judge: Judge) -> Judge:
+def judge_by(judge: AnyJudge) -> AnyJudge:
     """Let a judge decide for all meetings of the process from now on."""
     _judges[:] = [judge]
     return judge

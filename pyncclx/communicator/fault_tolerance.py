@@ -163,6 +163,8 @@ class FaultTolerance(Lifetime):
             worlds = ulfm.world_ranks(self)
             state.loss = Loss(failed, tuple(worlds[rank] for rank in failed), "found by Shrink to have died")
         team = state.team
+        if team is None and failed:
+            state.abandon_device()
         if team is None or not (failed or team.errors.has_failed):
             return
         if state.loss is not None:

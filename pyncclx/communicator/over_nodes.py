@@ -31,7 +31,12 @@ class OverNodes(IntraBase):
         state = state_of(self)
         if state.team is not None or self.is_inter:
             return None
-        return spanning_of(self) or (span(self, self.node_topology) if self.node_topology.node_count > 1 else None)
+        made = spanning_of(self)
+        if made is not None:
+            return made
+        if state.loss is not None:
+            raise state.loss.exception()
+        return span(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
     def spanning_for(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]

@@ -128,7 +128,7 @@ class MpiEngine:
 
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
         """Raise if a wait is over: a rank has failed, another step has, or it was too long."""
-        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s)
+        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step)
         if reason is None and waited_s > self._timeout_s:
             reason = StepTimeout(step, self.comm.rank, late())
         if reason is not None:

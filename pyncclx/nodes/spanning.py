@@ -11,8 +11,11 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import PeerTimeout, RankFailed
+from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
+from ..recording.failures import noted
 from ..recovery import losses
+from ..recovery.detector import DETECTOR
+from ..recovery.losses import Loss
 from ..system import settings
 from ..team.base import IntraBase
 from ..team.error_record import ErrorRecord
@@ -20,6 +23,7 @@ from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
+from .lookout import Lookout
 from .parts import part
 from .places import Places
 from .program import Program
@@ -32,6 +36,7 @@ from .watchdog import WATCHDOG, Awaited
 _NAME = "nodes"  # of the attachment
 MOST_KEPT = 1024  # programs of a communicator
 ALIGNMENT = 256  # of scratch memory
+_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
 
 
 class Spanning(Attachment):
@@ -44,6 +49,7 @@ class Spanning(Attachment):
         The ranks of this node, with a Team of their own.
     rails : Rails
     verdicts : Verdicts
+    lookout : Lookout
     refusals : ErrorRecord
         Numbers on the device that steps over nodes refuse, by ranks of the communicator.
     traffic : Traffic
@@ -74,10 +80,21 @@ class Spanning(Attachment):
         self._thread: ThreadPoolExecutor | None = None
         self._in_thread: Future[None] | None = None  # the last call there
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
+        self._operation = ""  # the last one
+        self.lookout = Lookout(cast(MPI.Intracomm, comm), self._lost)
 
     def _failed(self, step: str, reason: Exception) -> None:
         """Let this node's ranks know of a step that has failed here: they would wait for this rank."""
-        self.team.errors.give_up(losses.TIMED_OUT, step)
+        kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked)) else losses.TIMED_OUT
+        self.team.errors.give_up(kind, step)
+
+    def _lost(self, loss: Loss) -> None:
+        """End what waits for ranks that have failed; called from the detector's thread."""
+        reason = noted(loss.exception(self._operation))
+        for engine in list(self.rails.engines()):
+            engine.abort(self._operation, reason)
+        if not self.team.errors.has_failed:
+            self.team.errors.give_up(losses.ABORTED, self._operation)
 
     def memory(self, *lengths: int) -> list[int]:
         """Return the addresses of so many bytes each, for one program at a time; programs follow each other."""
@@ -119,6 +136,7 @@ class Spanning(Attachment):
 
     def enqueue(self, program: Program, stream: Any) -> None:
         """Enqueue a program on a stream."""
+        self._operation = program.operation
         device = self.team.device
         capturing = device.is_capturing(stream)
         if capturing not in self._asides:
@@ -153,11 +171,22 @@ class Spanning(Attachment):
 
         Raises
         ------
-        PeerTimeout, Aborted, MPI.Exception
+        RankFailed, PeerTimeout, Aborted, MPI.Exception
             From then on at every call. Free the communicator.
         CapacityExceeded, ValueError
             Once; the communicator goes on.
         """
+        try:
+            self._check()
+        except (PeerTimeout, Aborted):
+            loss = self.lookout.wait()  # what other ranks know already may be the reason
+            if loss is None:
+                raise
+            raise loss.exception(self._operation) from None
+
+    def _check(self) -> None:
+        if self.lookout.loss is not None:
+            raise self.lookout.loss.exception(self._operation)
         self.rails.check()
         self.verdicts.check()
         self.refusals.check()
@@ -187,7 +216,7 @@ class Spanning(Attachment):
 
     def close(self) -> None:
         """As `Attachment.close`."""
-        if self.has_failed:
+        if self.closed or self.has_failed:
             self.abandon()
             return
         self.wait_for_thread()
@@ -200,15 +229,25 @@ class Spanning(Attachment):
 
     def abandon(self) -> None:
         """As `Attachment.abandon`."""
-        self._release()
-        self._local_state.abandon()
+        if not self.closed:
+            self._release()
+            self._local_state.abandon()
+
+    def abandon_device(self) -> bool:
+        """As `Attachment.abandon_device`; until then nothing of ranks that have failed writes to this rank's memory."""
+        members, worlds = self.team.members, self.team.errors.world_ranks
+        self.abandon()
+        detector = DETECTOR.made
+        if detector is not None:
+            detector.await_end({members[local].uid for local in detector.failed_among(worlds)}, _FOR_END_S)
+        return True
 
     def _release(self) -> None:
         """Release what this rank alone uses."""
         self.wait_for_thread()
-        if not self.closed:
-            self.refusals.close()
         self.closed = True
+        self.refusals.close()
+        self.lookout.close()
         self.programs.clear()
         self._scratch.close()
 

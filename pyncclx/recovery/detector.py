@@ -103,6 +103,10 @@ class Detector:
         """Whether any process is known to have failed."""
         return bool(self._failed_world or self._failed)
 
+    def shares_node(self, world_rank: int) -> bool:
+        """Return whether a rank of MPI.COMM_WORLD is on this node, as far as this process has met it."""
+        return world_rank in self._uids
+
     def failed_among(self, world_ranks: Sequence[int], *, with_ended: bool = False) -> dict[int, str]:
         """Return the places in a list of ranks of MPI.COMM_WORLD of those that failed, and what became of each.
 

@@ -32,18 +32,18 @@ class Judge:
         """Return PYNCCLX_TIMEOUT."""
         return settings.TIMEOUT.get()
 
-    def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
-        """Return the failure of a rank of the communicator."""
+    def hopeless(self, comm: MPI.Comm, waited_s: float, operation: str = MEETING) -> Exception | None:
+        """Return the failure of a rank of the communicator, which is in an operation."""
         detector = DETECTOR.made
         if detector is None:
             return None
         loss = detector.loss_of(comm)
         if loss is not None:
-            return noted(loss.exception(MEETING))
+            return noted(loss.exception(operation))
         if not (detector.has_failed or waited_s > OVER_S):
             return None
         reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=waited_s > OVER_S)
-        return noted(_failed(comm, reasons)) if reasons else None
+        return noted(_failed(comm, reasons, operation)) if reasons else None
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
         """Return RankFailed or Revoked for MPI's exceptions of these kinds."""
@@ -100,7 +100,9 @@ def raise_explained(comm: MPI.Comm, error: MPI.Exception, operation: str) -> NoR
 def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -> RankFailed:
     ranks, worlds = tuple(sorted(reasons)), ulfm.world_ranks(comm)
     text = "; ".join(dict.fromkeys(reasons[rank] for rank in ranks))
-    return RankFailed(ranks, tuple(worlds[rank] for rank in ranks), text, MPI.Get_processor_name(), operation)
+    failed, detector = tuple(worlds[rank] for rank in ranks), DETECTOR.made
+    is_here = detector is not None and all(map(detector.shares_node, failed))
+    return RankFailed(ranks, failed, text, MPI.Get_processor_name() if is_here else "", operation)
 
 
 #: Made with the first communicator.

@@ -41,6 +41,10 @@ class Attachment:
         """Called in place of `close` where the other ranks may not do so."""
         self.close()
 
+    def abandon_device(self) -> bool:
+        """Release what cannot be used once ranks have failed; return whether that is all there is."""
+        return False
+
 
 class Carrier(Protocol):
     """A communicator that carries a state."""
@@ -132,6 +136,9 @@ class State:
         team, self.team = self.team, None
         if team is not None:
             team.abandon()
+        for name, attachment in list(self.attachments.items()):
+            if attachment.abandon_device():
+                del self.attachments[name]
 
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, self.team = self.team, None

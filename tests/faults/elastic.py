@@ -1,6 +1,6 @@
 """Ranks are killed one after another, and each time the others shrink, and grow to the old size again.
 
-    elastic.py KILLS     prints "done" and what the first and the last rounds have left, on rank 0
+elastic.py KILLS     prints "done" and what the first and the last rounds have left, on rank 0
 """
 
 import contextlib

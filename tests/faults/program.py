@@ -20,7 +20,8 @@ faulthandler.dump_traceback_later(float(os.environ["PYNCCLX_TEST_SECONDS"]), fil
 
 from mpi4py import MPI  # noqa: E402
 
-if "PYNCCLX_TEST_NODES" in os.environ:  # as in conftest.py: the pretend nodes of the ranks
+OVER_NODES = "PYNCCLX_TEST_NODES" in os.environ
+if OVER_NODES:  # as in conftest.py: the pretend nodes of the ranks
     os.environ["PYNCCLX_NODE"] = os.environ["PYNCCLX_TEST_NODES"].split(",")[MPI.COMM_WORLD.rank]
 
 from operations import OPERATIONS, Work  # noqa: E402
@@ -60,13 +61,10 @@ def go_on(work, call):
     for _ in range(3):
         call(again)
     comm.synchronize()
-    leased = comm.team.lease.nbytes
+    team = comm.spanning.team if OVER_NODES and comm.spanning is not None else comm.team
     work.comm.Free()
-    return {"size": comm.size, "whole": whole, "leased": leased, "failed": work_of_failed(comm)}
-
-
-def work_of_failed(comm):
-    return len([uid for uid in comm.team.heap.peers if uid not in comm.team.heap.members])
+    failed = len([uid for uid in team.heap.peers if uid not in team.heap.members])
+    return {"size": comm.size, "whole": whole, "leased": team.lease.nbytes, "failed": failed}
 
 
 def die_at_exit():
