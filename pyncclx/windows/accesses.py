@@ -22,7 +22,7 @@ from ..requests.status import fill_empty
 from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
-from ..team.state import STAGES_BY_DEFAULT
+from ..team.state import STAGES_BY_DEFAULT, State
 from ..team.streams import ANY_CALLER, Caller
 from .atomics import OF_ONE_ELEMENT
 from .exposed import Exposed
@@ -63,6 +63,12 @@ class Accesses(MPI.Win):
     def _exposed(self, operation: str) -> Exposed:
         """The memory of a window that was made of device arrays."""
         if not isinstance(self._reach, Exposed):
+            topology = self._caller.topology if isinstance(self._caller, State) else None
+            if topology is not None and topology.node_count > 1:
+                raise NotSupported(
+                    f"{operation}: signals and mapped memory work inside one node, and the window's ranks are on "
+                    f"{topology.node_count}; Split by node, or Put, Flush and Send a message"
+                )
             raise NotSupported(f"{operation}: the window was not made of device memory; use arrays from comm.Alloc")
         self._reach_now()
         return self._reach

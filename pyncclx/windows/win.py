@@ -86,7 +86,8 @@ class Win(StandIn, Operations, Signalling, Views):
         TypeError, MPI.Exception
             On all ranks, for device memory: some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
-            On all ranks: some rank's memory is a device array, but not every rank's is from `comm.Alloc`.
+            On all ranks: some rank's memory is a device array, but not every rank's is from `comm.Alloc`, or the ranks
+            are on several nodes.
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
@@ -100,6 +101,11 @@ class Win(StandIn, Operations, Signalling, Views):
             found = mpi_bootstrap.allgather_objects(comm, place)
         if not any(found):
             return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
+        if comm.node_topology.node_count > 1:
+            raise NotSupported(
+                "Win.Create: a window of device memory works inside one node, and the ranks are on several; Split by "
+                "node, or make it of host arrays: with staging, Put, Get and the others take device arrays all the same"
+            )
         places = all_from_alloc(found)
         reach = Exposed(comm, cast(Team, state_of(comm).team), places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
