@@ -1,7 +1,8 @@
-"""Jobs of several nodes on this machine: Open MPI starts a daemon for each, under a host name of its own."""
+"""Jobs of several nodes on this machine: MPI's launcher starts a daemon for each, under a host name of its own."""
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import launch
 
 TESTS = Path(__file__).resolve().parents[2]
 AGENT, PROGRAM = TESTS / "support" / "launch_agent", TESTS / "support" / "over_nodes.py"
+MPICH = Path(sys.prefix) / "mpich"  # where the Makefile has pip install it
 UNSHARES = ("unshare --uts", "unshare -Ur --uts")  # as root, and in a user namespace
 
 
@@ -61,3 +63,24 @@ def test_a_job_of_several_nodes(nodes, ranks, names):
     text = run(nodes, ranks)
     assert f"right on {names} native: " in text
     assert f"{ranks} ranks on {len(set(names.split()))} nodes" in text
+
+
+def test_a_job_of_two_nodes_with_mpich():
+    """Its launcher takes the same agent; its ranks are on nodes of two names, so that they send through a network."""
+    mpiexec, library = MPICH / "bin" / "mpiexec", MPICH / "lib" / "libmpi.so.12"
+    if not library.exists():
+        pytest.skip(f"MPICH is not installed in {MPICH}")
+    variables = {"PYTHONPATH": str(TESTS.parent), "UNSHARE": unshare(), "PYNCCLX_TIMEOUT": "60"}
+    launcher = ["-launcher", "ssh", "-launcher-exec", str(AGENT), "-iface", "lo", "-hosts", "nodea:2,nodeb:2"]
+    ended = subprocess.run(
+        [str(mpiexec), *launcher, "-n", "4", sys.executable, "-m", "mpi4py", str(PROGRAM)],
+        env={**launch.environment("host"), **variables, "MPI4PY_LIBMPI": str(library), "MPIEXEC_TIMEOUT": "140"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "right on nodea nodea nodeb nodeb native: " in ended.stdout
+    assert "4 ranks on 2 nodes" in ended.stdout
