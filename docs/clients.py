@@ -24,6 +24,9 @@ is made from what it wrote.
 HEAT = """
 heat stages tensors on GPUs through host memory, unless one line of the program sets
 `heat.core.communication.GPU_AWARE_MPI = True`; pylops-mpi is told by `PYLOPS_MPI_CUDA_AWARE=1`.
+
+PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which the released libxsmm that systems
+package, 1.17, does not have, and its CUDA backend needs a GPU.
 """
 
 Row = dict[str, Any]

@@ -89,3 +89,11 @@ def test_a_run_records_each_rank(tmp_path):
         json.dumps({"name": "x", "value": [1]}) + "\n" + json.dumps({"name": "x", "seconds": 2})
     )
     assert read(tmp_path / "record.0") == {"x": {"value": [1], "seconds": 2}}
+
+
+def test_a_run_that_recorded_nothing_has_no_ratio():
+    """It took too long, or ended before."""
+    late = {"code": "took too long", "records": [], "output": ""}
+    whole = {"code": 0, "records": [{"sort": {"seconds": 2.0}}, {"sort": {"seconds": 3.0}}], "output": ""}
+    assert ratio(late, whole) == ratio(whole, late) == (None, {})
+    assert ratio(whole, whole) == (1.0, {"sort": [3.0, 3.0]})

@@ -15,6 +15,7 @@ from pyncclx import PartitionedRequest, Prequest, Request
 from pyncclx.messages import postbox
 from pyncclx.system import settings
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
+from support.device_api import one_communicator
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.labelled_messages import data_of
 from support.reference import NODES, comparing
@@ -193,6 +194,7 @@ def test_kernels_send_and_receive(comm, rounds, division, who, count):
     assert left == receive._work.peer
 
 
+@one_communicator
 def test_what_kernels_must_not_ask_for(comm):
     buffers = Buffers(comm, 12, window=True)
     send, receive = requests = buffers.requests(4, 4)
@@ -263,6 +265,7 @@ def test_what_is_ready_before_the_receiver_is_there(comm):
         compare(buffers.recv, buffers.expected(3), "what came")
 
 
+@one_communicator
 def test_requests_meet_in_the_order_in_which_they_were_made(comm):
     """Of one tag, and started in other orders; those of others, and ordinary messages between, do not matter."""
     right, left = ring(comm)
@@ -331,6 +334,7 @@ def error_class(call):
     return raised.value.Get_error_class()
 
 
+@one_communicator
 def test_what_is_refused(comm):
     array = put(np.zeros(12, "i8"))
     right, left = ring(comm)
@@ -361,6 +365,7 @@ def test_what_is_refused(comm):
     Request.Waitall([receive, send])
 
 
+@one_communicator
 def test_ends_that_do_not_fit(comm):
     """Both ranks learn of it, and the communicator goes on."""
     right, left = ring(comm)
@@ -394,6 +399,7 @@ def test_memory_that_kernels_would_not_find(comm):
     Request.Waitall(requests)
 
 
+@one_communicator
 def test_captures(comm, monkeypatch):
     """Without a GPU the host device is made to believe that it captures, and so runs what a graph would hold."""
     device = pyncclx.backends.select()
@@ -424,6 +430,7 @@ def test_captures(comm, monkeypatch):
             assert receive.Parrived(0)
 
 
+@one_communicator
 def test_memory_is_used_again(comm):
     """Requests that are made again and again take no more memory, and find none of what was before."""
     buffers, taken = Buffers(comm, 3000, window=False), []
@@ -443,22 +450,36 @@ def test_memory_is_used_again(comm):
     assert taken[-1] == taken[1]
 
 
+@one_communicator
 @pytest.mark.ranks(2)
 def test_an_end_that_does_not_come(comm, monkeypatch):
-    """Waits end by PYNCCLX_TIMEOUT, on the host and in kernels; other communicators go on."""
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
-    settings.TIMEOUT.get()
+    """The wait ends by PYNCCLX_TIMEOUT: on the host for the meeting, then for the partitions in a kernel."""
     own = comm.Dup()
+    with monkeypatch.context() as patch:
+        patch.setenv("PYNCCLX_TIMEOUT", "0.5")
+        assert own.endpoint.timeout_s == 0.5
     buffers = Buffers(own, 12, window=False)
     send, receive = buffers.requests(3, 3)
     send.Start()
-    send.Pready(0)
+    send.Pready_list([0, 1])
     with raises_everywhere(own, pyncclx.PeerTimeout, match="Psend_init with tag 7"):
         send.Wait()
-    receive.Start()  # now they meet, but the partitions do not come
+    own.Free()
+    own = comm.Dup()
+    with monkeypatch.context() as patch:
+        patch.setenv("PYNCCLX_TIMEOUT", "0.5")
+        assert own.endpoint.timeout_s == 0.5
+    send, receive = Buffers(own, 12, window=False).requests(3, 3)
+    receive.Start()
+    MPI.Comm.Barrier(own)
+    with raises_everywhere(own, pyncclx.PeerTimeout, match="_init with tag 7"):
+        _ = send._work.prepare(), send._work.meet()  # so that the receiver's wait is one for partitions
+        receive.Wait()
+        own.synchronize()
     own.Free()
 
 
+@one_communicator
 def test_explain(comm):
     assert comm.explain("Psend_init", 4096).startswith("native")
     assert comm.explain("Precv_init", 1 << 20).startswith("native")

@@ -82,11 +82,11 @@ def ratio(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float | None, d
     times = {
         name: [max(rank[name]["seconds"] for rank in each["records"]) for each in (ours, theirs)]
         for name in names
-        if all(name in rank for each in (ours, theirs) for rank in each["records"])
+        if all(each["records"] and all(name in rank for rank in each["records"]) for each in (ours, theirs))
     }
     whole = sum(entry.get("seconds", 0.0) for entry in (theirs["records"] or [{}])[0].values())
     mine = sum(entry.get("seconds", 0.0) for entry in (ours["records"] or [{}])[0].values())
-    return (mine / whole if whole else None), times
+    return (mine / whole if mine and whole else None), times
 
 
 def tests(outcome: dict[str, Any]) -> int:
