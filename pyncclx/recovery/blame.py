@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from mpi_bootstrap.presence import RUNNING
+from mpi_bootstrap.presence import RUNNING, PeerPresence
 
 from ..errors import PeerTimeout
 from ..system import settings
@@ -49,7 +49,20 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Excepti
         if peer.state != RUNNING:
             error.detail = "its program has ended"
             return error
-        still_s = (time.monotonic_ns() - peer.beat_ns) / 1e9
-        if still_s > STOOD_STILL_S:
-            error.detail = f"its process, {peer.pid}, has not run for {still_s:.1f} s: stopped, swapped out, or starved"
+        if _still_s(peer) > STOOD_STILL_S:
+            error.detail = _standing_still(peer)
+            return error
+    for other, uid in enumerate(uids):  # for which the one that was waited for has waited
+        peer = detector.peers.get(uid)
+        if peer is not None and peer.state == RUNNING and _still_s(peer) > settings.TIMEOUT.get() / 2:
+            error.peer, error.detail = other, _standing_still(peer)
+            break
     return error
+
+
+def _still_s(peer: PeerPresence) -> float:
+    return (time.monotonic_ns() - peer.beat_ns) / 1e9
+
+
+def _standing_still(peer: PeerPresence) -> str:
+    return f"its process, {peer.pid}, has not run for {_still_s(peer):.1f} s: stopped, swapped out, or starved"

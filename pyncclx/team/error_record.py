@@ -115,7 +115,7 @@ class ErrorRecord:
             return loss.exception()
         wait = kernel_errors.wait_of(record, self.rank)
         if note is None or note.kind != losses.TIMED_OUT or note.peer == self.rank:
-            return loss.exception(wait=wait)
+            return blame.with_evidence(loss.exception(wait=wait), self.rank, self.uids)
         if 0 <= note.peer < len(self.uids):
             wait.peer = note.peer  # the others gave up first, so what they waited for is late
         return blame.with_evidence(wait, self.rank, self.uids)

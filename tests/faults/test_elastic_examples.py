@@ -22,7 +22,7 @@ JACOBI = {  # faults: 4 ranks and 100 steps have 210 calls of Sendrecv each
 TRAINING = {  # 3 ranks
     "before the sum": "rank=1,call=Allreduce,nth=20,do=kill",
     "in the sum": "rank=0,call=Allreduce,nth=20,do=delay:0.5;rank=2,call=Allreduce,nth=20,do=kill,after=0.2",
-    "after the sum": "rank=0,call=synchronize,nth=20,do=kill",
+    "after the sum": "rank=1,call=synchronize,nth=20,do=kill",
     "one after the other": "rank=2,call=Allreduce,nth=20,do=kill;rank=1,call=Allreduce,nth=40,do=kill",
     "nobody": "",
 }
@@ -57,8 +57,9 @@ def test_jacobi(when):
     assert line.endswith("the bits of one rank"), line
 
 
-@pytest.mark.parametrize("grow", some([False, True], 1))
-@pytest.mark.parametrize("when", some(TRAINING, 1))
+@pytest.mark.thorough
+@pytest.mark.parametrize("grow", [False, True])
+@pytest.mark.parametrize("when", TRAINING)
 def test_training(when, grow):
     """A death costs one step at most."""
     fault = TRAINING[when]
