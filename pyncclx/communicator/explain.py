@@ -87,6 +87,9 @@ class Explained(MessageBase):
 
     def _explain_message(self, operation: str, nbytes: int) -> str:
         _ = self.endpoint  # raises NotSupported where kernels cannot send
+        if operation in ("Psend_init", "Precv_init"):
+            how = "the sender's kernels store each partition in the receiver's array; the two meet once, by MPI"
+            return f"native: {operation} of {nbytes} bytes: {how}"
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
         how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"

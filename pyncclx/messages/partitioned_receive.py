@@ -165,8 +165,11 @@ class PartitionedReceive(PartitionedMessage):
         if not (self._has_met() and self._began.is_over() and self._come()[partition]):
             return False
         if self._landing is not None and partition not in self._landed:
-            self._copy(partition, 1, current_stream(self.endpoint.device, (self.buffer,), self.endpoint.caller))
+            stream = current_stream(self.endpoint.device, (self.buffer,), self.endpoint.caller)
+            self._copy(partition, 1, stream)
             self._landed.add(partition)
+            if self._state.blocking == "host":
+                self.endpoint.device.synchronize(stream)
         return True
 
     def stream(self) -> Any:
