@@ -43,7 +43,7 @@ class PartitionedReceive(PartitionedMessage):
 
     def _check(self, side: Side) -> tuple[int, int]:
         peer, tag = self.endpoint.check_receive(self.operation, side.rank, side.tag)
-        if peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG:
+        if peer == MPI.ANY_SOURCE or (tag == MPI.ANY_TAG and peer != MPI.PROC_NULL):
             error = MPI.ERR_RANK if peer == MPI.ANY_SOURCE else MPI.ERR_TAG
             text = "MPI lets partitioned messages have neither MPI.ANY_SOURCE nor MPI.ANY_TAG; name source and tag"
             raise MPIError(error, f"{self.operation}: {text}")

@@ -198,7 +198,7 @@ def test_kernels_send_and_receive(comm, rounds, division, who, count):
 def test_what_kernels_must_not_ask_for(comm):
     buffers = Buffers(comm, 12, window=True)
     send, receive = requests = buffers.requests(4, 4)
-    nobody = comm.Psend_init(buffers.send, 4, MPI.PROC_NULL), comm.Precv_init(buffers.send, 4, MPI.PROC_NULL, 1)
+    nobody = comm.Psend_init(buffers.send, 4, MPI.PROC_NULL), comm.Precv_init(buffers.send, 4, MPI.PROC_NULL)
     assert [each.pointer for each in nobody] == [0, 0]
     Prequest.Startall([*requests, *nobody])
     results = xp.full(6, 9, "i4")
