@@ -16,13 +16,13 @@ PROGRAM = Path(__file__).with_name("elastic.py")
 
 @pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
 @pytest.mark.parametrize("kills", [3, pytest.param(25, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])])
-def test_kills_in_a_row(kills):
-    seconds = 60 + 15 * kills
+def test_kills_in_a_row(tmp_path, kills):
+    seconds = 150 + 20 * kills
     program, *arguments = launch.mpiexec(3, str(PROGRAM), str(kills))
-    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYNCCLX_DUMP": str(tmp_path)}
     done = subprocess.run(
         [program, *jobs.OPTIONS, *arguments],
-        env={**environment, "PYNCCLX_TEST_SECONDS": str(seconds)},
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path), "PYNCCLX_TEST_SECONDS": str(seconds)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

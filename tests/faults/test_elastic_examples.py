@@ -30,13 +30,13 @@ TRAINING = {  # 3 ranks
 pytestmark = pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
 
 
-def last_line(ranks, fault, program, *arguments):
-    """What the program prints in the end, on the ranks that live."""
+def last_line(folder, ranks, fault, program, *arguments):
+    """What the program prints in the end, on the ranks that live; they dump into the folder."""
     command, *rest = launch.mpiexec(ranks, str(FOLDER / program), *arguments)
-    variables = {**launch.environment("host"), "PYNCCLX_FAULT": fault, "PYNCCLX_HEAP": "2M"}
+    variables = {**launch.environment("host"), "PYNCCLX_FAULT": fault, "PYNCCLX_DUMP": str(folder)}
     done = subprocess.run(
         [command, *jobs.OPTIONS, *rest],
-        env=variables,
+        env={**variables, "PYNCCLX_HEAP": "2M"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -49,9 +49,9 @@ def last_line(ranks, fault, program, *arguments):
 
 
 @pytest.mark.parametrize("when", some(JACOBI, 1))
-def test_jacobi(when):
+def test_jacobi(tmp_path, when):
     fault = JACOBI[when]
-    line = last_line(4, fault, "elastic_jacobi.py", "--steps", "100", "--size", "31")
+    line = last_line(tmp_path, 4, fault, "elastic_jacobi.py", "--steps", "100", "--size", "31")
     failures = fault.count("kill")
     assert line.startswith(f"100 steps, {failures} failures, {4 - failures} ranks"), line
     assert line.endswith("the bits of one rank"), line
@@ -60,10 +60,10 @@ def test_jacobi(when):
 @pytest.mark.thorough
 @pytest.mark.parametrize("grow", [False, True])
 @pytest.mark.parametrize("when", TRAINING)
-def test_training(when, grow):
+def test_training(tmp_path, when, grow):
     """A death costs one step at most."""
     fault = TRAINING[when]
-    line = last_line(3, fault, "elastic_training.py", *["--grow"] * grow)
+    line = last_line(tmp_path, 3, fault, "elastic_training.py", *["--grow"] * grow)
     failures = fault.count("kill")
     assert line.startswith(f"60 steps, {failures} failures, {3 if grow else 3 - failures} ranks"), line
     repeated, error = re.search(r"(\d+) steps repeated, losses differ by (\S+)", line).groups()

@@ -15,7 +15,7 @@ import launch
 
 ROOT = Path(__file__).resolve().parents[3]
 RANKS = 3
-SECONDS = 60.0
+SECONDS = 150.0
 CAUSES = {  # of the program: the verdict's cause, the ranks, and a part of the sentence
     "dead": ("dead", [1], "rank 1 died"),
     "stalled_before": ("stalled before the call", [1], "in stalled_before; its last call was Bcast #40"),
@@ -40,6 +40,7 @@ CAUSES = {  # of the program: the verdict's cause, the ranks, and a part of the 
     "healthy": (None, None, ""),
 }
 SAMPLED = ("dead", "healthy")
+UNTIMED = (*SAMPLED, "exception", "gpu_error", "full_capacity", "slow_rank")  # where no wait ends at PYNCCLX_TIMEOUT
 
 
 def cause_of(name):
@@ -48,7 +49,8 @@ def cause_of(name):
 
 def fail(folder, name):
     """Run the program until it has ended, or all ranks have dumped by a signal; then end it."""
-    variables = {**launch.environment("host"), "PYNCCLX_DUMP": str(folder), "PYNCCLX_TIMEOUT": "3"}
+    variables = {**launch.environment("host"), "PYNCCLX_DUMP": str(folder)}
+    variables |= {"PYNCCLX_TIMEOUT": "60" if name in UNTIMED else "3"}
     variables |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYNCCLX_HEAP": "8M"}
     command = launch.mpiexec(RANKS, str(ROOT / "tests/support/faulty.py"), name)
     with (folder / "out").open("w") as out:
@@ -67,12 +69,12 @@ def all_have_dumped(folder):
 def analyse(folder):
     command = [sys.executable, "-m", "pyncclx", "analyze", "--json", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
-    verdicts = json.loads(done.stdout)
+    verdicts = json.loads(done.stdout or pytest.fail(done.stderr))
     assert done.returncode == bool(verdicts), done.stderr
     return verdicts
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [cause_of(name) for name in CAUSES])
 def test_the_cause_is_named(tmp_path, name):
     cause, ranks, part = CAUSES[name]
