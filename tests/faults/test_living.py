@@ -14,7 +14,7 @@ BOUNDED = [name for name in METHODS if name not in BY_MPI]
 LOCAL = ("alloc", "lock", "accumulate", "signals", "win_create", "compile_first")  # or meetings on the host
 KERNELS = [name for name in BOUNDED if name not in LOCAL]
 TIMEOUT_S = 10
-VICTIM = 2
+VICTIM, ANY = 2, -1  # of a wait for a signal, which any rank may put
 IN_VAIN = ("PeerTimeout", "RanksMissing", "CollectiveMismatch", "RankFailed")  # the last if the victim, too, raised
 
 
@@ -86,7 +86,7 @@ def test_late_but_in_time(operation, do):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("operation", BOUNDED)
+@pytest.mark.parametrize("operation", [name for name in BOUNDED if name != "win_create"])  # MPI's own calls follow
 def test_a_rank_that_leaves_out_a_call(operation):
     """Nothing hangs: the waits of the others end, and blame the rank; or nobody has needed the call."""
     case = case_of(operation)
@@ -95,7 +95,7 @@ def test_a_rank_that_leaves_out_a_call(operation):
     for rank in case.others:
         outcome = job.outcomes[rank]
         assert outcome["type"] in (None, *IN_VAIN), job.explain()
-        assert outcome.get("peer", case.victim) == case.victim, job.explain()
+        assert outcome.get("peer", case.victim) in (case.victim, ANY), job.explain()
         if operation in KERNELS:
             assert outcome["type"] is not None, job.explain()
 
