@@ -32,9 +32,9 @@ def test_killed_while_it_waits(operation):
 @pytest.mark.parametrize("nodes", some(["a,a,b", "a,b,b"], 1))
 def test_killed_over_nodes(operation, nodes):
     """Rank 0 comes late, and the victim dies while it waits for it or for another, between nodes or inside one."""
-    case = Case(operation, 3, 2)
-    job = jobs.run(3, operation, case.fault(f"do=kill,after={WAIT_S}", late_s=1), PYNCCLX_TEST_NODES=nodes)
-    check_survivors(job, case, 1 + jobs.PROMISED_S + jobs.SLACK_S)
+    case, late_s = Case(operation, 3, 2), 4  # the victim may come seconds later than rank 0 on a busy machine
+    job = jobs.run(3, operation, case.fault(f"do=kill,after={WAIT_S}", late_s=late_s), PYNCCLX_TEST_NODES=nodes)
+    check_survivors(job, case, late_s + jobs.PROMISED_S + jobs.SLACK_S)
 
 
 @pytest.mark.parametrize("operation", some(["iallreduce", "isend_any"], 1))
