@@ -87,6 +87,8 @@ def order_of_communicators() -> None:
         each.Allreduce(x, y)
     for each in (second, first) if odd else (first, second):
         each.Allreduce(x, y)
+    for each in (first, second):
+        each.synchronize()
 
 
 def missing_partner() -> None:
