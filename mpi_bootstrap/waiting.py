@@ -92,6 +92,8 @@ def missing(
 
     After three quarters of the time `late` is called, and what it raises is raised.
     """
+    while _take_note(comm, MPI.ANY_SOURCE):  # of a wait that this rank had not come to
+        pass
     begun, asked = time.monotonic(), late is None
 
     def given_up() -> bool:
@@ -141,10 +143,19 @@ def _comes_soon(request: MPI.Request) -> bool:
     return False
 
 
-def _has_note(comm: MPI.Comm, source: int) -> bool:
-    """Whether a rank has sent a note, which stays: a message of the program's may look like it before it is read."""
-    status = MPI.Status()
+def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> bool:
+    """Whether a rank has sent a note. It stays: who has one gives up, and takes it then."""
+    status = status or MPI.Status()
     return MPI.Comm.Iprobe(comm, source, _TAG, status) and status.Get_count(MPI.BYTE) == len(_NOTE)
+
+
+def _take_note(comm: MPI.Comm, source: int) -> bool:
+    """Receive a note if a rank has sent one; the next wait has notes of its own."""
+    status = MPI.Status()
+    if not _has_note(comm, source, status):
+        return False
+    MPI.Comm.Recv(comm, bytearray(len(_NOTE)), status.source, _TAG)
+    return True
 
 
 def _without_note(comm: MPI.Comm) -> list[int]:
@@ -153,6 +164,6 @@ def _without_note(comm: MPI.Comm) -> list[int]:
     _left.extend(MPI.Comm.Isend(comm, [_NOTE, MPI.BYTE], rank, _TAG) for rank in others)
     end = time.monotonic() + _FOR_NOTES_S
     while others and time.monotonic() < end:
-        others = [rank for rank in others if not _has_note(comm, rank)]
+        others = [rank for rank in others if not _take_note(comm, rank)]
         time.sleep(LONGEST_S)
     return others

@@ -131,6 +131,7 @@ ON_DEVICE: Rows = {
     ("combine_end", "native"): (2, "0.002"),
     ("send", "staged"): (2, "0.008"),
     ("send", "native"): (2, "0.800"),
+    ("recv", "native"): (2, "0.800"),
 }
 
 # There is no kernel for arrays of this GPU, which is made up: MPI works on host copies of all of them.

@@ -1,5 +1,7 @@
 """Ranks that disagree on who moves the arrays: each wait ends, and the error has the ranks that did not come."""
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -39,6 +41,20 @@ def test_a_meeting(comm):
     meeting = mpi_bootstrap.Meeting()
     for _ in range(3):
         assert meeting.missing(comm, 100.0) == []
+
+
+def test_a_rank_that_is_late_twice(comm):
+    """Both waits name it. Then all meet, though not at once: a wait that was in vain ends no later one."""
+    meeting, last = mpi_bootstrap.Meeting(), comm.size - 1
+    early = MPI.Comm.Split(comm, comm.rank == last)
+    for _ in range(2):
+        MPI.Comm.Barrier(early)
+        if comm.rank != last:
+            assert meeting.missing(comm, 1.0) == [last]
+    early.Free()
+    MPI.Comm.Barrier(comm)
+    time.sleep(1.5 * (comm.rank == last))
+    assert meeting.missing(comm, 100.0) == []
 
 
 def test_a_host_array_and_a_device_array_where_calls_are_compared(monkeypatch):
