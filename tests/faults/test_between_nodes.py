@@ -16,6 +16,7 @@ METHODS = {
 }
 NODES = "a,a,b,b"
 NTH = {"barrier": 4}  # others 3; a Barrier begins the program, too
+LATE_S = 4  # more than others may be on a busy machine
 # Rank 0 comes late: rank 1 waits for it in a kernel of the node, ranks 2 and 3 in a step between the nodes.
 VICTIMS = {"in a kernel of the node": [1], "in a step between nodes": [3], "a whole node": [2, 3]}
 pytestmark = pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goe
 )
 def test_killed_while_ranks_wait(operation, where):
     victims, call = VICTIMS[where], f"call={METHODS[operation]},nth={NTH.get(operation, 3)}"
-    faults = [f"rank=0,{call},do=delay:1", *(f"rank={rank},{call},do=kill,after=0.4" for rank in victims)]
+    faults = [f"rank=0,{call},do=delay:{LATE_S}", *(f"rank={rank},{call},do=kill,after=0.4" for rank in victims)]
     job = jobs.run(4, operation, ";".join(faults), shrink=True, PYNCCLX_TEST_NODES=NODES)
     check(job, victims, METHODS[operation])
 
@@ -51,7 +52,7 @@ def check(job, victims, method):
         assert outcome["type"] == "RankFailed", job.explain()
         assert set(outcome["ranks"]) <= set(victims), job.explain()
         assert outcome["ranks"], job.explain()
-        assert outcome["seconds"] < 1 + jobs.PROMISED_S + jobs.SLACK_S, job.explain()
+        assert outcome["seconds"] < LATE_S + jobs.PROMISED_S + jobs.SLACK_S, job.explain()
         assert outcome["again"]["type"] in ("RankFailed", "Revoked"), job.explain()
     name = "allreduce" if method in ("Iallreduce", "Start") else method.lower()
     assert any(name in each["operation"].lower() for each in failed), job.explain()
