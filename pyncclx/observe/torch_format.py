@@ -14,11 +14,12 @@ VERSION = "2.10"
 PREFIX = "pyncclx_rank_"
 LIBRARY = "nccl"  # its analyser accepts no other name before PyTorch 2.15
 
-_NAMES = {  # of operations that it has names for
-    **{name: name.lower() for name in ("Allgather", "Allreduce", "Alltoall", "Barrier", "Gather", "Reduce", "Scatter")},
-    "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "all_gather", "Bcast": "broadcast",
-    "Alltoall": "all_to_all", "Alltoallv": "all_to_allv", "Alltoallw": "all_to_allv", "Gatherv": "gather",
-    "Scatterv": "scatter", "Reduce_scatter": "reduce_scatter", "Reduce_scatter_block": "reduce_scatter",
+_NAMES = {  # of operations that it has names for; it refuses others, which are left out
+    "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "_all_gather_base", "Alltoall": "all_to_all",
+    "Barrier": "all_reduce_barrier", "Bcast": "broadcast", "Gather": "gather", "Reduce": "reduce",
+    "Reduce_scatter_block": "reduce_scatter", "Scatter": "scatter",
+    # Their lengths may differ among ranks, and it compares those of all others.
+    **dict.fromkeys(("Alltoallv", "Alltoallw", "Gatherv", "Reduce_scatter", "Scatterv"), "all_to_all"),
 }
 _TYPES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int32": "Int",
@@ -61,11 +62,11 @@ def _status(rank: Rank, comm: Comm) -> dict[str, int]:
 def _entries(rank: Rank, comms: list[Comm]) -> Iterator[dict[str, Any]]:
     messages = 0
     for entry in rank.entries:
-        if entry["comm"] not in comms or entry["kind"] == "access":
-            continue
         is_message = entry["kind"] == "message"
+        name = _message_name(rank, entry) if is_message else _NAMES.get(entry["operation"])
+        if entry["comm"] not in comms or entry["kind"] == "access" or name is None:
+            continue
         messages += is_message
-        name = _message_name(rank, entry) if is_message else _NAMES.get(entry["operation"], entry["operation"].lower())
         status = _status(rank, entry["comm"])
         yield {
             "record_id": entry["sequence"],
@@ -76,7 +77,7 @@ def _entries(rank: Rank, comms: list[Comm]) -> Iterator[dict[str, Any]]:
             "op_id": entry["sequence"],
             "is_p2p": is_message,
             "profiling_name": f"{LIBRARY}:{name}",
-            **_shapes(entry),
+            **_shapes(entry, name),
             **_times(entry, status),
             "timeout_ms": 0,
             "frames": [_frame(entry["site"])],
@@ -91,10 +92,18 @@ def _message_name(rank: Rank, entry: Entry) -> str:
     return f"send {rank.number}->{entry['peer']}"
 
 
-def _shapes(entry: Entry) -> dict[str, Any]:
-    sizes = [[entry["elements"]]] if entry["elements"] else [[]]
+def _shapes(entry: Entry, name: str) -> dict[str, Any]:
+    """Of an entry that has the length of one block where there is one for each rank."""
+    elements, size = entry["elements"], len(entry["comm"].members)
+    sent = elements * size if name == "reduce_scatter" else elements
+    received = elements * size if name == "all_gather" else elements
     types = [_TYPES.get(entry["datatype"], "Byte")]
-    return {"input_sizes": sizes, "output_sizes": sizes, "input_dtypes": types, "output_dtypes": types}
+    return {
+        "input_sizes": [[sent] if sent else []],
+        "output_sizes": [[received] if received else []],
+        "input_dtypes": types,
+        "output_dtypes": types,
+    }
 
 
 def _times(entry: Entry, status: dict[str, int]) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Reads dumps of flight recorders in PyTorch's format as its analyser does: first the groups, then call by call."""
 
 import ast
+import math
 import pickle
 import re
 from pathlib import Path
 
 LIBRARIES = ("nccl", "xccl")  # that it accepts
-COLLECTIVES = {
-    *("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"),
-    *("all_to_allv", "barrier"),
+COLLECTIVES = {  # that it accepts, of PyTorch 2.11; 2.14 accepts more
+    *("broadcast", "reduce", "all_gather", "_all_gather_base", "all_reduce", "reduce_scatter", "gather", "scatter"),
+    *("all_to_all", "all_reduce_barrier"),
 }
+# One length is the other times the size of the group.
+GROWS = {"all_gather": ("input_sizes", "output_sizes"), "reduce_scatter": ("output_sizes", "input_sizes")}
 STATES = {"scheduled", "started", "completed"}
 _MESSAGE = re.compile(r"(send \d+->|recv \d+<-)(\d+|\?)")
 
@@ -46,6 +49,9 @@ def calls(dump: dict) -> dict:
             assert _MESSAGE.fullmatch(name), name
             continue
         assert name in COLLECTIVES, name
+        if name in GROWS:
+            of_one, of_all = (math.prod(entry[sizes][0]) for sizes in GROWS[name])
+            assert of_all == of_one * len(ast.literal_eval(dump["pg_config"][entry["process_group"][0]]["ranks"]))
         call = name, entry["input_sizes"], entry["output_sizes"], entry["input_dtypes"], entry["output_dtypes"]
         found[entry["process_group"][0], entry["collective_seq_id"]] = (call, entry["state"])
     return found

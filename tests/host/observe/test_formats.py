@@ -46,6 +46,14 @@ def test_torch(job, tmp_path):
     ("change", "found"),
     [
         (lambda ranks: None, []),
+        (
+            lambda ranks: [
+                rank.call(name, elements=elements)
+                for rank in ranks
+                for name, elements in [("Allgather", 7), ("Reduce_scatter_block", 5), ("Scan", 3), ("Alloc", 0)]
+            ],
+            [],  # two have names, two are left out
+        ),
         (lambda ranks: [rank.call("Bcast") for rank in ranks[:2]], ["call 4 of group 0: not made by ranks [2]"]),
         (
             lambda ranks: [rank.call("Bcast" if rank.number else "Reduce") for rank in ranks],
@@ -60,7 +68,7 @@ def test_torch(job, tmp_path):
             ["call 4 of group 0: completed on some ranks alone"],
         ),
     ],
-    ids=["well", "missing call", "other operation", "other size", "not completed"],
+    ids=["well", "names and lengths", "missing call", "other operation", "other size", "not completed"],
 )
 def test_torch_finds(tmp_path, change, found):
     """PyTorch's analyser, as support/flight_records.py has it, finds what is wrong, and nothing where all is well."""
