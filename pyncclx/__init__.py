@@ -1,6 +1,6 @@
 """pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators.
 
-Names are loaded at the first use: with them comes `mpi4py.MPI`, which initialises MPI as `mpi4py.rc` says then.
+Names are loaded at the first use: with them comes `mpi4py.MPI`, which initialises MPI by what `mpi4py.rc` has then.
 """
 
 # ruff: noqa: F405

@@ -111,7 +111,7 @@ class RankFailed(MPIError):
         )
 
     def __str__(self) -> str:
-        return self.text  # MPI's name of the class would say it once more
+        return self.text  # MPI's name of the class would only repeat it
 
     def __repr__(self) -> str:
         return f"RankFailed(ranks={self.ranks}, world_ranks={self.world_ranks}, reason={self.reason!r})"

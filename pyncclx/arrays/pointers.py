@@ -1,8 +1,9 @@
 """Objects of the host over memory that may be the device's: NumPy arrays, memoryviews, ctypes arrays, `MPI.buffer`.
 
 Programs make them of device pointers for an MPI that takes such, as by ``MPI.buffer.fromaddress(pointer, nbytes)``.
-Only the driver knows where a pointer leads, and it is asked once for each object: the memory of an object stays what it
-is for as long as the object may be used. (The range of an address is not remembered: it may be freed and used again.)
+Only the driver can find out where a pointer leads, and it is asked once for each object: the memory of an object stays
+what it is for as long as the object may be used. (The range of an address is not remembered: it may be freed and used
+again.)
 """
 
 from __future__ import annotations

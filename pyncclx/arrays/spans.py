@@ -15,7 +15,7 @@ __all__ = ["span_nbytes"]
 
 
 def span_nbytes(spec: Any, blocks: int) -> int:
-    """Return where the bytes end that a buffer argument names; 0 where only the object's own length says it.
+    """Return where the bytes end that a buffer argument names; 0 where only the object's own length has it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""python -m pyncclx analyze: say what is wrong with a job, from what its ranks have left.
+"""python -m pyncclx analyze: name what is wrong with a job, from what its ranks have left.
 
 The folder is that of the dumps, which their messages name (PYNCCLX_DUMP), or that of a job's flight recorders. Of ranks
 that have dumped nothing, since they were killed, the flight recorder's file is read, if it is on this host. The first

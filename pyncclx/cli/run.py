@@ -2,8 +2,8 @@
 
 Every `from mpi4py import MPI` in the program imports `pyncclx.MPI`. Calls on device arrays return when they are
 complete, as MPI's do (with PYNCCLX_BLOCKING=stream in the environment: when they are enqueued). MPI is initialised when
-the program imports it, as `mpi4py.rc` says then, or by the program itself. If a rank ends by an exception, all ranks
-end. Processes that the program spawns with Python run under this command, too.
+the program imports it, by `mpi4py.rc` as it is then, or by the program itself. If a rank ends by an exception, all
+ranks end. Processes that the program spawns with Python run under this command, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""python -m pyncclx status: say where the ranks of a running job are, from outside, and what is wrong.
+"""python -m pyncclx status: show where the ranks of a running job are, from outside, and what is wrong.
 
 It reads the flight recorders of the processes on this host, which go on meanwhile. Without a job's name there is one
 running, or all are listed. With --prometheus the file is for the node exporter's textfile collector; names are those of

@@ -1,6 +1,6 @@
 """`pyncclx.MPI` in the place of `mpi4py.MPI`, from the moment when a program imports it.
 
-Until then mpi4py.MPI is not loaded, since loading it initialises MPI as `mpi4py.rc` says: the program sets that first.
+Until then mpi4py.MPI is not loaded, since loading it initialises MPI by `mpi4py.rc`: the program sets that first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fault injection: methods in which a rank is killed, stopped, delayed, or errs, as PYNCCLX_FAULT says.
+"""Fault injection: methods in which a rank is killed, stopped, delayed, or errs, by PYNCCLX_FAULT.
 
 Nothing is changed, and no call pays anything, while the variable is not set.
 """

@@ -86,7 +86,7 @@ class Ways:
 
 
 def host_first(name: str, ways: Ways) -> _Method:
-    """The method of a name: mpi4py's for plain arrays, else as `ways` say."""
+    """The method of a name: mpi4py's for plain arrays, else by `ways`."""
     names = frozenset(parameters(name))
     if name in _RECEIVES:
         return _RECEIVES[name](ways.general)

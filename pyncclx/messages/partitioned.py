@@ -147,11 +147,11 @@ class PartitionedMessage:
 
     @property
     def is_met(self) -> bool:
-        """Whether both ends are known to know each other."""
+        """Whether both ends have each other's addresses."""
         raise NotImplementedError
 
     def meet(self) -> None:
-        """Wait on the host until both ends know each other; raise why they never will."""
+        """Wait on the host until both ends have each other's addresses; raise why they never will."""
         raise NotImplementedError
 
     def packed(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The receiver's end of a partitioned message. Its first start lets the sender know where its memory is."""
+"""The receiver's end of a partitioned message. Its first start sends where its memory is."""
 
 from __future__ import annotations
 

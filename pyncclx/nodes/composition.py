@@ -25,8 +25,8 @@ _THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more 
 class Composition:
     """The steps of one call so far. A method returns its step's place, which later steps can come after.
 
-    Steps follow each other, but for those `aside`: these run on a second stream, one after the other, and steps of the
-    two streams know of each other by `after` alone.
+    Steps follow each other, but for those `aside`: these run on a second stream, one after the other, and `after` alone
+    orders steps of the two streams.
 
     Attributes
     ----------

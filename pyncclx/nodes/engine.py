@@ -14,7 +14,7 @@ class Transfer(NamedTuple):
     nbytes: int
 
 
-#: Is told of a step that has failed, by its name, and of why: kernels of the node would wait for this rank.
+#: Called with the name of a step that has failed, and with why: kernels of the node would wait for this rank.
 Failed = Callable[[str, Exception], None]
 
 

@@ -14,7 +14,7 @@ from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 
-_PATIENCE_S = 0.5  # of a rank that knows of something odd, until MPI has found why: other ranks may have sooner
+_PATIENCE_S = 0.5  # of a rank that has found something odd, until MPI has found why: other ranks may have sooner
 _PAUSE_S = 0.01
 
 

@@ -13,7 +13,7 @@ Comm = TypeVar("Comm", bound=MPI.Intracomm)
 def part(comm: Comm, ranks: Iterable[int]) -> Comm:
     """Return a communicator of these ranks, in this order. Collective among them, and all parts are disjoint.
 
-    MPI_Comm_split would do, but lets every rank know of the colours of all: some MPIs send these around a ring.
+    MPI_Comm_split would do, but brings the colours of all to every rank: some MPIs send these around a ring.
     """
     whole = comm.Get_group()
     group = whole.Incl(list(ranks))

@@ -84,7 +84,7 @@ class Spanning(Attachment):
         self.lookout = Lookout(cast(MPI.Intracomm, comm), self._lost)
 
     def _failed(self, step: str, reason: Exception) -> None:
-        """Let this node's ranks know of a step that has failed here: they would wait for this rank."""
+        """Pass a step's failure on to this node's ranks, which would wait for this rank."""
         kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked)) else losses.TIMED_OUT
         self.team.errors.give_up(kind, step)
 
@@ -179,7 +179,7 @@ class Spanning(Attachment):
         try:
             self._check()
         except (PeerTimeout, Aborted):
-            loss = self.lookout.wait()  # what other ranks know already may be the reason
+            loss = self.lookout.wait()  # what other ranks have found may be the reason
             if loss is None:
                 raise
             raise loss.exception(self._operation) from None

@@ -163,7 +163,7 @@ class ErrorRecord:
         self._watch.array[ABORT] = 1
         if not self._words[FAILURE]:
             self._words[FAILURE] = LOST
-        if loss.note is None or loss.note.kind != losses.MISMATCH:  # of which the next call tells more
+        if loss.note is None or loss.note.kind != losses.MISMATCH:  # the next call has more of it
             noted(loss.exception())  # now, while this rank is where it is, whenever its next call raises
 
     def give_up(self, kind: str, operation: str = "") -> None:

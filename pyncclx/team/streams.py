@@ -100,7 +100,7 @@ def current_stream(device: Device, buffers: Iterable[Buffer], caller: Caller = A
 def is_of_current(buffers: Iterable[Any]) -> bool:
     """Return whether the current stream may still be making one of the buffers, which name no stream.
 
-    Interfaces without a stream, and pointers in the clothes of host objects, say that there is nothing to wait for.
+    With interfaces without a stream, and pointers in the clothes of host objects, there is nothing to wait for.
     """
     return any(buffer.stream is None and not _is_ready(buffer.owner) for buffer in buffers)
 

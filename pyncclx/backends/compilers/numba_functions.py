@@ -45,7 +45,7 @@ def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
     types = importlib.import_module("numba.cuda.types")
     from_dtype = importlib.import_module("numba.cuda.np.numpy_support").from_dtype
     operands = _operands(dtype, types, from_dtype)
-    # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` says.
+    # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` is.
     entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
     with _explained(fn, dtype):
         return numba_cuda.compile_code(entry, types.void(*operands), symbol_of(dtype), architecture)

@@ -159,7 +159,7 @@ class HostKernels:
         ValueError
             If the arguments do not have the sizes of the kernel's parameters.
         RuntimeError
-            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text says what. On another stream
+            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text has what. On another stream
             than None, the next call that uses it or waits for it raises this.
         """
         sizes = [len(argument) for argument in arguments]

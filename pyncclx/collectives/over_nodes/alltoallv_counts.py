@@ -1,7 +1,7 @@
 """Alltoallv over nodes with counts on the device.
 
 The host reads this rank's counts, and sends each rank how many rows it gets and where they begin in sendbuf. From what
-comes it computes where rows belong, and then it knows all that the exchange has to move: no row that stays travels
+comes it computes where rows belong, and so all that the exchange has to move: no row that stays travels
 twice, and none is padded. `cuda/exchange/rows.cuh` has the same rules for one node.
 """
 
@@ -27,7 +27,7 @@ from .options import check_no_choice
 
 HOW = (
     "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they name, "
-    "whatever the size: no number that all ranks know bounds what two of them move"
+    "whatever the size: no number that all ranks have bounds what two of them move"
 )
 
 _PAIR_NBYTES = 2 * WORD_NBYTES  # of a rank's rows: how many, and where they begin in sendbuf
