@@ -92,12 +92,13 @@ def missing(
 
     After three quarters of the time `late` is called, and what it raises is raised.
     """
-    while _take_note(comm, MPI.ANY_SOURCE):  # of a wait that this rank had not come to
-        pass
-    begun, asked = time.monotonic(), late is None
+    begun, asked, has_looked = time.monotonic(), late is None, False
 
     def given_up() -> bool:
-        nonlocal asked
+        nonlocal asked, has_looked
+        while not has_looked and _take_note(comm, MPI.ANY_SOURCE):  # of a wait to which this rank had not come
+            pass
+        has_looked = True
         if late is not None and not asked and time.monotonic() - begun > 0.75 * seconds:
             asked = True
             late()
