@@ -14,6 +14,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap import waiting
 
 from ..errors import PeerTimeout
 from ..recording.failures import noted
@@ -61,7 +62,7 @@ class Locks:
             check()
             if time.monotonic() > deadline:
                 raise noted(self._late(rank))
-            MPI.COMM_WORLD.Iprobe()  # the holder may need this rank's MPI to go on; on COMM_SELF MPICH's does not
+            waiting.let_go_on()  # the holder may need this rank's MPI
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
         if pause > _SHORTEST_S:  # Linux may have released it, since its holder has died: that is known by now

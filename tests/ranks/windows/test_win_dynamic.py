@@ -84,6 +84,26 @@ def test_locks(comm, attached):
     assert int(get(seen)[0]) == 77 + 3 * comm.size
 
 
+def test_locks_while_a_message_waits(comm, attached):
+    """A rank that waits for a lock lets MPI go on, though a message is there that no rank has received yet."""
+    win, place = attached.win, attached.addresses[0][0]
+    value, one = put(np.zeros(1, "i8")), put(np.ones(1, "i8"))
+    world = MPI.COMM_WORLD
+    sent = world.Isend(bytearray(3), (world.rank + 1) % world.size, 5)
+    for _ in range(50):
+        win.Lock(0)
+        win.Fetch_and_op(one, value, 0, place)
+        win.Flush(0)
+        win.Unlock(0)
+    world.Recv(bytearray(3), (world.rank - 1) % world.size, 5)
+    sent.Wait()
+    MPI.Comm.Barrier(comm)
+    win.Lock(0)
+    win.Get(value, 0, place)
+    win.Unlock(0)
+    assert int(get(value)[0]) == 77 + 50 * comm.size
+
+
 def test_host_memory_beside_device_memory(comm, attached):
     """What has been attached of the host's is reached by MPI."""
     host, right = np.full(COUNT, -1), (comm.rank + 1) % comm.size
