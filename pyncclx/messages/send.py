@@ -160,10 +160,10 @@ class Outgoing:
         """Do so, and make the stream wait until it was read. No receive may be open: the receiver could wait for it."""
         if self.put:
             self._launch_put()
+        self._leave_to_mpi()  # first: MPI may need this rank to bring the envelope, for which the receiver waits
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
-        self._leave_to_mpi()
 
     def signal_ready_by(self, batch: Batch) -> None:
         """Do what `signal_ready` does by the launch of a batch."""
@@ -205,10 +205,10 @@ class Outgoing:
             if not receives.idle:
                 self.is_over()
                 os.sched_yield()
+        self._leave_to_mpi()  # first, as above
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)
             self._offered = None
-        self._leave_to_mpi()
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched."""
