@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..arrays.buffers import resolve
-from ..arrays.readers import address_reader_of
 from ..backends import Event, Upload
 from ..errors import MPIError, NotSupported, PeerTimeout
 from ..requests.open_receives import OpenReceive
 from ..requests.status import fill_empty
 from ..system.process import held
-from ..team.streams import current_stream, stream_for
+from ..team.streams import current_stream
 from .arena import Pieces
 from .call_end import drain_if_blocking
 from .endpoint import Endpoint
 from .partition_arguments import MOST_ROUNDS, begin_arguments
 from .partitioned_ends import FUNCTIONS
 from .side import Side
+from .startable import Startable
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -39,7 +39,7 @@ FAR = 1 << 30  # rounds ahead: what a word is set to so that nothing waits for i
 _ACTIVE: set[PartitionedMessage] = held(set())  # keeps arrays that kernels use, also if the program drops the request
 
 
-class PartitionedMessage:
+class PartitionedMessage(Startable):
     """What a partitioned request stands for. It is active from its start to `finish`.
 
     Attributes
@@ -57,8 +57,7 @@ class PartitionedMessage:
     _began: Event | None = None  # behind the launch that began the round; None in a graph
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
-        self.comm, self.operation, self.active = comm, operation, False
-        self.endpoint, self._state = comm.endpoint, comm.state
+        super().__init__(comm, operation)
         self.partitions = operator.index(partitions)
         if self.partitions < 1:
             raise MPIError(MPI.ERR_ARG, f"{operation}: partitions is {partitions}; there is at least one")
@@ -66,8 +65,7 @@ class PartitionedMessage:
         device = self.endpoint.device
         name = f"{operation}: {side.name}"
         self.buffer = resolve(side.buf, name, writable=writable, device=device, blocks=self.partitions)
-        self._address = address_reader_of(self.buffer.owner)
-        self._first_address = self._address() if self._address is not None else 0
+        self._remember_address()
         self.pieces = Pieces(self.endpoint.postbox.arena)
         weakref.finalize(self, self.pieces.give_back).atexit = False
         self.endpoint.partitioned.add(self)
@@ -99,23 +97,13 @@ class PartitionedMessage:
 
     def check(self) -> None:
         """Raise if it cannot be started."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request has been started; Wait for it first")
-        if not self._state.current or self.comm.endpoint is not self.endpoint:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request's communicator has been freed")
-        if self._address is not None and self._address() != self._first_address:
-            text = "the array has other memory than when the request was made; make a new request"
-            raise MPIError(MPI.ERR_BUFFER, f"{self.operation}: {text}")
+        super().check()
         self.check_peer()
 
     def check_peer(self) -> None:
         """Raise what kernels have recorded, and if the peer has failed."""
         self.endpoint.check()
         self.endpoint.check_peer(self.operation, self.peer)
-
-    def stream(self) -> Any:
-        """Return the stream of a launch, after it has been made to wait for the producer of the array."""
-        return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
     def prepare(self) -> None:
         """Make what the first start needs."""

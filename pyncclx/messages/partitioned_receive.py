@@ -140,7 +140,8 @@ class PartitionedReceive(PartitionedMessage):
             return
         if not self._landed:
             self._copy(0, self.partitions, stream)
-        for partition in set(range(self.partitions)) - self._landed if self._landed else ():
+            return
+        for partition in set(range(self.partitions)) - self._landed:
             self._copy(partition, 1, stream)
         self._landed.clear()
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..arrays.readers import address_reader_of
 from ..backends import Event
 from ..errors import MPIError
 from ..requests.open_receives import OpenReceive, let_receives_leave
 from ..requests.status import fill_empty
 from ..system.process import held
-from ..team.streams import current_stream, stream_for
+from ..team.streams import current_stream
 from .batch import Batch
 from .call_end import drain_if_blocking
 from .endpoint import Endpoint
 from .receive import Incoming
 from .send import Outgoing
 from .side import Side
+from .startable import Startable
 from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _ACTIVE: set[PersistentMessage] = held(set())  # keeps arrays that kernels use, also if the program drops the request
 
 
-class PersistentMessage:
+class PersistentMessage(Startable):
     """What a persistent request of a message stands for. It is active from its start to `finish`.
 
     Attributes
@@ -51,14 +51,12 @@ class PersistentMessage:
     _event: Event | None = None  # at the end of what a graph has of it
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, *, writable: bool) -> None:
-        self.active, self.operation, self.comm = False, operation, comm
-        self.endpoint, self._state = comm.endpoint, comm.state
+        super().__init__(comm, operation)
         self.peer, self.tag = self._check(side)
         self._began_on: Any = None
         if self.peer != MPI.PROC_NULL:
             self.buffer = buffer_of(self.endpoint, operation, side, writable=writable)
-            self._address = address_reader_of(self.buffer.owner)
-            self._first_address = self._address() if self._address is not None else 0
+            self._remember_address()
 
     def _check(self, side: Side) -> tuple[int, int]:
         raise NotImplementedError
@@ -77,20 +75,6 @@ class PersistentMessage:
     def start(self) -> None:
         """Start it after what the current stream has."""
         start_several([self])
-
-    def check(self) -> None:
-        """Raise if it cannot be started."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request has been started; Wait for it first")
-        if not self._state.current or self.comm.endpoint is not self.endpoint:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request's communicator has been freed")
-        if self.peer != MPI.PROC_NULL and self._address is not None and self._address() != self._first_address:
-            text = "the array has other memory than when the request was made; make a new request"
-            raise MPIError(MPI.ERR_BUFFER, f"{self.operation}: {text}")
-
-    def stream(self) -> Any:
-        """Return the stream that a start works on, which comes after the producer of the array."""
-        return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
     def begin(self, stream: Any, batch: Batch) -> None:
         """Begin one message; what has to be launched at once is added to a batch."""
