@@ -21,7 +21,7 @@ from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import resolve_call
 from ..alltoallv_options import DynamicOptions
 from .alltoallv_segments import compose_segments
-from .device_numbers import WORD_NBYTES, place, read, write, write_outputs
+from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, write_outputs
 from .movement import exchange
 from .options import check_no_choice
 
@@ -47,14 +47,8 @@ def alltoallv_counts(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: Dynam
 
 
 def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
-    size = composition.places.size
-    sent, received = composition.memory(size * _PAIR_NBYTES, size * _PAIR_NBYTES)
-    announced = composition.on_host(partial(_announce, arguments=arguments, to=sent))
-    sends = [Transfer(rank, sent + rank * _PAIR_NBYTES, _PAIR_NBYTES) for rank in range(size)]
-    receives = [Transfer(rank, received + rank * _PAIR_NBYTES, _PAIR_NBYTES) for rank in range(size)]
-    came = exchange(composition, "exchange of counts", sends, receives, after=(announced,))
-    move = partial(_move, arguments=arguments, sent=sent, received=received)
-    composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))
+    announce, move = partial(_announce, arguments=arguments), partial(_move, arguments=arguments)
+    exchange_numbers(composition, "exchange of counts", _PAIR_NBYTES, announce, move)
 
 
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, to: int) -> None:

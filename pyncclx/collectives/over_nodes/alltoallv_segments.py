@@ -17,7 +17,7 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...team.kernel_errors import BAD_SEGMENT
 from ..alltoallv_segments import WORD_NBYTES, Segments
-from .device_numbers import Integers, fitting, place, read, write, write_outputs
+from .device_numbers import Integers, exchange_numbers, fitting, place, read, write, write_outputs
 from .movement import exchange
 
 _Copies = list[tuple[int, int, int]]  # where rows begin, where they are copied to, and how many
@@ -25,14 +25,9 @@ _Copies = list[tuple[int, int, int]]  # where rows begin, where they are copied 
 
 def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segments: Segments) -> None:
     """Add the steps."""
-    size, nbytes = composition.places.size, segments.number * WORD_NBYTES
-    sent, received = composition.memory(size * nbytes, size * nbytes)
-    announced = composition.on_host(partial(_announce, arguments=arguments, segments=segments, to=sent))
-    sends = [Transfer(rank, sent + rank * nbytes, nbytes) for rank in range(size)]
-    receives = [Transfer(rank, received + rank * nbytes, nbytes) for rank in range(size)]
-    came = exchange(composition, "exchange of lengths", sends, receives, after=(announced,))
-    move = partial(_move, arguments=arguments, segments=segments, sent=sent, received=received)
-    composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))
+    announce = partial(_announce, arguments=arguments, segments=segments)
+    move = partial(_move, arguments=arguments, segments=segments)
+    exchange_numbers(composition, "exchange of lengths", segments.number * WORD_NBYTES, announce, move)
 
 
 def _announce(

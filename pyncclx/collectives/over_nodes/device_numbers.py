@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,40 @@ import numpy.typing as npt
 
 from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
 from ...nodes.composition import Composition
+from ...nodes.engine import Transfer
 from ...team.kernel_errors import CUT
+from .movement import exchange
 
 WORD_NBYTES = 8
 Integers = npt.NDArray[np.int64]
+
+
+def exchange_numbers(
+    composition: Composition, name: str, nbytes: int, announce: Callable[..., None], move: Callable[..., None]
+) -> None:
+    """Add the steps of a move that depends on numbers of the device.
+
+    Parameters
+    ----------
+    composition : Composition
+    name : str
+        Of the exchange.
+    nbytes : int
+        Of the numbers for one rank.
+    announce : callable
+        ``announce(composition, stream, to=address)`` writes there what is for each rank.
+    move : callable
+        ``move(composition, stream, sent=address, received=address)`` follows, when those of all ranks have come.
+    """
+    size = composition.places.size
+    sent, received = composition.memory(size * nbytes, size * nbytes)
+    announced = composition.on_host(partial(announce, to=sent))
+    sends, receives = (
+        [Transfer(rank, begin + rank * nbytes, nbytes) for rank in range(size)] for begin in (sent, received)
+    )
+    came = exchange(composition, name, sends, receives, after=(announced,))
+    move = partial(move, sent=sent, received=received)
+    composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))
 
 
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
