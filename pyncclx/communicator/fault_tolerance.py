@@ -17,7 +17,6 @@ from .lifetime import Lifetime
 
 _FOR_MPI_S = 1.0  # until MPI has found the failures that the detector has, of processes that may be alive
 _FOR_DEAD_S = 30.0  # the same, of processes that are gone: MPI finds those for certain, late on a busy machine
-_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
 
 
 class FaultTolerance(Lifetime):
@@ -173,4 +172,4 @@ class FaultTolerance(Lifetime):
         uids = {team.members[rank].uid for rank in failed}
         state.abandon_device()
         if DETECTOR.made is not None:
-            DETECTOR.made.await_end(uids, _FOR_END_S)
+            DETECTOR.made.await_end(uids)

@@ -36,7 +36,6 @@ from .watchdog import WATCHDOG, Awaited
 _NAME = "nodes"  # of the attachment
 MOST_KEPT = 1024  # programs of a communicator
 ALIGNMENT = 256  # of scratch memory
-_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
 
 
 class Spanning(Attachment):
@@ -239,7 +238,7 @@ class Spanning(Attachment):
         self.abandon()
         detector = DETECTOR.made
         if detector is not None:
-            detector.await_end({members[local].uid for local in detector.failed_among(worlds)}, _FOR_END_S)
+            detector.await_end({members[local].uid for local in detector.failed_among(worlds)})
         return True
 
     def _release(self) -> None:

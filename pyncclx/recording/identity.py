@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from mpi_bootstrap.groups import ranks_in_world
+
 from ..system.process import held
 
 MOST_LISTED = 1024  # ranks; of more, entries do not name all
@@ -52,13 +54,13 @@ class Identity(NamedTuple):
 
 def identity_of(comm: MPI.Comm) -> Identity:
     """Return that of a communicator that is made now, or is first used now."""
-    remote = _world_ranks(comm.Get_remote_group()) if isinstance(comm, MPI.Intercomm) else ()
-    return _numbered("comm", _world_ranks(comm.Get_group()), remote)
+    remote = compact(ranks_in_world(comm.Get_remote_group())) if isinstance(comm, MPI.Intercomm) else ()
+    return _numbered("comm", compact(ranks_in_world(comm.Get_group())), remote)
 
 
 def identity_of_window(win: MPI.Win) -> Identity:
     """Return that of a window that is made now, or is first used now."""
-    return _numbered("win", _world_ranks(win.Get_group()), ())
+    return _numbered("win", compact(ranks_in_world(win.Get_group())), ())
 
 
 def _numbered(kind: str, world: Sequence[int], remote: Sequence[int]) -> Identity:
@@ -68,20 +70,9 @@ def _numbered(kind: str, world: Sequence[int], remote: Sequence[int]) -> Identit
     return Identity(*key, number)
 
 
-def _world_ranks(group: MPI.Group) -> Sequence[int]:
-    """Return the ranks of a group in MPI.COMM_WORLD, and free the group."""
-    world = MPI.COMM_WORLD.Get_group()
-    # The time that Open MPI takes to translate all ranks grows with their square.
-    is_world = MPI.Group.Compare(group, world) == MPI.IDENT
-    ranks = range(group.size) if is_world else compact(tuple(group.Translate_ranks(None, world)))
-    group.Free()
-    world.Free()
-    return ranks
-
-
-def compact(ranks: tuple[int, ...]) -> Sequence[int]:
+def compact(ranks: Sequence[int]) -> Sequence[int]:
     """Return ranks as a range, if they are equally far apart."""
-    if not ranks:
+    if not ranks or isinstance(ranks, range):
         return ranks
     first, step = ranks[0], ranks[1] - ranks[0] if len(ranks) > 1 else 1
     equally_far = range(first, first + step * len(ranks), step) if step else ranks

@@ -27,6 +27,7 @@ from .watched import Watched
 PAUSE_S = 0.1  # between two looks: 0.10 % of a core (4 ranks, host device, on 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # after the end of a program, all that it has sent has arrived
 STOOD_STILL_S = 1.0  # without a look: the process was stopped, or starved
+_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
 _FINALIZE_S = 10.0  # that MPI may take to end after a rank has failed
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
@@ -131,9 +132,9 @@ class Detector:
                     return loss
         return None
 
-    def await_end(self, uids: Set[bytes], seconds: float) -> None:
+    def await_end(self, uids: Set[bytes]) -> None:
         """Wait until nothing of processes that have failed runs any more."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + _FOR_END_S
         with self._lock:
             for uid in uids:
                 self._failed.setdefault(uid, KILLED)  # as MPI has found

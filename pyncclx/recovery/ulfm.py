@@ -7,6 +7,7 @@ import time
 
 from mpi4py import MPI
 
+from mpi_bootstrap.groups import ranks_in_world
 from mpi_bootstrap.presence import Note
 from mpi_bootstrap.waiting import UNUSED_TAG
 
@@ -67,11 +68,4 @@ def is_revoked(comm: MPI.Comm) -> bool:
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     """Return each rank of a communicator as a rank of MPI.COMM_WORLD, -1 of another world; local."""
     group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else MPI.Comm.Get_group(comm)
-    world = MPI.COMM_WORLD.Get_group()
-    if MPI.Group.Compare(group, world) == MPI.IDENT:  # Open MPI translates in a time that grows with their square
-        ranks = list(range(group.size))
-    else:
-        ranks = group.Translate_ranks(None, world)
-    group.Free()
-    world.Free()
-    return tuple(-1 if rank == MPI.UNDEFINED else int(rank) for rank in ranks)
+    return tuple(-1 if rank == MPI.UNDEFINED else rank for rank in ranks_in_world(group))
