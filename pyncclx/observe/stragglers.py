@@ -11,7 +11,8 @@ from .verdict import Verdict
 from .words import Words
 
 LAST_CALLS = 50  # of a communicator, that are looked at
-FEWEST_LATE = 15  # of them to which some rank comes late: on a busy machine without a slow rank, 11 of 43 did
+FEWEST_LATE = 5  # of them to which some rank comes late,
+SHARE_LATE = 1 / 3  #   and of those that are looked at: on a busy machine without a slow rank it was 11 of 43
 SHORTEST_S = 1e-3  # that a late rank comes after the first
 MOSTLY = 0.7  # of them have the same rank as their last
 OF_TIME = 0.2  # that the others lose by it
@@ -22,7 +23,7 @@ def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
     for comm in job.comms:
         calls = list(lateness(job, comm))[-LAST_CALLS:]
         late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
-        if len(late) < FEWEST_LATE:
+        if len(late) < max(FEWEST_LATE, SHARE_LATE * len(calls)):
             continue
         (rank, count), *_ = Counter(number for number, _ in late).most_common(1)
         lost = [by_s for number, by_s in late if number == rank]

@@ -33,6 +33,20 @@ def over(ranks):
         rank.call(comm=rank.comm(world=[0, 2]))
 
 
+def late_to(ranks, late, in_time):
+    """Rank 2 comes 10 ms late to so many calls, and all come at once to others."""
+    for number in range(late + in_time):
+        for rank in ranks:
+            rank.now_ns += 10**7 if rank.number == 2 and number < late else 0
+            rank.call()
+            rank.now_ns += 10**7 if rank.number != 2 and number < late else 0
+
+
+def busy(ranks):
+    """On a busy machine one comes late now and then."""
+    late_to(ranks, 11, 22)
+
+
 def computes(ranks):
     """No rank waits, for the last call is over on the device."""
     for rank in ranks:
@@ -47,7 +61,7 @@ def recovered(ranks):
         rank.call()
 
 
-HEALTHY = [(healthy, 10), (running, 0.2), (ahead, 10), (over, 10), (computes, 60), (recovered, 0.5)]
+HEALTHY = [(healthy, 10), (running, 0.2), (ahead, 10), (over, 10), (computes, 60), (recovered, 0.5), (busy, 10)]
 
 
 @pytest.mark.parametrize(("build", "later_s"), HEALTHY)
@@ -293,12 +307,17 @@ def slow_rank(ranks):
     return "slow rank", (2,), ["rank 2 is slow: of the last 30 calls it came last to 2", "10 ms"]
 
 
+def slow_rank_of_a_short_job(ranks):
+    late_to(ranks, 8, 0)
+    return "slow rank", (2,), ["rank 2 is slow: of the last 18 calls it came last to 8"]
+
+
 BUILDERS = (
     *(dead, dead_without_a_word, exception, killed_by_the_launcher, gpu_error, full_capacity, mpi_error),
     *(different_operation, stalled_before, timed_out, stopped, stood_still, ended, compiles, unmatched_tag),
     *(unmatched_tag_of_a_send, missing_partner, missing_receiver, lock_cycle, lock_held, order_of_communicators),
     order_of_what_has_ended,
-    *(graph_replays, stalled_in_a_call, settings_differ, versions_differ, slow_rank),
+    *(graph_replays, stalled_in_a_call, settings_differ, versions_differ, slow_rank, slow_rank_of_a_short_job),
 )
 
 
