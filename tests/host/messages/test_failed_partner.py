@@ -1,11 +1,8 @@
 """A rank dies in the middle of a partitioned message: the other end raises RankFailed, and goes on with the rest."""
 
-import subprocess
-
 import pytest
-from mpi4py import MPI
 
-import launch
+from support.survivors import needs_survivors, run_with_survivors
 
 PROGRAM = """
 import contextlib, os, signal, sys
@@ -50,21 +47,10 @@ if comm.rank < 2:
 """
 
 
-@pytest.mark.skipif(MPI.get_vendor()[0] != "Open MPI", reason="needs Open MPI, started so that jobs outlive processes")
+@needs_survivors
 @pytest.mark.parametrize("what", ["sends", "receives"])
 def test_a_partner_that_dies(what: str) -> None:
-    program, *arguments = launch.mpiexec(3, "-c", PROGRAM, what)
-    done = subprocess.run(
-        [program, "--with-ft", "ulfm", *arguments],
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    if "unknown" in done.stderr.lower() and "ulfm" in done.stderr:
-        pytest.skip("this Open MPI cannot go on without a process")
+    done = run_with_survivors(PROGRAM, what, ranks=3, timeout_s=200)
     assert sorted(done.stdout.split("\n")) == ["", "[1.0, 1.0, 1.0, 1.0]", "[2.0, 2.0, 2.0, 2.0]", "known"], (
         done.stdout + done.stderr
     )

@@ -1,12 +1,8 @@
 """A rank's process ends: the others shrink the communicator, and the new one gets the memory of the failed one."""
 
 import re
-import subprocess
 
-import pytest
-from mpi4py import MPI
-
-import launch
+from support.survivors import needs_survivors, run_with_survivors
 
 PROGRAM = """
 import os, signal
@@ -32,20 +28,9 @@ os._exit(0)  # MPI cannot be finalized without the failed rank
 """
 
 
-@pytest.mark.skipif(MPI.get_vendor()[0] != "Open MPI", reason="needs Open MPI, started so that jobs outlive processes")
+@needs_survivors
 def test_shrink_after_a_process_has_failed() -> None:
-    program, *arguments = launch.mpiexec(3, "-c", PROGRAM)
-    done = subprocess.run(
-        [program, "--with-ft", "ulfm", *arguments],
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    if "unknown" in done.stderr.lower() and "ulfm" in done.stderr:
-        pytest.skip("this Open MPI cannot go on without a process")
+    done = run_with_survivors(PROGRAM, ranks=3, timeout_s=100)
     lines = re.findall(r"(.*) with (\d+) of (\d+) bytes", done.stdout)
     assert [values for values, _, _ in lines] == ["[2.0, 2.0, 2.0, 2.0]"] * 2, done.stdout + done.stderr
     assert all(int(lease) == int(before) > 0 for _, lease, before in lines)
