@@ -73,7 +73,7 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
     ----------
     comm : MPI.Intracomm
     data : bytes
-        Empty on ranks that have nothing to say.
+        Empty on ranks that give none.
 
     Returns
     -------

@@ -130,7 +130,7 @@ class ShortExchange:
             self._check(share, rank)
 
     def _send(self, message: bytes, to: Sequence[int]) -> None:
-        """Send a copy of the record, which nobody waits for."""
+        """Send a copy of the record, and do not wait."""
         self._sent += [(self._engine.comm.Isend([message, MPI.BYTE], rank, _TAG), message) for rank in to]
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()

@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 def pretend(per_node: int) -> None:
-    """Let so many ranks of MPI.COMM_WORLD in turn be on one node, unless PYNCCLX_NODE says so already."""
+    """Let so many ranks of MPI.COMM_WORLD in turn be on one node, unless PYNCCLX_NODE is set already."""
     settings.set_foreign(settings.NODE.name, str(MPI.COMM_WORLD.rank // per_node))
 
 
