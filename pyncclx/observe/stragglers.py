@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -10,36 +11,45 @@ from .job import Comm, Job
 from .verdict import Verdict
 from .words import Words
 
-LAST_CALLS = 50  # of a communicator, that are looked at
-FEWEST_LATE = 5  # of them to which some rank comes late,
-SHARE_LATE = 1 / 3  #   and of those that are looked at: on a busy machine without a slow rank it was 11 of 43
-SHORTEST_S = 1e-3  # that a late rank comes after the first
-MOSTLY = 0.7  # of them have the same rank as their last
-OF_TIME = 0.2  # that the others lose by it
+Call = tuple[int, float, int]  # that all members have made: who came last, seconds after the first; when that came, ns
+
+LAST_CALLS = (50, 500)  # of a communicator, that are looked at: a rank may be slow of late, or a little all the time
+SHARE_LATE = 1 / 3  # of them to which some rank comes late,
+SHORTEST_S = 1e-3  # which is this much after the first;
+MOSTLY = 0.7  # of these have the same rank as their last
+OF_TIME = 0.2  # that the others lose by it,
+LEAST_S = 0.25  # and this much: a healthy job on a busy machine had lost 0.06 of 0.19 s
 
 
 def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
     """The rank that comes last to most calls to which any comes late, if the others lose much time by it."""
     for comm in job.comms:
-        calls = list(lateness(job, comm))[-LAST_CALLS:]
-        late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
-        if len(late) < max(FEWEST_LATE, SHARE_LATE * len(calls)):
-            continue
-        (rank, count), *_ = Counter(number for number, _ in late).most_common(1)
-        lost = [by_s for number, by_s in late if number == rank]
-        begins = [begin_ns for _, _, begin_ns in calls]
-        time_s = (max(begins) - min(begins)) / 1e9
-        if count / len(late) >= MOSTLY and sum(lost) >= OF_TIME * time_s:
-            sentence = (
-                f"{words.rank(rank)} is slow: of the last {len(calls)} calls{words.comm(comm)} it came last to "
-                f"{count}, {statistics.median(lost) * 1e3:.3g} ms after the first (median); the others have waited for "
-                f"it for {sum(lost):.3g} of {time_s:.3g} s"
-            )
-            yield Verdict(cause="slow rank", ranks=(rank,), sentence=sentence)
+        calls = list(lateness(job, comm))
+        sentences = (slowest(calls[-count:], comm, words) for count in LAST_CALLS)
+        yield from itertools.islice(filter(None, sentences), 1)
 
 
-def lateness(job: Job, comm: Comm) -> Iterator[tuple[int, float, int]]:
-    """For each call that all members have made: who came last, how many seconds after the first, and when that came."""
+def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
+    """The rank that is slow in some calls."""
+    late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
+    if not late or len(late) < SHARE_LATE * len(calls):
+        return None
+    (rank, count), *_ = Counter(number for number, _ in late).most_common(1)
+    lost = [by_s for number, by_s in late if number == rank]
+    begins = [begin_ns for _, _, begin_ns in calls]
+    time_s = (max(begins) - min(begins)) / 1e9
+    if count < MOSTLY * len(late) or sum(lost) < max(LEAST_S, OF_TIME * time_s):
+        return None
+    sentence = (
+        f"{words.rank(rank)} is slow: of the last {len(calls)} calls{words.comm(comm)} it came last to {count}, "
+        f"{statistics.median(lost) * 1e3:.3g} ms after the first (median); the others have waited for it for "
+        f"{sum(lost):.3g} of {time_s:.3g} s"
+    )
+    return Verdict(cause="slow rank", ranks=(rank,), sentence=sentence)
+
+
+def lateness(job: Job, comm: Comm) -> Iterator[Call]:
+    """The calls that all members have made, in order."""
     members = job.of(comm)
     if len(members) < 2 or len(members) < len(set(comm.members)):
         return

@@ -33,18 +33,24 @@ def over(ranks):
         rank.call(comm=rank.comm(world=[0, 2]))
 
 
-def late_to(ranks, late, in_time):
-    """Rank 2 comes 10 ms late to so many calls, and all come at once to others."""
+def late_to(ranks, late, in_time=0, by_s=0.01):
+    """Rank 2 comes late to so many calls, and all come at once to others."""
     for number in range(late + in_time):
+        by_ns = int(by_s * S) if number < late else 0
         for rank in ranks:
-            rank.now_ns += 10**7 if rank.number == 2 and number < late else 0
+            rank.now_ns += by_ns if rank.number == 2 else 0
             rank.call()
-            rank.now_ns += 10**7 if rank.number != 2 and number < late else 0
+            rank.now_ns += by_ns if rank.number != 2 else 0
 
 
 def busy(ranks):
     """On a busy machine one comes late now and then."""
-    late_to(ranks, 11, 22)
+    late_to(ranks, 11, 32, 0.04)
+
+
+def busy_for_a_moment(ranks):
+    """One comes late to most calls of a moment, by little."""
+    late_to(ranks, 14, 19, 0.004)
 
 
 def computes(ranks):
@@ -61,7 +67,10 @@ def recovered(ranks):
         rank.call()
 
 
-HEALTHY = [(healthy, 10), (running, 0.2), (ahead, 10), (over, 10), (computes, 60), (recovered, 0.5), (busy, 10)]
+HEALTHY = [
+    *((healthy, 10), (running, 0.2), (ahead, 10), (over, 10), (computes, 60), (recovered, 0.5)),
+    *((busy, 10), (busy_for_a_moment, 10)),
+]
 
 
 @pytest.mark.parametrize(("build", "later_s"), HEALTHY)
@@ -299,17 +308,24 @@ def versions_differ(ranks):
 
 
 def slow_rank(ranks):
-    for rank in ranks:
-        for _ in range(20):
-            rank.now_ns += 10**7 if rank.number == 2 else 0
-            rank.call()
-            rank.now_ns += 0 if rank.number == 2 else 10**7
-    return "slow rank", (2,), ["rank 2 is slow: of the last 30 calls it came last to 2", "10 ms"]
+    late_to(ranks, 30)
+    return "slow rank", (2,), ["rank 2 is slow: of the last 40 calls it came last to 30, 10 ms after the first"]
 
 
 def slow_rank_of_a_short_job(ranks):
-    late_to(ranks, 8, 0)
+    late_to(ranks, 8, 0, 0.04)
     return "slow rank", (2,), ["rank 2 is slow: of the last 18 calls it came last to 8"]
+
+
+def slow_rank_of_late(ranks):
+    late_to(ranks, 0, 400)
+    late_to(ranks, 30)
+    return "slow rank", (2,), ["rank 2 is slow: of the last 50 calls it came last to 30"]
+
+
+def rank_that_is_a_little_slow(ranks):
+    late_to(ranks, 500, 0, 0.004)
+    return "slow rank", (2,), ["rank 2 is slow: of the last 500 calls it came last to 500, 4 ms after the first"]
 
 
 BUILDERS = (
@@ -317,7 +333,8 @@ BUILDERS = (
     *(different_operation, stalled_before, timed_out, stopped, stood_still, ended, compiles, unmatched_tag),
     *(unmatched_tag_of_a_send, missing_partner, missing_receiver, lock_cycle, lock_held, order_of_communicators),
     order_of_what_has_ended,
-    *(graph_replays, stalled_in_a_call, settings_differ, versions_differ, slow_rank, slow_rank_of_a_short_job),
+    *(graph_replays, stalled_in_a_call, settings_differ, versions_differ),
+    *(slow_rank, slow_rank_of_a_short_job, slow_rank_of_late, rank_that_is_a_little_slow),
 )
 
 
