@@ -36,6 +36,9 @@ NODES = os.environ.get("PYNCCLX_TEST_NODES", "")
 if NODES:
     os.environ["PYNCCLX_NODE"] = NODES.split(",")[RANK]
 
+# A file to which a rank that ends a hanging run adds its last words; tests/run.py shows them again at its end.
+LAST_WORDS = os.environ.get("PYNCCLX_TEST_LAST_WORDS")
+
 OUTCOMES = ("passed", "skipped", "failed")
 
 
@@ -176,7 +179,11 @@ class Watchdog:
         self._timer.start()
 
     def _end(self, last_word: str) -> None:
-        os.write(self._stderr, f"\nrank {RANK} of {SIZE}: {last_word}\n{_stacks()}".encode())
+        words = f"\nrank {RANK} of {SIZE}: {last_word}\n{_stacks()}"
+        os.write(self._stderr, words.encode())
+        if LAST_WORDS:
+            with open(LAST_WORDS, "a") as file:
+                file.write(words)
         time.sleep(LINGER)
         os._exit(1)
 

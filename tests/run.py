@@ -69,6 +69,7 @@ class Result:
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # of all its processes: on a machine that others use, too, what it costs
     note: str = ""
+    last_words: str = ""  # of ranks of a run that hung
 
 
 def check(tool: str, *arguments: str) -> Result:
@@ -125,7 +126,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
     name = f"tests/{step}" + (f", {ranks} rank{'s' * (ranks > 1)}, {where}" if ranks else "")
     print(f"\n==== {name}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+        report, words = Path(folder) / "report.xml", Path(folder) / "last_words"
         colour = "yes" if sys.stdout.isatty() else "no"  # mpiexec gives rank 0 a terminal of its own
         pytest = [
             "-m",
@@ -141,11 +142,14 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
         ]
         pytest += paths or [f"tests/{step}"]
         command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
-        variables = launch.environment(where)
+        variables = launch.environment(where) | {"PYNCCLX_TEST_LAST_WORDS": str(words)}
         if where == "host":
             variables.setdefault("PYNCCLX_HEAP", HEAP)
         code = launch.run(command, variables, LIMITS[step])
-        return judge(name, code, report, selected="-k" in arguments)
+        result = judge(name, code, report, selected="-k" in arguments)
+        if words.exists():
+            result.last_words = words.read_text(errors="replace")
+        return result
 
 
 def mpich(arguments: Sequence[str], *, everything: bool) -> Iterator[Result]:
@@ -286,6 +290,9 @@ def main() -> int:
     finished = list(two_at_once() if is_whole_sample and has_room() else timed(results(options)))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in finished]))
+    for each in finished:
+        if each.last_words:
+            print(f"\n==== {each.name}, ended by its watchdog\n{each.last_words}")
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
         print(line(each))

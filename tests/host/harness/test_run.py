@@ -48,9 +48,11 @@ def on_two_ranks(folder: Path, program: str) -> tuple[int, str]:
     (folder / "test_sample.py").write_text(program)
     pytest = ["-m", "pytest", "-q", "--color=no", "-p", "no:timeout", "-p", "no:cacheprovider"]
     command = launch.mpiexec(2, *pytest, str(folder))
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}
+    variables["PYNCCLX_TEST_LAST_WORDS"] = str(folder / "last_words")
     child = subprocess.run(
         command,
-        env=launch.environment("host") | {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))},
+        env=launch.environment("host") | variables,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -74,6 +76,9 @@ def test_a_hang_ends_the_run_and_shows_the_failure_behind_it(tmp_path: Path) -> 
     assert "rank 1 of 2: the other ranks do not finish what failed here: AssertionError: the reason" in output
     assert "rank 0 of 2: " in output
     assert "world.Barrier()" in output
+    last_words = (tmp_path / "last_words").read_text()
+    assert "rank 0 of 2: " in last_words
+    assert "world.Barrier()" in last_words
 
 
 def test_ranks_that_collect_different_tests_do_not_start(tmp_path: Path) -> None:
