@@ -17,6 +17,7 @@ from mpi4py import MPI
 from ..errors import MPIError, NotSupported
 from ..requests.open_receives import LOCK
 from .envelope import ENVELOPE_NBYTES, LETTER, Envelope, unpack
+from .postbox import POSTBOX
 
 LOCATION, ANSWER = 1, 2  # from the receiver to the sender: where its memory is; and what comes back
 _BODY_NBYTES = 2 * ENVELOPE_NBYTES
@@ -73,7 +74,6 @@ class Letters:
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
         self._open: defaultdict[tuple[int, int], list[tuple[MPI.Request, bytearray]]] = defaultdict(list)
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
-        self._sent: list[MPI.Request] = []
 
     def _comm_and_tag(self, key: Key) -> tuple[MPI.Comm, int]:
         owner = self._owner()
@@ -90,10 +90,9 @@ class Letters:
     def send(self, key: Key, head: Envelope, body: bytes) -> None:
         """Send a letter to the key's rank; the head's transport, answer and channel are set here."""
         head.transport, head.answer, head.channel = LETTER, key.kind, key.number
-        self._sent = [request for request in self._sent if not request.Test()]
         letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
         comm, tag = self._comm_and_tag(key)
-        self._sent.append(MPI.Comm.Isend(comm, [letter, MPI.BYTE], key.rank, tag))
+        POSTBOX.get().receives.unsent.keep(MPI.Comm.Isend(comm, [letter, MPI.BYTE], key.rank, tag), letter)
 
     def expect(self, key: Key) -> None:
         """Receive one more letter from the key's rank with its tag; call it once for each."""

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def send_request(comm: MessageBase, outgoing: Outgoing | None) -> Request:
-    """Make the request of a send; None: to MPI.PROC_NULL."""
+    """Post a send and make its request; None: to MPI.PROC_NULL."""
+    if outgoing is not None:
+        outgoing.post()
     return request_of(_Pending(comm, outgoing, MPI.Status()))
 
 

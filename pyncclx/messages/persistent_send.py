@@ -40,6 +40,7 @@ class PersistentSend(PersistentMessage):
         self._message = begin_send(self.comm, self.endpoint, self.operation, side, self._outlet)
         if self._message is not None:
             self._message.signal_ready_by(batch)
+            self._message.post()
 
     def check_capture(self) -> None:
         if self._outlet is None:

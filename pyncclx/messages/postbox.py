@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections import deque
 from typing import Any
 
 from mpi4py import MPI
@@ -14,7 +13,6 @@ from mpi_bootstrap import node_identity
 from .. import backends
 from ..backends import Device
 from ..launch import kernels
-from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
 from .arena import Arena
 from .bounce import NBYTES, BounceMemory
@@ -82,23 +80,6 @@ class Postbox:
         self.host_array_stream: Any = None
         if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over
             self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
-        self._sent: deque[tuple[MPI.Request, Any]] = deque()  # messages that MPI has not finished, and their memory
-
-    def keep(self, request: MPI.Request, message: Any) -> None:
-        """Keep a message that no call waits for until MPI has sent it."""
-        with LOCK:
-            if not _is_over(request):
-                self._sent.append((request, message))
-            while self._sent and _is_over(self._sent[0][0]):
-                self._sent.popleft()
-
-
-def _is_over(request: MPI.Request) -> bool:
-    """Whether MPI has sent a message, or never will: its receiver has failed, and no call waits for it."""
-    try:
-        return request.Test()
-    except MPI.Exception:
-        return True
 
 
 POSTBOX = PerProcess(lambda: Postbox(backends.select()))

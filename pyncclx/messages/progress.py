@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ..backends import Device
 from ..requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
+from .unsent import Unsent
 from .watcher import Watcher
 
 GATHER_S = 50e-6  # as long as some launches take; a sender may wait for one of the receives (not measured)
@@ -27,11 +28,13 @@ class ReceiveProgress:
     device : Device
     turn : int
         Another number each time that the program posts a receive or looks for messages.
+    unsent : Unsent
     """
 
     def __init__(self, device: Device) -> None:
         self.device, self.turn = device, 0
         self._watcher = Watcher(self)
+        self.unsent = Unsent(self._wake)
 
     def post(self, receive: OpenReceive) -> None:
         """Look for its message from now on, whatever this process waits for."""
@@ -39,8 +42,12 @@ class ReceiveProgress:
             self.turn += 1
             if receive not in OPEN_RECEIVES:
                 OPEN_RECEIVES.append(receive)
-            if self._watcher.asleep:
-                self._watcher.wake()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the watcher look for what is open from now on; called with `LOCK` held."""
+        if self._watcher.asleep:
+            self._watcher.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
         """Take a receive out if no other is open: only its caller looks for the message then, and may wait in MPI.
@@ -66,6 +73,11 @@ class ReceiveProgress:
     def idle(self) -> bool:
         """Whether no receive is open."""
         return not OPEN_RECEIVES
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no receive is open, and MPI has sent all messages."""
+        return not OPEN_RECEIVES and not self.unsent
 
     def launch_arrived(self) -> None:
         """Launch the receives whose messages have arrived, those first that may have led to the others.
@@ -96,8 +108,13 @@ class ReceiveProgress:
             if time.perf_counter() > deadline:
                 return
 
+    def go_on(self) -> None:
+        """Do for the watcher what others may be waiting for and what waits for nothing."""
+        self.launch_due()
+        self.unsent.go_on()
+
     def launch_due(self) -> None:
-        """Launch the receives that senders may be waiting for, and whose kernels wait for nothing: for the watcher."""
+        """Launch the receives that senders may be waiting for, and whose kernels wait for nothing."""
         with LOCK:
             for receive in self._arrived():
                 if receive.is_due():

@@ -43,6 +43,8 @@ class Outgoing:
         Whether MPI transfers the data with the envelope.
     """
 
+    _is_open = False  # the watcher lets MPI go on for it
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -147,7 +149,25 @@ class Outgoing:
         device.synchronize(self.stream)
         return message
 
-    # What the stream has to do
+    # What the host and the stream have to do
+
+    def post(self) -> None:
+        """Let MPI go on sending it, whatever this process waits for."""
+        if not self._request.Get_status():  # which leaves an error to the call that waits
+            self._is_open = True
+            self.postbox.receives.unsent.add(self)
+
+    def _is_sent(self) -> bool:
+        try:
+            return bool(self._request.Test())
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error
+
+    def _close(self) -> None:
+        """End what `post` has begun."""
+        if self._is_open:
+            self._is_open = False
+            self.postbox.receives.unsent.discard(self)
 
     def signal_ready(self) -> None:
         """Let the receiver read what the stream has put into the buffer so far."""
@@ -211,15 +231,16 @@ class Outgoing:
             self._offered = None
 
     def _leave_to_mpi(self) -> None:
-        """Wait until MPI has the message; a short one is kept instead, unless it must be matched."""
-        if self._nbytes <= SLOT_NBYTES and self.operation not in SYNCHRONOUS:
-            self.postbox.keep(self._request, self._message)
+        """Wait until MPI has the message; a short one is kept instead, unless it must be matched or is offered."""
+        self._close()
+        if self._nbytes <= SLOT_NBYTES and self._offered is None and self.operation not in SYNCHRONOUS:
+            self.postbox.receives.unsent.keep(self._request, self._message)
             self.endpoint.record_end(self._entry)
             return
         try:
             self.postbox.receives.wait(self._request, self._hopeless)
         except Exception as error:
-            self.postbox.keep(self._request, self._message)  # MPI may still read it
+            self.postbox.receives.unsent.keep(self._request, self._message)  # MPI may still read it
             if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
                 raise
             raise self.endpoint.explained(error, self.operation) from error
@@ -238,7 +259,7 @@ class Outgoing:
         """Whether the buffer may be written again, by the host too."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
-        try:
-            return self._offered is None and bool(self._request.Test())
-        except MPI.Exception as error:
-            raise self.endpoint.explained(error, self.operation) from error
+        if self._offered is not None or not self._is_sent():
+            return False
+        self._close()
+        return True

@@ -1,7 +1,7 @@
-"""A thread that moves open receives on while the program does not: it is in a barrier, or computes.
+"""A thread that moves messages on while the program does not: it is in a barrier, or computes.
 
 MPI demands this: a send may wait, on its stream or on the host, until its receiver has read the data, and a receiver
-that has posted the receive need not call anything for that.
+that has posted the receive need not call anything for that. Nor need a sender, for its message to arrive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..backends import Device
 # with it (host device, medians of 10 000, November 2026; on GPUs not measured).
 PAUSE_S = 1e-3  # between two looks; a program that looks for its messages within this time is left alone
 LONGEST_PAUSE_S = 16e-3  # while the program does so: each look takes the interpreter from it
-QUIET = 64  # pauses without an open receive until it sleeps: to wake it takes the program longer than a pause
+QUIET = 64  # pauses without an open message until it sleeps: to wake it takes the program longer than a pause
 _END_S = 5.0  # that the end of the program waits for a look to end
 
 
@@ -31,20 +31,20 @@ class Receives(Protocol):
     turn: int
 
     @property
-    def idle(self) -> bool:
-        """Whether no receive is open."""
+    def at_rest(self) -> bool:
+        """Whether no receive is open, and MPI has sent all messages."""
 
-    def launch_due(self) -> None:
-        """Launch the receives that senders may be waiting for."""
+    def go_on(self) -> None:
+        """Do what others may be waiting for."""
 
 
 class Watcher:
-    """The thread. It starts with the first receive that is posted, if any thread may call MPI.
+    """The thread. It starts with the first message that it may have to move on, if any thread may call MPI.
 
     Attributes
     ----------
     asleep : bool
-        Whether `wake` must be called when a receive is posted.
+        Whether `wake` must be called when there is one.
     failure : BaseException or None
         What has ended the thread.
     """
@@ -59,22 +59,22 @@ class Watcher:
         self._ended = False
 
     def wake(self) -> None:
-        """Let it look for open receives; called by one thread at a time."""
+        """Let it look for open messages; called by one thread at a time."""
         self.asleep = False
         self._posted.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pyncclx receives", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="pyncclx messages", daemon=True)
             with suppress(RuntimeError):  # the interpreter is about to end, and starts no more threads
                 self._thread.start()
                 atexit.register(self._end)
 
     def raise_failure(self) -> None:
-        """Raise what has ended the thread; another one looks for open receives from now on. Called by one thread."""
+        """Raise what has ended the thread; another one looks for open messages from now on. Called by one thread."""
         failure, self.failure = self.failure, None
         if failure is None:
             return
         self._thread, self.asleep = None, True
-        if not self._receives.idle:
+        if not self._receives.at_rest:
             self.wake()
         raise failure
 
@@ -97,20 +97,20 @@ class Watcher:
         pause, turn, quiet = PAUSE_S, -1, 0
         while not self._ended:
             time.sleep(pause)
-            idle, turn_before, turn = self._receives.idle, turn, self._receives.turn
-            stuck = not idle and turn == turn_before
+            at_rest, turn_before, turn = self._receives.at_rest, turn, self._receives.turn
+            stuck = not at_rest and turn == turn_before
             if stuck and not MPI.Is_finalized():
-                self._receives.launch_due()
+                self._receives.go_on()
             pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
-            quiet = quiet + 1 if idle else 0
+            quiet = quiet + 1 if at_rest else 0
             if quiet == QUIET:
                 self._sleep()
                 pause, quiet = PAUSE_S, 0
 
     def _sleep(self) -> None:
-        """Wait until a receive is posted."""
+        """Wait until it is woken."""
         self._posted.clear()
         self.asleep = not self._ended
-        if self._receives.idle and not self._ended:  # asked after `asleep` is set, which the next post looks at
+        if self._receives.at_rest and not self._ended:  # asked after `asleep` is set, which the next message looks at
             self._posted.wait()
         self.asleep = False

@@ -203,25 +203,19 @@ def test_let_receives_leave(monkeypatch, endpoint, device):
 
 
 class Receives:
-    """Counts calls of `launch_due`, and readings of `turn`, which changes while the program is busy."""
+    """Counts calls of `go_on`, and readings of `turn`, which changes while the program is busy."""
 
     def __init__(self):
-        self.device, self.idle, self.busy, self.launches, self.readings, self.error = (
-            host.Device(),
-            False,
-            False,
-            0,
-            0,
-            None,
-        )
+        self.device, self.at_rest, self.busy, self.error = host.Device(), False, False, None
+        self.looks = self.readings = 0
 
     @property
     def turn(self):
         self.readings += 1
         return self.readings if self.busy else 0
 
-    def launch_due(self):
-        self.launches += 1
+    def go_on(self):
+        self.looks += 1
         if self.error:
             raise self.error
 
@@ -248,24 +242,24 @@ def watching(monkeypatch):
 
 def test_the_watcher_sleeps_and_wakes(watching):
     receives, thread = watching
-    until(lambda: receives.launches > 2)
-    receives.idle = True
+    until(lambda: receives.looks > 2)
+    receives.at_rest = True
     until(lambda: thread.asleep)
-    before = receives.launches
-    receives.idle = False
+    before = receives.looks
+    receives.at_rest = False
     thread.wake()
-    until(lambda: receives.launches > before)
+    until(lambda: receives.looks > before)
     assert not thread.asleep
 
 
 def test_the_watcher_stays_out_of_what_the_program_does(watching):
     receives, _ = watching
-    until(lambda: receives.launches > 0)
+    until(lambda: receives.looks > 0)
     receives.busy = True
     until(lambda begun=receives.readings: receives.readings > begun + 2)
-    before = receives.launches
+    before = receives.looks
     until(lambda begun=receives.readings: receives.readings > begun + 5)
-    assert receives.launches == before
+    assert receives.looks == before
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), SystemExit("no more")])
@@ -278,8 +272,8 @@ def test_an_error_of_the_watcher_is_raised_by_the_next_call(watching, capfd, err
     with pytest.raises(type(error)) as raised:
         thread.raise_failure()
     assert raised.value is error
-    before = receives.launches
-    until(lambda: receives.launches > before + 2)  # another thread goes on
+    before = receives.looks
+    until(lambda: receives.looks > before + 2)  # another thread goes on
     assert thread.failure is None
     assert capfd.readouterr() == ("", "")
 

@@ -19,6 +19,7 @@ from support.reference import comparing
 from support.window_memory import COUNT
 
 SHORT, LONG = 12, 1 << 17  # 8 bytes each: about 100 bytes, and 1 MB
+MANY = 2000  # messages, more than any MPI takes before their receiver looks
 INT64 = MPI.INT64_T
 
 pytestmark = [
@@ -297,6 +298,26 @@ def test_others_wait_meanwhile(comm):
         MPI.Comm.Barrier(comm)
         Request.Waitall([sent, request])
         compare(recv, data_of(other, 7, 0, LONG), "the long one")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("is_over", [False, True])
+def test_mpi_has_still_to_send(comm, is_over):
+    """Odd ranks go into a sum, whose kernel waits; even ones come there when they have received the last message."""
+    recv = Output(1, "i8")
+    if is_odd(comm):
+        sends = [comm.Isend(put(data_of(comm.rank, i >> 8, i & 255, 1)), partner(comm), 1) for i in range(MANY)]
+        if is_over:
+            Request.Waitall(sends)
+        allreduce(comm)
+        Request.Waitall(sends)
+    else:
+        time.sleep(0.2)
+        with comparing() as compare:
+            for i in range(MANY if partner(comm) != comm.rank else 0):
+                comm.Recv(recv.array, partner(comm), 1)
+                compare(recv, data_of(partner(comm), i >> 8, i & 255, 1), f"message {i}")
+        allreduce(comm)
 
 
 @pytest.mark.timeout(200)
