@@ -117,8 +117,9 @@ def _reversed() -> MPI.Comm:
 COMMUNICATORS = {"world": lambda: WORLD, "dup": WORLD.Dup, "halves": _halves, "reversed": _reversed}
 ALONE = ("world", "dup")
 OVER_NODES = ("dup", "reversed")
-# In the sample, by the number of ranks; on 2 all of them.
-SAMPLED = {3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
+# In the sample, by the number of ranks, and with another MPI library.
+SAMPLED = {2: ("dup", "halves", "reversed"), 3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
+SAMPLED_AGAIN = ("world", "reversed")
 
 
 def _communicators() -> tuple[str, ...]:
@@ -128,7 +129,9 @@ def _communicators() -> tuple[str, ...]:
         nodes = NODES.split(",")
         is_same = [nodes.index(each) for each in nodes] == [nodes[::-1].index(each) for each in nodes[::-1]]
         return OVER_NODES if is_same else OVER_NODES[:1]
-    return tuple(COMMUNICATORS) if sample.ALL else SAMPLED.get(SIZE, tuple(COMMUNICATORS))
+    if sample.ALL:
+        return tuple(COMMUNICATORS)
+    return SAMPLED.get(SIZE, tuple(COMMUNICATORS)) if VENDOR == sample.OPEN_MPI else SAMPLED_AGAIN
 
 
 @pytest.fixture(scope="module", params=_communicators())

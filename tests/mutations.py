@@ -23,7 +23,7 @@ from pathlib import Path
 from unittest import mock
 
 import launch
-import run
+import steps
 from pyncclx.system.cache_folders import cache_directory
 from support.mutants import MUTANTS
 from support.mutants.mutant import Mutant
@@ -84,10 +84,10 @@ class Copy:
         on_ranks = [f"tests/{each}" for each in tests.split() if each.startswith("ranks")]
         alone = [f"tests/{each}" for each in tests.split() if not each.startswith("ranks")]
         variables = launch.environment("host") | PATIENCE | {"PYNCCLX_TEST_MUTANT": str(number)}
-        variables |= {"MPI4PY_LIBMPI": str(run.MPICH)} if mpich else {}
+        variables |= {"MPI4PY_LIBMPI": str(steps.MPICH)} if mpich else {}
         variables |= {"PYTHONPATH": f"{self.root}", "PYNCCLX_CACHE": f"{self.cache}", "PYNCCLX_TEST_ALL": f"{every:d}"}
         commands = [[sys.executable, *PYTEST, *alone]] * bool(alone)
-        with mock.patch.dict(os.environ, {"MPI4PY_LIBMPI": str(run.MPICH)} if mpich else {}):
+        with mock.patch.dict(os.environ, {"MPI4PY_LIBMPI": str(steps.MPICH)} if mpich else {}):
             commands += [launch.mpiexec(ranks, *PYTEST, *on_ranks)] * bool(on_ranks)
         codes = (launch.run(["env", "-C", str(self.root), *each], variables, SECONDS) for each in commands)
         return all(code in (0, NO_TESTS) for code in codes)

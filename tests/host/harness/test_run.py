@@ -13,6 +13,7 @@ import pytest
 
 import launch
 import run
+import steps
 from support import sample
 from support.mutants import MUTANTS
 
@@ -109,7 +110,7 @@ def test_a_run_that_went_wrong_is_a_failure(
     path = tmp_path / "report.xml"
     if report is not None:
         path.write_text(f"<testsuites>{report}</testsuites>")
-    result = run.judge("step", code, path)
+    result = steps.judge("step", code, path)
     assert (result.passed, result.failed, result.skipped) == expected
 
 
@@ -117,8 +118,8 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
     """Of `make test K=subject` a subject may have no tests in one of the steps."""
     path = tmp_path / "report.xml"
     path.write_text('<testsuites><testsuite tests="0" failures="0" errors="0" skipped="0"/></testsuites>')
-    assert run.judge("step", run.NO_TESTS, path, selected=True).failed == 0
-    assert run.judge("step", run.NO_TESTS, path).failed == 1
+    assert steps.judge("step", steps.NO_TESTS, path, selected=True).failed == 0
+    assert steps.judge("step", steps.NO_TESTS, path).failed == 1
 
 
 def test_two_at_once_run_every_step_once() -> None:
@@ -159,7 +160,8 @@ def test_what_ran_beside_others_is_counted(
     monkeypatch.setattr(run, "__file__", str(program))
     with run.beside([step], tmp_path) as others:
         (result,) = others()
-    expected = run.Result("step", passed=2) if step == "passes" else run.Result(step, 0, 1, note="ended with code 3")
+    failed = steps.Result(step, 0, 1, note="ended with code 3")
+    expected = steps.Result("step", passed=2) if step == "passes" else failed
     assert result == expected
     assert "what it prints" in capfd.readouterr().out
 
