@@ -158,18 +158,19 @@ class FaultTolerance(Lifetime):
     def _give_up(self, failed: tuple[int, ...]) -> None:
         """Release the memory on the device, once nothing of the failed ranks writes to it; calls raise from now on."""
         state = state_of(self)
+        worlds = ulfm.world_ranks(self)
+        failed_worlds = tuple(worlds[rank] for rank in failed)
         if failed:
-            worlds = ulfm.world_ranks(self)
-            state.loss = Loss(failed, tuple(worlds[rank] for rank in failed), "found by Shrink to have died")
+            state.loss = Loss(failed, failed_worlds, "found by Shrink to have died")
         team = state.team
         if team is None and failed:
-            state.abandon_device()
+            state.abandon_device(failed_worlds)
         if team is None or not (failed or team.errors.has_failed):
             return
         if state.loss is not None:
             team.errors.lose(state.loss)
         state.loss = team.errors.loss or state.loss
         uids = {team.members[rank].uid for rank in failed}
-        state.abandon_device()
+        state.abandon_device(failed_worlds)
         if DETECTOR.made is not None:
             DETECTOR.made.await_end(uids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
@@ -232,13 +232,13 @@ class Spanning(Attachment):
             self._release()
             self._local_state.abandon()
 
-    def abandon_device(self) -> bool:
+    def abandon_device(self, failed: Collection[int]) -> bool:
         """As `Attachment.abandon_device`; until then nothing of ranks that have failed writes to this rank's memory."""
         members, worlds = self.team.members, self.team.errors.world_ranks
         self.abandon()
         detector = DETECTOR.made
         if detector is not None:
-            detector.await_end({members[local].uid for local in detector.failed_among(worlds)})
+            detector.await_end({members[local].uid for local, world in enumerate(worlds) if world in failed})
         return True
 
     def _release(self) -> None:

@@ -44,20 +44,18 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Excepti
         error.peer = rank
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
-    peer = detector.peers.get(uids[error.peer]) if 0 <= error.peer < len(uids) else None
-    if peer is not None:
-        if peer.state != RUNNING:
-            error.detail = "its program has ended"
-            return error
-        if _still_s(peer) > STOOD_STILL_S:
-            error.detail = _standing_still(peer)
-            return error
-    for other, uid in enumerate(uids):  # for which the one that was waited for has waited
-        peer = detector.peers.get(uid)
-        if peer is not None and peer.state == RUNNING and _still_s(peer) > settings.TIMEOUT.get() / 2:
-            error.peer, error.detail = other, _standing_still(peer)
-            break
+    peers = {other: detector.peers[uid] for other, uid in enumerate(uids) if uid in detector.peers}
+    absent = {other: peer for other, peer in peers.items() if _is_absent(peer, is_waited_for=other == error.peer)}
+    if absent:  # maybe the one that was waited for has waited for one of them; the others have ended since
+        error.peer = min(absent, key=lambda other: absent[other].beat_ns)
+        peer = absent[error.peer]
+        error.detail = "its program has ended" if peer.state != RUNNING else _standing_still(peer)
     return error
+
+
+def _is_absent(peer: PeerPresence, *, is_waited_for: bool) -> bool:
+    """Whether its program has ended, or has not run for long."""
+    return peer.state != RUNNING or _still_s(peer) > (STOOD_STILL_S if is_waited_for else settings.TIMEOUT.get() / 2)
 
 
 def _still_s(peer: PeerPresence) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar, cast
 
@@ -41,8 +41,8 @@ class Attachment:
         """Called in place of `close` where the other ranks may not do so."""
         self.close()
 
-    def abandon_device(self) -> bool:
-        """Release what cannot be used once ranks have failed; return whether that is all there is."""
+    def abandon_device(self, failed: Collection[int]) -> bool:
+        """Release what cannot be used once ranks of MPI.COMM_WORLD have failed; return whether that is all there is."""
         return False
 
 
@@ -131,13 +131,19 @@ class State:
         """Release what no other rank uses; the rest is kept until the ranks have met."""
         self._end(Team.abandon, lambda attachment: attachment.abandon())
 
-    def abandon_device(self) -> None:
-        """Release what the device side holds, as `abandon`; messages between living ranks go on."""
+    def abandon_device(self, failed: Collection[int]) -> None:
+        """Release what the device side holds, as `abandon`; messages between living ranks go on.
+
+        Parameters
+        ----------
+        failed : collection of int
+            The ranks of MPI.COMM_WORLD that have failed.
+        """
         team, self.team = self.team, None
         if team is not None:
             team.abandon()
         for name, attachment in list(self.attachments.items()):
-            if attachment.abandon_device():
+            if attachment.abandon_device(failed):
                 del self.attachments[name]
 
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
