@@ -12,7 +12,7 @@ from .interrupts import raise_if_overdue
 SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # between two looks
 _YIELDS = 50  # looks before the first pause
 _TAG = 32749  # of notes; MPI allows tags up to 32767 at least
-UNUSED_TAG = 32748  # by any message
+_UNUSED_TAG = 32748  # by any message
 _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
 _FOR_NOTES_S = 1.0
 _left: list[MPI.Request] = []  # with MPI: notes, and meetings that were given up
@@ -63,9 +63,13 @@ def judge_by(judge: AnyJudge) -> AnyJudge:
 def let_go_on() -> None:
     """Let MPI do what others need of this rank.
 
-    A probe does so if it finds nothing (Open MPI), and not of COMM_SELF (MPICH).
+    A probe does so if it finds nothing (Open MPI), and not of COMM_SELF (MPICH). If COMM_WORLD has been revoked, which
+    MPICH cannot do, a probe of COMM_WORLD raises, and does nothing.
     """
-    MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, UNUSED_TAG)
+    try:
+        MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, _UNUSED_TAG)
+    except MPI.Exception:
+        MPI.COMM_SELF.Iprobe(0, _UNUSED_TAG)
 
 
 def begin(comm: MPI.Comm) -> None:

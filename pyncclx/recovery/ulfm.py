@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from mpi_bootstrap.groups import ranks_in_world
 from mpi_bootstrap.presence import Note
-from mpi_bootstrap.waiting import UNUSED_TAG
+from mpi_bootstrap.waiting import let_go_on
 
 from ..errors import NotSupported
 from ..system import settings
@@ -42,7 +42,7 @@ def require(method: str) -> None:
 def failed_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     """Return the ranks of a communicator that MPI has found to have failed; local."""
     if is_enabled():
-        MPI.Comm.Iprobe(MPI.COMM_SELF, 0, UNUSED_TAG)  # Open MPI takes note of failures when a call makes progress
+        let_go_on()  # Open MPI takes note of failures when a call makes progress
     failed = MPI.Comm.Get_failed(comm)
     try:
         if not failed.size:
