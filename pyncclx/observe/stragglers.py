@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from .words import Words
 Call = tuple[int, float, int]  # that all members have made: who came last, seconds after the first; when that came, ns
 
 LAST_CALLS = (50, 500)  # of a communicator, that are looked at: a rank may be slow of late, or a little all the time
-SHARE_LATE = 1 / 3  # of them to which some rank comes late,
+FEWEST_LATE = 5  # of them to which some rank comes late,
+SHARE_LATE = 1 / 3  #   and of those that are looked at,
 SHORTEST_S = 1e-3  # which is this much after the first;
 MOSTLY = 0.7  # of these have the same rank as their last
 OF_TIME = 0.2  # that the others lose by it,
@@ -25,14 +25,17 @@ def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
     """The rank that comes last to most calls to which any comes late, if the others lose much time by it."""
     for comm in job.comms:
         calls = list(lateness(job, comm))
-        sentences = (slowest(calls[-count:], comm, words) for count in LAST_CALLS)
-        yield from itertools.islice(filter(None, sentences), 1)
+        for count in LAST_CALLS:
+            verdict = slowest(calls[-count:], comm, words)
+            if verdict is not None:
+                yield verdict
+                break
 
 
 def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
-    """The rank that is slow in some calls."""
+    """The verdict on the rank that was last to most of some calls; None if none is slow."""
     late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
-    if not late or len(late) < SHARE_LATE * len(calls):
+    if len(late) < max(FEWEST_LATE, SHARE_LATE * len(calls)):
         return None
     (rank, count), *_ = Counter(number for number, _ in late).most_common(1)
     lost = [by_s for number, by_s in late if number == rank]

@@ -348,6 +348,13 @@ def test_causes(build):
         assert part in verdict.sentence
 
 
+def test_a_few_calls_make_no_rank_slow():
+    """However late a rank comes to them, as while it compiles."""
+    ranks = [FakeRank(number, 3) for number in range(3)]
+    late_to(ranks, 4, 0, 0.5)
+    assert analyse(job_of(ranks)) == []
+
+
 def test_every_cause_is_tried():
     tried = {build(well())[0] for build in BUILDERS} | {"different argument"}
     assert tried == set(CAUSES)
