@@ -44,8 +44,10 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Excepti
         error.peer = rank
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
-    peers = {other: detector.peers[uid] for other, uid in enumerate(uids) if uid in detector.peers}
-    absent = {other: peer for other, peer in peers.items() if _is_absent(peer, is_waited_for=other == error.peer)}
+    peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # pages of some may be gone by now
+    absent = {
+        other: peer for other, peer in peers.items() if peer and _is_absent(peer, is_waited_for=other == error.peer)
+    }
     if absent:  # maybe the one that was waited for has waited for one of them; the others have ended since
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)
         peer = absent[error.peer]
