@@ -23,7 +23,8 @@ __device__ __forceinline__ const Partitions& partitions_at(u64 handle) {
     return *reinterpret_cast<const Partitions*>(handle);
 }
 
-// With no handle, that of a message to MPI.PROC_NULL, nothing is to be done. Only partitions of the sender's end can be sent.
+// With no handle, that of a message to MPI.PROC_NULL, nothing is to be done. Only partitions of the sender's end can be
+// sent.
 template <class Meet>
 __device__ __forceinline__ int pready(u64 handle, u32 partition, Members who, Meet meet) {
     if (handle == 0) return 1;

@@ -149,25 +149,21 @@ class Outgoing:
         device.synchronize(self.stream)
         return message
 
-    # What the host and the stream have to do
+    # What MPI has to do whatever this process waits for
 
     def post(self) -> None:
-        """Let MPI go on sending it, whatever this process waits for."""
+        """Let MPI go on sending it."""
         if not self._request.Get_status():  # which leaves an error to the call that waits
             self._is_open = True
             self.postbox.receives.unsent.add(self)
-
-    def _is_sent(self) -> bool:
-        try:
-            return bool(self._request.Test())
-        except MPI.Exception as error:
-            raise self.endpoint.explained(error, self.operation) from error
 
     def _close(self) -> None:
         """End what `post` has begun."""
         if self._is_open:
             self._is_open = False
             self.postbox.receives.unsent.discard(self)
+
+    # What the stream has to do
 
     def signal_ready(self) -> None:
         """Let the receiver read what the stream has put into the buffer so far."""
@@ -259,7 +255,10 @@ class Outgoing:
         """Whether the buffer may be written again, by the host too."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
-        if self._offered is not None or not self._is_sent():
-            return False
-        self._close()
-        return True
+        try:
+            is_over = self._offered is None and bool(self._request.Test())
+        except MPI.Exception as error:
+            raise self.endpoint.explained(error, self.operation) from error
+        if is_over:
+            self._close()
+        return is_over

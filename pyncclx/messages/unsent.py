@@ -22,7 +22,7 @@ STEPS = 16  # of MPI's at a look: the receiver may take as little as one message
 
 
 class Unsent:
-    """The messages of this process that MPI is not known to have sent.
+    """The messages of this process that MPI may still have to send.
 
     Parameters
     ----------
