@@ -111,6 +111,6 @@ class Watcher:
         """Wait until it is woken."""
         self._posted.clear()
         self.asleep = not self._ended
-        if self._receives.at_rest and not self._ended:  # asked after `asleep` is set, which the next message looks at
+        if self._receives.at_rest and not self._ended:  # tested after `asleep` is set: from then on `wake` is called
             self._posted.wait()
         self.asleep = False
