@@ -72,7 +72,7 @@ class ShortExchange:
         self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts
     ) -> None:
         self._engine, self._places, self._errors, self._verdicts = engine, places, own, verdicts
-        self._sent: deque[tuple[MPI.Request, bytes]] = deque()  # that MPI has not finished
+        self._sent: deque[tuple[MPI.Request, int, bytes]] = deque()  # not known to be over; its rank and bytes
         self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
         memory = self._memory.array.data.cast("B")
         begins = [places.place_of(rank) * STRIDE_NBYTES for rank in range(places.size)]
@@ -120,20 +120,26 @@ class ShortExchange:
         def over() -> bool:
             while waiting and waiting[-1].Test():
                 waiting.pop()
-            return not waiting
+            return not waiting and self._has_sent()
 
         def late() -> tuple[int, ...]:
-            return tuple(rank for rank in share.sources if not self._receives[rank].Test())
+            senders = {rank for rank in share.sources if not self._receives[rank].Test()}
+            receivers = {rank for _, rank, _ in self._sent}
+            return tuple(sorted(senders | receivers))
 
         self._engine.wait(share.name, over, late)
         for rank in share.sources:
             self._check(share, rank)
 
     def _send(self, message: bytes, to: Sequence[int]) -> None:
-        """Send a copy of the record, and do not wait."""
-        self._sent += [(self._engine.comm.Isend([message, MPI.BYTE], rank, _TAG), message) for rank in to]
+        """Begin to send a copy of the record."""
+        self._sent += [(self._engine.comm.Isend([message, MPI.BYTE], rank, _TAG), rank, message) for rank in to]
+
+    def _has_sent(self) -> bool:
+        """Whether MPI has sent all records; a kernel may be next, and while the host waits for it MPI sends none."""
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()
+        return not self._sent
 
     def _check(self, share: Share, rank: int) -> None:
         record = self._records[rank]

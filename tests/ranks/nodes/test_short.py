@@ -1,6 +1,7 @@
 """Short collectives over nodes go through the host's memory: with the bits of the other ways, and with their errors."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -115,3 +116,29 @@ def test_a_rank_that_has_given_up(comm):
     expected = RANK == SIZE - 1 or f"rank {SIZE - 1} have given up" in (raised or "")
     assert_everywhere(WORLD, expected, f"rank {RANK}: {raised}")
     own.state.abandon()
+
+
+@pytest.mark.ranks(3)
+def test_root_goes_on_in_a_kernel(monkeypatch):
+    """Root has given MPI all its records before a kernel of its node waits, for ranks that still need them."""
+    monkeypatch.setenv("PYNCCLX_NODE", "low" if RANK < 2 else "high")
+    comm = pyncclx.Communicator().Dup()
+    node = comm.Split(int(RANK >= 2), RANK)
+    total = Output(3, "i4")
+    node.Allreduce(put(np.ones(3, "i4")), total.array)
+    comm.Bcast(put(np.ones(3, "i4")), 0)
+    if RANK:
+        time.sleep(0.5)  # more records than any MPI takes before their receiver looks
+    with comparing() as compare:
+        for number in range(1500):
+            data = Output(3, "i4")
+            if RANK == 0:
+                data.array[:] = number
+            comm.Bcast(data.array, 0)
+            if number % 100 == 0:
+                compare(data, np.full(3, number, "i4"), f"Bcast {number}")
+        node.Allreduce(put(np.ones(3, "i4")), total.array)
+        node.synchronize()
+        compare(total, np.full(3, node.size, "i4"), "in the node")
+    node.Free()
+    comm.Free()
