@@ -23,15 +23,17 @@ OPERATIONS = ("allreduce", "allgather", "alltoall", "reduce")
 TABULATED = {
     "h200-x4-windows": "Arrays from `comm.Alloc`",
     "h200-x2-windows": "Arrays from `comm.Alloc`",
+    "h100-x2-windows": "Arrays from `comm.Alloc`",
     "h200-x4-ordinary": "Ordinary arrays",
     "h200-x2-ordinary": "Ordinary arrays",
+    "h100-x2-ordinary": "Ordinary arrays",
     "h200-x8-ordinary": "Ordinary arrays",
 }
-SHUFFLES = ("h200-x4-token-shuffle", "h200-x2-token-shuffle", "h200-x8-token-shuffle")
+SHUFFLES = ("h200-x4-token-shuffle", "h200-x2-token-shuffle", "h100-x2-token-shuffle", "h200-x8-token-shuffle")
 WAYS = {"padded": "padded", "gathers": "gathers", "known": "counts known", "read": "counts read"}  # with NCCL
 SETTING = ("hidden", "k", "experts", "dtype", "rows_dtype", "layout", "routing", "blocks", "mode")
 HALVES = ("dispatch", "combine")
-HOST_TIME = "h200-x2-host-time"
+HOST_TIMES = ("h200-x2-host-time", "h100-x2-host-time")
 SIZES = (8, 2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20)
 
 Row = dict[str, Any]
@@ -129,14 +131,14 @@ def shuffle_table(name: str) -> str:
     return "\n".join(lines)
 
 
-def host_table() -> str:
-    """What calls cost the host."""
-    results = read(HOST_TIME)
+def host_table(name: str) -> str:
+    """One file of what calls cost the host as a table."""
+    results = read(name)
     where = results["environment"]
     lines = [
         f"## Time of the host: {where['ranks']} × {where['device'].removeprefix('NVIDIA ')}, {where['date']}",
         "",
-        f"From `examples/benchmarks/results/{HOST_TIME}.json`: calls from Python {where['python']}, {where['mode']}.",
+        f"From `examples/benchmarks/results/{name}.json`: calls from Python {where['python']}, {where['mode']}.",
         "",
         "| Call | Median, µs | 99 % of calls, µs |",
         "|---|---|---|",
@@ -156,7 +158,7 @@ def _all_tables() -> list[str]:
     return [
         *(table(name, kind) for name, kind in TABULATED.items()),
         *(shuffle_table(name) for name in SHUFFLES),
-        host_table(),
+        *(host_table(name) for name in HOST_TIMES),
     ]
 
 

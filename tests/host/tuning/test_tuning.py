@@ -114,7 +114,7 @@ def test_provenance_of_all_tables(cache):
     first, second, *shipped = tuning.provenance()
     assert first == f"A GPU: 2 ranks on 2026-01-02 ({cache / 'tuned-A-GPU.json'})"
     assert second == f"{cache / 'tuned-No-GPU.json'}: without the device and date of its measurement"
-    assert [line.partition(":")[0] for line in shipped] == ["NVIDIA H200"]
+    assert [line.partition(":")[0] for line in shipped] == ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]
 
 
 @pytest.mark.parametrize("operation", ["Alltoallv", "Gatherv", "Scatterv"])
