@@ -7,15 +7,19 @@ two ranks, if there are several, are taken in the order in which each of the two
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
+from ..system.process import PerProcess
 from ..team.state import Attachment
 
 _NAME = "edges"  # of the attachment
+# Whether some rank of a graph has no neighbours, with the graph's handle; MPI copies it to duplicates.
+_ANY_ALONE = PerProcess(lambda: MPI.Comm.Create_keyval(lambda comm, keyval, value: value), lasting=True)
 
 
 class Edges(NamedTuple):
@@ -34,15 +38,36 @@ class _Topology(Attachment):
 
 
 def edges_of(comm: Any) -> Edges | None:
-    """Return the edges of this rank; None if some rank has none, and so no array. Collective at the first call."""
+    """Return the edges of this rank; None if some rank has none, and so no array.
+
+    No rank waits for another, but at the first call on a distributed graph that plain mpi4py has made: that call is
+    collective. A rank without neighbours may be in MPI already, with arguments that have no place on the device.
+    """
     attachments = comm.state.attachments
     topology = attachments.get(_NAME)
     if topology is None:
         edges = _cartesian(comm) if isinstance(comm, MPI.Cartcomm) else _graph(comm)
-        alone = not (edges.sources or edges.destinations)
-        any_alone = any(mpi_bootstrap.allgather_bytes(comm, b"alone" if alone else b""))  # see `kernels.share`
-        topology = attachments[_NAME] = _Topology(None if any_alone else edges)
+        topology = attachments[_NAME] = _Topology(None if _any_alone(comm) else edges)
     return cast(_Topology, topology).edges
+
+
+def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
+    """Let all ranks of a new graph find out whether one has no neighbours: MPI tells no rank of others. Collective."""
+    edges = _graph(graph)
+    first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")
+    MPI.Comm.Set_attr(graph, _ANY_ALONE.get(), first_alone is not None)
+
+
+def _any_alone(comm: MPI.Comm) -> bool:
+    if isinstance(comm, MPI.Cartcomm):
+        return comm.ndim == 0
+    if isinstance(comm, MPI.Graphcomm):
+        ends, _ = MPI.Graphcomm.Get_topo(comm)
+        return any(begin == end for begin, end in itertools.pairwise([0, *ends]))
+    graph = cast(MPI.Distgraphcomm, comm)
+    if MPI.Comm.Get_attr(graph, _ANY_ALONE.get()) is None:
+        meet_neighbors(graph)
+    return bool(MPI.Comm.Get_attr(graph, _ANY_ALONE.get()))
 
 
 def _cartesian(comm: MPI.Cartcomm) -> Edges:

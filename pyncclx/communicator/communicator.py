@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
+from ..collectives.edges import meet_neighbors
 from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
@@ -60,6 +61,19 @@ def _makes_ours(method: _Method) -> _Method:
         if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
             return adopt(made[0]), made[1]
         return adopt(made, self)
+
+    return cast(_Method, make)
+
+
+def _makes_graph(method: _Method) -> _Method:
+    """A method of mpi4py's that makes a distributed graph, as one that makes one of ours."""
+    of_ours = _makes_ours(method)
+
+    @functools.wraps(method)
+    def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
+        graph = of_ours(self, *args, **kwargs)
+        meet_neighbors(graph)  # while all ranks are here: one without neighbours need not come again
+        return graph
 
     return cast(_Method, make)
 
@@ -172,8 +186,8 @@ class Intracomm(
     Create_intercomm = _makes_ours(MPI.Intracomm.Create_intercomm)
     Create_cart = _makes_ours(MPI.Intracomm.Create_cart)
     Create_graph = _makes_ours(MPI.Intracomm.Create_graph)
-    Create_dist_graph = _makes_ours(MPI.Intracomm.Create_dist_graph)
-    Create_dist_graph_adjacent = _makes_ours(MPI.Intracomm.Create_dist_graph_adjacent)
+    Create_dist_graph = _makes_graph(MPI.Intracomm.Create_dist_graph)
+    Create_dist_graph_adjacent = _makes_graph(MPI.Intracomm.Create_dist_graph_adjacent)
     Accept = _makes_ours(MPI.Intracomm.Accept)
     Connect = _makes_ours(MPI.Intracomm.Connect)
 

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.communicator import staged
+from pyncclx.communicator import host_first, staged
 from pyncclx.staging.op import Op
 from pyncclx.staging.requests import Prequest, Request
 from support.arrays import host_only
@@ -149,6 +149,37 @@ def test_neighbours(comm):
     ring.Ineighbor_allgather(Array([comm.rank]), z).Wait()
     check(z, [left, right])
     ring.Free()
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="no rank has neighbours")
+@pytest.mark.parametrize("made_by", ["Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent", "Dup", "Idup"])
+@pytest.mark.parametrize("nothing", [[None, 0, MPI.DOUBLE], np.empty(0)], ids=["None", "host array"])
+def test_rank_without_neighbours(comm, monkeypatch, made_by, nothing):
+    """Its calls go to MPI at once, as those with host arrays do on a GPU: no other rank may wait for it before."""
+    monkeypatch.setattr(host_first, "looks_closely", lambda: False)
+    others = list(range(comm.size - 1))
+    neighbors = others if comm.rank in others else []
+    if made_by == "Create_graph":
+        ends = [len(others) * min(rank + 1, len(others)) for rank in range(comm.size)]
+        graph = comm.Create_graph(ends, others * len(others))
+    elif made_by == "Create_dist_graph":
+        graph = comm.Create_dist_graph([comm.rank] * bool(neighbors), [len(neighbors)] * bool(neighbors), neighbors)
+    else:
+        graph = comm.Create_dist_graph_adjacent(neighbors, neighbors)
+    if made_by in ("Dup", "Idup"):
+        with graph:
+            graph, request = graph.Idup() if made_by == "Idup" else (graph.Dup(), MPI.REQUEST_NULL)
+            request.Wait()
+    graph.staging = True
+    for name in ("Neighbor_alltoall", "Ineighbor_alltoall"):
+        sources, destinations = np.array(graph.inedges, "f8"), np.array(graph.outedges, "f8")  # MPI may reorder them
+        x, y = (Array(10 * comm.rank + destinations), Array(-sources)) if neighbors else (nothing, nothing)
+        request = getattr(graph, name)(x, y)
+        if request is not None:
+            request.Wait()
+        if neighbors:
+            check(y, 10 * sources + comm.rank)
+    graph.Free()
 
 
 @pytest.mark.ranks(2)
