@@ -217,6 +217,9 @@ class Exports(Protocol):
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read device memory now, without waiting for any stream."""
 
+    def poke(self, address: int, data: bytes) -> None:
+        """Write device memory now, without waiting for any stream; it is no part of a graph that is captured."""
+
 
 class Device(Memory, Kernels, Streams, Exports, Protocol):
     """The place where this process' kernels run.

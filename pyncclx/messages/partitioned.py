@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..arrays.buffers import resolve
-from ..backends import Event, Upload
+from ..backends import Event
 from ..errors import MPIError, NotSupported, PeerTimeout
 from ..requests.open_receives import OpenReceive
 from ..requests.status import fill_empty
 from ..system.process import held
 from ..team.streams import current_stream
-from .arena import Pieces
+from .arena import Piece, Pieces
 from .call_end import drain_if_blocking
 from .endpoint import Endpoint
 from .partition_arguments import MOST_ROUNDS, begin_arguments
@@ -53,7 +53,7 @@ class PartitionedMessage(Startable):
     """
 
     receive: OpenReceive | None = None  # it is no message that MPI matches
-    _struct: Upload | None = None  # for the program's kernels
+    _struct: Piece | None = None  # for the program's kernels
     _began: Event | None = None  # behind the launch that began the round; None in a graph
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
@@ -129,8 +129,10 @@ class PartitionedMessage(Startable):
         if self._struct is None:
             self.prepare()
             self.meet()
-            team = self.endpoint.teams[self.operation]
-            self._struct = self.endpoint.device.upload(team + self.packed())
+            data = self.endpoint.teams[self.operation] + self.packed()
+            struct = self.pieces.take(len(data))
+            self.endpoint.device.poke(struct.address, data)
+            self._struct = struct
         return self._struct.address
 
     @property

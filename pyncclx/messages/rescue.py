@@ -6,9 +6,6 @@ Kernels of messages between ranks that live go on: they have the same error reco
 from __future__ import annotations
 
 import struct
-from typing import Any
-
-import numpy as np
 
 from ..backends import Device
 from .bounce import CLOCK, PLACES, BounceMemory, words_of
@@ -28,7 +25,6 @@ class Rescue:
     def __init__(self, device: Device, bounce: BounceMemory) -> None:
         self._device, self._bounce = device, bounce
         self.pulled: dict[bytes, dict[int, int]] = {}
-        self._stream: Any = None if device.exports_are_copies else device.new_stream()
 
     def receives(self, uid: bytes, bounce: int) -> frozenset[int]:
         """Let kernels leave that wait for data of a sender; return the clocks of messages whose data never came."""
@@ -50,7 +46,4 @@ class Rescue:
     def write(self, address: int, data: bytes) -> None:
         """Write to memory of the device now, behind no stream of the program's."""
         with self._device.attached():
-            source = np.frombuffer(data, np.uint8)
-            self._device.copy(address, source.ctypes.data, len(data), self._stream)
-            if self._stream is not None:
-                self._device.synchronize(self._stream)
+            self._device.poke(address, data)

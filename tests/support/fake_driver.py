@@ -59,6 +59,9 @@ class Fake:
                 library.calls.append(("is_capturing", self.ptr))
                 return bool(self.capture)
 
+            def synchronize(self):
+                library.calls.append(("synchronize", self.ptr))
+
         class Event:
             def __init__(self, disable_timing):
                 self.ptr = next(handles)
@@ -83,7 +86,7 @@ class Fake:
 
 def _values(name):
     """Return what a call of cuda.bindings gives back beside its status."""
-    return () if name in ("cuGraphDestroy", "cuGraphExecDestroy") else (driver.CUgraphExec(0x99),)
+    return () if name in ("cuGraphDestroy", "cuGraphExecDestroy", "cuMemcpyAsync") else (driver.CUgraphExec(0x99),)
 
 
 @contextmanager
@@ -95,7 +98,7 @@ def installed():
         return fake.library if name == "libcuda.so.1" else real(name, *args, **options)
 
     names = ("cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddEventRecordNode", "cuGraphAddEventWaitNode")
-    names += ("cuGraphInstantiate",)
+    names += ("cuGraphInstantiate", "cuMemcpyAsync")
     names += ("cuGraphDestroy", "cuGraphExecDestroy", "cuThreadExchangeStreamCaptureMode")
     answers = {name: MagicMock(return_value=(SUCCESS, *_values(name))) for name in names}
     answers["cuStreamGetCaptureInfo"] = fake.capture_info

@@ -29,7 +29,8 @@ class GpuExports(GpuMemory):
         self._allocations = Allocations()
 
     def allocate_exported(self, nbytes: int) -> Exported:
-        address = cupy.cuda.runtime.malloc(nbytes)
+        with beside_captures():
+            address = cupy.cuda.runtime.malloc(nbytes)
         self.fill_zero(address, nbytes)
         return Exported(address, nbytes, ipc_handle(address))
 
@@ -52,11 +53,18 @@ class GpuExports(GpuMemory):
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
     def peek(self, address: int, nbytes: int) -> bytes:
-        words, stream = np.empty(nbytes, np.uint8), self._aside()
-        with beside_captures():
-            self.copy(words.ctypes.data, address, nbytes, stream)
-            stream.synchronize()
+        words = np.empty(nbytes, np.uint8)
+        self._copy_now(words.ctypes.data, address, nbytes)
         return words.tobytes()
+
+    def poke(self, address: int, data: bytes) -> None:
+        self._copy_now(address, np.frombuffer(data, np.uint8).ctypes.data, len(data))
+
+    def _copy_now(self, to: int, source: int, nbytes: int) -> None:
+        stream = self._aside()
+        with beside_captures():
+            self.copy(to, source, nbytes, stream)
+            stream.synchronize()
 
 
 class Allocations:

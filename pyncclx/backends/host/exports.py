@@ -68,6 +68,9 @@ class HostExports(HostMemory):
     def peek(self, address: int, nbytes: int) -> bytes:
         return ctypes.string_at(address, nbytes)
 
+    def poke(self, address: int, data: bytes) -> None:
+        ctypes.memmove(address, data, len(data))
+
 
 def _allocate(nbytes: int) -> SharedMemory:
     return allocate(max(nbytes, 1), secrets.token_hex(_NAME_NBYTES))

@@ -431,6 +431,35 @@ def test_captures(comm, monkeypatch):
 
 
 @one_communicator
+def test_pointers_in_a_capture(comm, monkeypatch):
+    """They may be asked for there first; CuPy refuses then to copy to the device, as the host device is made to do."""
+    device = pyncclx.backends.select()
+    if device.name == "gpu":
+        pytest.skip("needs the host device")
+    buffers = Buffers(comm, 24, window=True)
+    send, _ = requests = buffers.requests(4, 6)
+    Prequest.Startall(requests)
+    send.Pready_range(0, 3)
+    Request.Waitall(requests)
+    failed, first = xp.zeros(1, "i4"), int(data_of(comm.rank, TAG, 1, 1)[0])
+
+    def refuse(data):
+        raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
+
+    with comparing() as compare, monkeypatch.context() as patch:
+        patch.setattr(device, "is_capturing", lambda stream: True)
+        patch.setattr(device, "upload", refuse)
+        for index in range(ROUNDS):
+            buffers.recv.poison()
+            Prequest.Startall(requests)
+            own = np.uint64(send.pointer), buffers.send, np.int64(6), np.int32(4), np.int64(first), np.int32(0), failed
+            kernels()["produce"](2, 64, own)
+            Request.Waitall(requests)
+            compare(buffers.recv, buffers.expected(1), f"round {index}")
+    assert not get(failed)[0]
+
+
+@one_communicator
 def test_memory_is_used_again(comm):
     """Requests that are made again and again take no more memory, and find none of what was before."""
     buffers, taken = Buffers(comm, 3000, window=False), []
