@@ -21,8 +21,10 @@ from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
+from ..messages.unsent import going_on
 from ..recording.facts import records_all
 from ..recovery.meetings import raise_explained
+from ..staging.operations import is_nonblocking
 from ..system import settings
 from ..system.process import cached
 
@@ -88,8 +90,8 @@ class Ways:
 def host_first(name: str, ways: Ways) -> _Method:
     """The method of a name: mpi4py's for plain arrays, else by `ways`."""
     names = frozenset(parameters(name))
-    if name in _RECEIVES:
-        return _RECEIVES[name](ways.general)
+    if name in RECEIVES:
+        return RECEIVES[name](ways.general)
     if "buf" in names:
         return _of_one(name, names, ways)
     return _of_two(name, names, ways) if "sendbuf" in names else ways.general
@@ -97,14 +99,15 @@ def host_first(name: str, ways: Ways) -> _Method:
 
 def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
     original: _Method = getattr(MPI.Cartcomm, name)
-    kinds, native = ways.kinds, ways.native
+    kinds, native, nonblocking = ways.kinds, ways.native, is_nonblocking(name)
 
     @functools.wraps(ways.general)
     def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
         plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
         if plain and not events.listeners and kwargs.keys() <= names:
             try:
-                return original(self, buf, *args, **kwargs)
+                done = original(self, buf, *args, **kwargs)
+                return going_on(done) if nonblocking else done
             except MPI.Exception as error:
                 raise_explained(self, error, name)
         if type(self) not in kinds:
@@ -121,14 +124,15 @@ def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
 
 def _of_two(name: str, names: frozenset[str], ways: Ways) -> _Method:
     original: _Method = getattr(MPI.Cartcomm, name)
-    kinds, native = ways.kinds, ways.native
+    kinds, native, nonblocking = ways.kinds, ways.native, is_nonblocking(name)
 
     @functools.wraps(ways.general)
     def method(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
         plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
         if plain and not events.listeners and kwargs.keys() <= names:
             try:
-                return original(self, sendbuf, recvbuf, *args, **kwargs)
+                done = original(self, sendbuf, recvbuf, *args, **kwargs)
+                return going_on(done) if nonblocking else done
             except MPI.Exception as error:
                 raise_explained(self, error, name)
         if type(self) not in kinds:
@@ -174,7 +178,8 @@ def _irecv(general: _Method) -> _Method:
     def Irecv(self: Any, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
         if type(buf) is ndarray and not looks_closely() and is_plain(buf) and not HOLDING and not events.listeners:
             request = original(self, buf, source, tag)
-            return request if buf.nbytes < ENVELOPE_NBYTES else host_receive.ireceive_plain(self, request, buf)
+            short = buf.nbytes < ENVELOPE_NBYTES
+            return going_on(request) if short else host_receive.ireceive_plain(self, request, buf)
         return general(self, buf, source, tag)
 
     return Irecv
@@ -204,7 +209,7 @@ def _sendrecv(general: _Method) -> _Method:
     return Sendrecv
 
 
-_RECEIVES: dict[str, Callable[[_Method], _Method]] = {
+RECEIVES: dict[str, Callable[[_Method], _Method]] = {
     "Recv": _recv,
     "Irecv": _irecv,
     "Sendrecv": _sendrecv,

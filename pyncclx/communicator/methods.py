@@ -16,6 +16,7 @@ from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.launched import Launched
 from ..launch.prepared import Prepared
+from ..messages.unsent import going_on
 from ..nodes.requests import SpanningWork, launched
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
@@ -69,7 +70,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
             spanning = self.spanning_for(make, args, kwargs)
             call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
             if call is None:
-                return cast(MPI.Request, _by_mpi(self, family, name, args, kwargs))
+                return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
             self.prepare_messages()
             request = request_of(Launched(self, call) if spanning is None else launched(self, spanning, call))
             if began is not None:

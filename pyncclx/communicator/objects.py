@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
+from ..messages.unsent import going_on
 from ..objects.contents import is_plain, take_apart
 from ..objects.messages import Exchange, Sealed, seal
 from ..objects.operands import Operands, form_operand, is_reduced, reduce_here, reduce_on_all, sealed_operand
@@ -75,7 +76,7 @@ class ObjectMessages(MessageBase):
         request = super().isend(message, dest, tag)
         if type(message) is Sealed:
             message.keep()
-        return request
+        return going_on(request)
 
     @of_any
     @explains_failures
@@ -85,7 +86,7 @@ class ObjectMessages(MessageBase):
         request = super().issend(message, dest, tag)
         if type(message) is Sealed:
             message.keep()
-        return request
+        return going_on(request)
 
     @explains_failures
     def recv(

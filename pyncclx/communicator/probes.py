@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..messages.base import MessageBase
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
+from ..messages.unsent import going_on
 from ..recovery.meetings import explained
 
 _T = TypeVar("_T")
@@ -151,7 +152,7 @@ class Probes(MessageBase):
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As mpi4py's `irecv`."""
         found = take_probed(self, source, tag)
-        return super().irecv(buf, source, tag) if found is None else found.irecv()
+        return going_on(super().irecv(buf, source, tag) if found is None else found.irecv())
 
     def sendrecv(
         self,

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..errors import NotSupported
+from ..messages.unsent import going_on
 from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.by_mpi import is_message, recorded_by_mpi
@@ -19,7 +20,7 @@ from ..staging.operations import OPERATIONS, device_buffers, is_nonblocking, is_
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from .host_first import Ways, host_first
+from .host_first import RECEIVES, Ways, host_first
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -39,7 +40,8 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
 
 def _staged(operation: str, original: _Method) -> _Method:
     # Those are recorded before they come here.
-    is_blocking_collective = not (is_message(operation) or is_nonblocking(operation) or is_persistent(operation))
+    nonblocking = is_nonblocking(operation)
+    is_blocking_collective = not (is_message(operation) or nonblocking or is_persistent(operation))
 
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +50,8 @@ def _staged(operation: str, original: _Method) -> _Method:
         # On the host device every array is in host memory: staging is MPI's call itself.
         if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
             if self.staging:
-                return stage.stage(self, operation, functools.partial(original, self), args, kwargs)
+                staged = stage.stage(self, operation, functools.partial(original, self), args, kwargs)
+                return going_on(staged) if nonblocking else staged
             if is_cuda_aware() is False:
                 raise NotSupported(
                     f"{operation}: no kernel does this, and the MPI library does not take device arrays. Pass host "
@@ -63,7 +66,7 @@ def _staged(operation: str, original: _Method) -> _Method:
         elif began is not None:
             nbytes = events.longest_nbytes([*args, *kwargs.values()])
             events.emit(operation, events.HOST, nbytes, began, comm=self)
-        return result
+        return going_on(result) if nonblocking and operation not in RECEIVES else result  # of which there is a copy
 
     ways = Ways(general=method, native=method, kinds=set(), may_stage=lambda *_: False, staged=method)
     return method if is_persistent(operation) else host_first(operation, ways)

@@ -10,10 +10,11 @@ import mpi_bootstrap
 
 from .. import backends
 from ..team.base import Base
-from ..team.state import Attachment, state_of
+from ..team.state import Attachment, State, state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .probe import ProbedMessages
+from .progress import PROGRESS
 
 _NAME = "messages"  # of the attachment
 
@@ -77,3 +78,8 @@ class MessageBase(Base):
             return
         if not device.is_capturing(device.current_stream()):
             _ = self.endpoint
+
+    def _make_team(self, state: State) -> Team:
+        team = super()._make_team(state)
+        PROGRESS.get()  # kernels that wait come next: MPI goes on meanwhile
+        return team

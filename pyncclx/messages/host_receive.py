@@ -18,6 +18,7 @@ from ..team.base import Base
 from .envelope import ENVELOPE_NBYTES, STEP_NBYTES, inline_nbytes, may_be_envelope, unpack
 from .probe import ProbedMessage
 from .receive import Incoming
+from .unsent import going_on
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -61,7 +62,7 @@ def ireceive(
             _check(comm, memory, status)
 
     checked.check = check
-    return checked
+    return going_on(checked)
 
 
 def ireceive_plain(comm: MessageBase, request: MPI.Request, array: np.ndarray[Any, Any]) -> HostReceiveRequest:
@@ -73,7 +74,7 @@ def ireceive_plain(comm: MessageBase, request: MPI.Request, array: np.ndarray[An
             _check(comm, _host_memory(array), status)
 
     checked.check = check
-    return checked
+    return going_on(checked)
 
 
 def _check(comm: MessageBase, memory: Any, status: MPI.Status) -> None:

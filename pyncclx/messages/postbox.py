@@ -20,7 +20,7 @@ from .channel_memory import ChannelMemory
 from .clock import LamportClock
 from .envelope import Sender
 from .opened_memory import OpenedMemory
-from .progress import ReceiveProgress
+from .progress import PROGRESS
 from .readers import Readers
 from .rescue import Rescue
 from .scratch import Scratch
@@ -56,7 +56,7 @@ class Postbox:
     """
 
     def __init__(self, device: Device) -> None:
-        self.receives = ReceiveProgress(device)
+        self.receives = PROGRESS.get()
         self.functions = kernels.load_alone(device, "messages/point_to_point.cu")
         self.bounce = BounceMemory(device)
         uid, self.readers = uuid.uuid4().bytes, Readers()

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
+from .. import backends
 from ..backends import Device
 from ..requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
-from .unsent import Unsent
+from ..system.process import PerProcess
+from .unsent import OF_PROCESS, Unsent
 from .watcher import Watcher
 
 GATHER_S = 50e-6  # as long as some launches take; a sender may wait for one of the receives (not measured)
@@ -26,27 +28,25 @@ class ReceiveProgress:
     Attributes
     ----------
     device : Device
-    turn : int
-        Another number each time that the program posts a receive or looks for messages.
     unsent : Unsent
     """
 
     def __init__(self, device: Device) -> None:
-        self.device, self.turn = device, 0
+        self.device, self._turn = device, 0
         self._watcher = Watcher(self)
-        self.unsent = Unsent(self._wake)
+        self.unsent = Unsent(self._watcher)
+
+    @property
+    def turn(self) -> int:
+        """Another number each time that the program begins a request or looks for messages."""
+        return self._turn + self.unsent.begun
 
     def post(self, receive: OpenReceive) -> None:
         """Look for its message from now on, whatever this process waits for."""
         with LOCK:
-            self.turn += 1
+            self._turn += 1
             if receive not in OPEN_RECEIVES:
                 OPEN_RECEIVES.append(receive)
-            self._wake()
-
-    def _wake(self) -> None:
-        """Let the watcher look for what is open from now on; called with `LOCK` held."""
-        if self._watcher.asleep:
             self._watcher.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
@@ -76,7 +76,7 @@ class ReceiveProgress:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has sent all messages."""
+        """Whether no receive is open, and MPI has nothing left to do."""
         return not OPEN_RECEIVES and not self.unsent
 
     def launch_arrived(self) -> None:
@@ -88,7 +88,7 @@ class ReceiveProgress:
         """
         self.check()
         with LOCK:
-            self.turn += 1
+            self._turn += 1
             arrived = self._arrived()
             for receive in arrived:
                 OPEN_RECEIVES.remove(receive)
@@ -103,7 +103,7 @@ class ReceiveProgress:
         self.check()
         while not all(receive.has_arrived or receive.launched for receive in receives):
             with LOCK:
-                self.turn += 1
+                self._turn += 1
                 self._arrived()
             if time.perf_counter() > deadline:
                 return
@@ -146,3 +146,14 @@ class ReceiveProgress:
             if not self.idle:
                 self.launch_arrived()
             os.sched_yield()
+
+
+def _of_process() -> ReceiveProgress:
+    progress = ReceiveProgress(backends.select())
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        OF_PROCESS.append(progress.unsent)
+    return progress
+
+
+#: Made before this process waits in a kernel for the first time.
+PROGRESS = PerProcess(_of_process)

@@ -1,48 +1,75 @@
-"""Messages that MPI has still to send.
+"""What MPI has still to do inside its own calls: messages to send, and the program's requests of MPI's own.
 
 MPI cannot take any number of envelopes before their receiver looks for them, and sends the others inside its own calls.
-This rank may make none until then, for it waits in a kernel, or computes. So the watcher lets MPI go on while there are
-such messages.
+There it also moves long messages of host memory, and does the later steps of nonblocking collectives. This rank may
+make no such call until then, for it waits in a kernel, or computes. So the watcher lets MPI go on meanwhile.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
 from mpi_bootstrap.waiting import let_go_on
 
 from ..requests.open_receives import LOCK
+from ..system.process import held
+from .watcher import Watcher
 
+_Begun = TypeVar("_Begun", bound=MPI.Request)
+MOST_NEW = 64  # requests: of many more objects the garbage collector would take note
 STEPS = 16  # of MPI's at a look: the receiver may take as little as one message between two (MPICH)
 
 
 class Unsent:
-    """The messages of this process that MPI may still have to send.
+    """What MPI may still have to do for this process.
 
-    Parameters
+    Attributes
     ----------
-    wake : callable
-        Wakes the watcher; called with `LOCK` held.
+    new : deque of weak references
+        Requests of MPI's own that the program has begun and that are not counted yet.
+    begun : int
+        How many there were before.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._open = weakref.WeakSet[Any]()  # those that a call will end
+    def __init__(self, watcher: Watcher) -> None:
+        self.new: deque[ref[MPI.Request]] = deque()
+        self.begun = 0
+        self._watcher = watcher
+        self._followed: list[ref[MPI.Request]] = []  # requests that the program has still to complete
+        self._open = WeakSet[Any]()  # those that a call will end
         self._kept: deque[tuple[MPI.Request, Any]] = deque()  # those that no call waits for, and their memory
 
     def __bool__(self) -> bool:
-        return bool(self._open or self._kept)
+        return bool(self._open or self._kept) or self._follows()
+
+    def _follows(self) -> bool:
+        """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI."""
+        with LOCK:
+            self._count_new()
+            self._followed = [reference for reference in self._followed if reference()]
+            return bool(self._followed)
+
+    def note_new(self) -> None:
+        """Take note of new requests: wake the watcher for the first, forget those of many that are over."""
+        with LOCK:
+            if len(self.new) > MOST_NEW:
+                self._count_new()
+            self._watcher.wake()
+
+    def _count_new(self) -> None:
+        new = [self.new.popleft() for _ in range(len(self.new))]
+        self.begun += len(new)
+        self._followed += [reference for reference in new if reference()]
 
     def add(self, message: Any) -> None:
         """Let MPI go on until the message is discarded."""
         with LOCK:
             self._open.add(message)
-            self._wake()
+            self._watcher.wake()
 
     def discard(self, message: Any) -> None:
         """MPI has sent it, or a call waits for that."""
@@ -54,7 +81,7 @@ class Unsent:
         with LOCK:
             if not _is_over(request):
                 self._kept.append((request, memory))
-                self._wake()
+                self._watcher.wake()
             self._sweep()
 
     def go_on(self) -> None:
@@ -71,9 +98,23 @@ class Unsent:
             self._kept.popleft()
 
 
+#: That of the process, once it has any and if a thread may call MPI for it.
+OF_PROCESS: list[Unsent] = held([])
+
+
 def _is_over(request: MPI.Request) -> bool:
     """Whether MPI has sent a message, or never will: its receiver has failed, and no call waits for it."""
     try:
         return request.Test()
     except MPI.Exception:
         return True
+
+
+def going_on(request: _Begun) -> _Begun:
+    """Return a request of MPI's own; MPI goes on with it from now on, whatever this process waits for."""
+    if OF_PROCESS:
+        new = OF_PROCESS[0].new
+        new.append(ref(request))
+        if not 1 < len(new) <= MOST_NEW:
+            OF_PROCESS[0].note_new()
+    return request

@@ -28,11 +28,14 @@ class Receives(Protocol):
     """The part of `ReceiveProgress` that the thread uses."""
 
     device: Device
-    turn: int
+
+    @property
+    def turn(self) -> int:
+        """Another number each time that the program calls MPI."""
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has sent all messages."""
+        """Whether no receive is open, and MPI has nothing left to do."""
 
     def go_on(self) -> None:
         """Do what others may be waiting for."""
@@ -59,7 +62,9 @@ class Watcher:
         self._ended = False
 
     def wake(self) -> None:
-        """Let it look for open messages; called by one thread at a time."""
+        """Let it look for open messages, if it is asleep; called by one thread at a time."""
+        if not self.asleep:
+            return
         self.asleep = False
         self._posted.set()
         if self._thread is None:

@@ -3,6 +3,7 @@
 import ctypes
 import importlib
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from pyncclx import backends
 from pyncclx.arrays import places, pointers
 from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
+from pyncclx.messages import unsent
+from pyncclx.messages.unsent import Unsent
 from pyncclx.staging import operations
 from pyncclx.team.state import STAGES_BY_DEFAULT
 
@@ -123,6 +126,24 @@ def test_nothing_is_asked_of_plain_arrays(MPI, nothing_asked, count):
         pass
     check()
     cart.Free()
+
+
+def test_mpi_goes_on_with_requests(MPI, nothing_asked, monkeypatch):
+    """Of short and long arrays, in all forms of calls."""
+    followed = Unsent(SimpleNamespace(wake=lambda: None))
+    monkeypatch.setattr(unsent, "OF_PROCESS", [followed])
+    comm = MPI.COMM_SELF
+    for count in (1, 1000):
+        x, y = np.ones(count), np.zeros(count)
+        sent = comm.Isend(x, 0)
+        for begin in (comm.Irecv, lambda y, x=x: comm.Iallreduce(x, y), comm.Ibcast):
+            request = begin(y)
+            before = followed.begun
+            assert followed
+            assert followed.begun > before
+            request.Wait()
+        sent.Wait()
+        assert not followed
 
 
 def test_errors_are_mpi4pys(MPI, nothing_asked):

@@ -1,0 +1,112 @@
+"""Which requests of MPI's own the watcher lets MPI go on with, and that it rests when they are over."""
+
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.messages import unsent
+from pyncclx.messages.unsent import MOST_NEW, Unsent
+
+
+class Watcher:
+    """Counts how often it is woken."""
+
+    woken = 0
+
+    def wake(self):
+        self.woken += 1
+
+
+@pytest.fixture
+def comm():
+    with pyncclx.Communicator(MPI.COMM_SELF).Dup() as comm:
+        yield comm
+
+
+@pytest.fixture
+def watcher():
+    return Watcher()
+
+
+@pytest.fixture
+def own(watcher, monkeypatch):
+    """In the place of the process's, which has what other tests have begun."""
+    own = Unsent(watcher)
+    monkeypatch.setattr(unsent, "OF_PROCESS", [own])
+    return own
+
+
+def receives_of_memory(comm, room):
+    return [comm.Irecv([room, MPI.BYTE], 0, tag=number) for number in range(3)]
+
+
+def receives_of_objects(comm, room):
+    return [comm.irecv(room, 0, tag=number) for number in range(3)]
+
+
+@pytest.mark.parametrize("end", ["complete", "drop", "complete copies"])
+@pytest.mark.parametrize("begin", [receives_of_memory, receives_of_objects])
+def test_requests_of_the_program(comm, own, watcher, begin, end):
+    """They are followed until they are null or gone. A copy makes another one null."""
+    requests = begin(comm, bytearray(1 << 10))
+    assert own
+    assert watcher.woken >= 1
+    assert own.begun == 3
+    others = [MPI.Request(request) for request in requests]
+    for number in range(3):
+        comm.Send([b"data", MPI.BYTE], 0, number) if begin is receives_of_memory else comm.send(number, 0, number)
+    if end == "complete":
+        assert MPI.Request.Waitall(requests)
+    else:
+        assert MPI.Request.Waitall(others)
+    assert bool(own) == (end != "complete")
+    requests.clear()
+    assert not own
+
+
+def receives_nothing(comm):
+    pass
+
+
+def receives_bytes(comm):
+    comm.Recv([bytearray(4), MPI.BYTE])
+
+
+KINDS = {
+    "isend": (lambda comm: comm.isend(3, 0), lambda comm: comm.recv()),
+    "issend": (lambda comm: comm.issend(3, 0), lambda comm: comm.recv()),
+    "Isend": (lambda comm: comm.Isend([b"data", MPI.BYTE], 0), receives_bytes),
+    "Ibarrier": (lambda comm: comm.Ibarrier(), receives_nothing),
+    "Ibcast": (lambda comm: comm.Ibcast([bytearray(4), MPI.BYTE]), receives_nothing),
+    "Iallreduce": (lambda comm: comm.Iallreduce([bytes(4), MPI.INT], [bytearray(4), MPI.INT]), receives_nothing),
+}
+
+
+@pytest.mark.parametrize(("begin", "receive"), KINDS.values(), ids=KINDS)
+def test_all_kinds(comm, own, begin, receive):
+    request = begin(comm)
+    assert own
+    receive(comm)
+    request.Wait()
+    assert not own
+
+
+def test_many_requests_one_after_the_other(comm, own):
+    """Most of what is over is forgotten, though nobody looks."""
+    pending, room = comm.irecv(None, 0, 1), bytearray(4)
+    for _ in range(5 * MOST_NEW):
+        requests = comm.Irecv([room, MPI.BYTE], 0), comm.Isend([b"data", MPI.BYTE], 0)
+        MPI.Request.Waitall(requests)
+    assert len(own.new) + len(own._followed) < 2 * MOST_NEW
+    assert own
+    comm.send("the end", 0, 1)
+    assert pending.wait() == "the end"
+    assert not own
+    assert own.begun == 10 * MOST_NEW + 1
+
+
+def test_nothing_is_followed_before_a_kernel_may_wait(comm, monkeypatch):
+    monkeypatch.setattr(unsent, "OF_PROCESS", [])
+    request = comm.irecv(None, 0)
+    comm.send(3, 0)
+    assert request.wait() == 3
