@@ -60,7 +60,7 @@ class Packing:
         NotSupported
             If the stream is being captured and a table has to be uploaded.
         """
-        self._make_room()
+        self._make_room(stream)
         for batch in self._batches(parts, memory, packed, limit):
             nests = bytearray(batch.nests)
             for offset, runs in batch.tables:
@@ -93,9 +93,9 @@ class Packing:
             self._kept[runs.key] = table
         return table.address
 
-    def _make_room(self) -> None:
-        """Forget the tables if they have become many; before any is looked up for a launch."""
-        if self._nbytes > MOST_TABLES_NBYTES:
+    def _make_room(self, stream: Any) -> None:
+        """Forget the tables if they have become many; before any is looked up for a launch, but not in a capture."""
+        if self._nbytes > MOST_TABLES_NBYTES and not self._device.is_capturing(stream):
             self._device.synchronize()  # kernels may be reading them
             self._tables.clear()
             self._nbytes = 0

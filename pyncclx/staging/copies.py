@@ -129,10 +129,15 @@ class Copy:
                 self._mover.upload_where(self.address + first, part, mask, stream)
 
     def _stream_now(self) -> Any:
-        """The stream on which the program goes on, or one that has waited for what it has enqueued for the array."""
+        """The stream on which the program goes on, or one that has waited for what it has enqueued for the array.
+
+        In a capture it is one of ours: what MPI has written is there when the call returns, and is no part of a graph.
+        """
         if self._caller.stream is None and self._caller.blocking != "host":
-            return self._device.current_stream()
-        return stream_for(self._device, (self._source,), self._caller)
+            stream = self._device.current_stream()
+        else:
+            stream = stream_for(self._device, (self._source,), self._caller)
+        return self._device.private_stream() if self._device.is_capturing(stream) else stream
 
     @property
     def is_of_numbers(self) -> bool:

@@ -47,9 +47,16 @@ class FakeGpu:
 
     def __init__(self):
         self.uploaded = 0
+        self.captured = None  # the current stream, while it is being captured
 
     def current_stream(self):
+        return self.captured
+
+    def private_stream(self):
         return None
+
+    def is_capturing(self, stream):
+        return stream is not None
 
     def is_default(self, stream):
         return False
@@ -68,10 +75,12 @@ class FakeGpu:
         host[:] = self._part(address, host.nbytes)
 
     def upload(self, address, host, stream):
+        assert not self.is_capturing(stream), "a copy that the host waits for cannot be captured"
         self.uploaded += host.nbytes
         self._part(address, host.nbytes)[:] = host
 
     def upload_where(self, address, host, mask, stream):
+        assert not self.is_capturing(stream), "a copy that the host waits for cannot be captured"
         self.uploaded += int(mask.sum())
         np.copyto(self._part(address, host.nbytes), host, where=mask)
 

@@ -5,10 +5,11 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import backends
+from pyncclx.derived import packing
 from pyncclx.derived.batches import Part
-from pyncclx.derived.packing import PACK, UNPACK, packing_of
+from pyncclx.derived.packing import PACK, UNPACK, Packing, packing_of
 from pyncclx.derived.typemap import typemap_of
-from support.arrays import Output, gpu_only, put, xp
+from support.arrays import Output, gpu_only, host_only, put, xp
 from support.columns import INT64
 from support.reference import comparing, labels
 from support.reversed_ranks import reversed_ranks
@@ -45,6 +46,25 @@ def test_kernels(offset):
 
 def pointer(array):
     return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
+
+
+@host_only
+def test_tables_stay_in_a_capture(monkeypatch):
+    """When there are many they are forgotten after a wait for the device, which no capture allows."""
+    device = backends.select()
+    irregular = INT64.Create_indexed([1 + i % 3 for i in range(20)], [4 * i for i in range(20)])
+    launches = Packing(device).launches
+    arguments = PACK, (Part(typemap_of(irregular), 1, 0, 0),), 1 << 20, 1 << 21, device.current_stream()
+    before = list(launches(*arguments))
+
+    def refuse():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(packing, "MOST_TABLES_NBYTES", 0)
+    monkeypatch.setattr(device, "is_capturing", lambda stream: True)
+    monkeypatch.setattr(device, "synchronize", refuse)
+    assert list(launches(*arguments)) == before
+    irregular.Free()
 
 
 @gpu_only

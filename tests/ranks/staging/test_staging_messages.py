@@ -109,6 +109,20 @@ def test_no_call_waits(comm, persistent, end):
     check(y, ramp(comm, 3000))
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["array", "every other element"])
+def test_a_receive_that_is_over_in_a_capture(comm, gpu, whole):
+    """MPI has written its data by then, which is no part of the graph: it is on the device when Wait returns."""
+    column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    y = Array(np.full(8, -1.0))
+    request = comm.Irecv(y if whole else [y, 1, column], comm.rank, 6)
+    comm.Send(Array(ramp(comm, 8 if whole else 4)), comm.rank, 6)
+    gpu.captured = "a stream"
+    request.Wait()
+    gpu.captured = None
+    check(y, ramp(comm, 8) if whole else np.stack([ramp(comm, 4), np.full(4, -1.0)], 1).reshape(-1))
+    column.Free()
+
+
 def test_a_message_for_kernels(comm):
     """A persistent receive cannot get a device array's data that stays on the device, and raises."""
     y = Array(np.zeros(100))
