@@ -1,8 +1,8 @@
 """Dispatch, combine and collect over nodes as programs of steps.
 
 What crosses is compact: the rows that there are follow each other. An engine takes lengths from the host, so either the
-host reads how many there are, or as many as there can be are sent (*padded*): that needs no look, and a CUDA graph can
-have it.
+host reads how many there are, or as many as there can be are sent (*padded*): that needs no look, so a capture has all
+rows padded, whatever their size.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ _WHOLE = SEND | RECEIVE
 _Compose = Callable[[Composition], None]
 
 
-def programs_of(memory: SpanningMemory, move: Move, phases: int) -> Iterator[Program]:
-    """Yield the programs of a move, or of one half of it, to be enqueued one after the other."""
+def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool = False) -> Iterator[Program]:
+    """Yield the programs of a move, or of one half of it, to be enqueued one after the other.
+
+    `capturing`: on a stream that is being captured, as all ranks' are then.
+    """
     assert isinstance(move.handle, SpanningHandle)
     arguments = move.arguments
     if isinstance(arguments, DispatchArgs):
-        steps = _dispatch(memory, move, arguments, phases)
+        steps = _dispatch(memory, move, arguments, phases, capturing)
     elif isinstance(arguments, CombineArgs):
-        steps = _combine(memory, move, arguments, phases)
+        steps = _combine(memory, move, arguments, phases, capturing)
     else:
-        steps = _collect(memory, move, arguments)
+        steps = _collect(memory, move, arguments, capturing)
     for compose in steps:
         composition = Composition(memory.spanning, move.operation)
         compose(composition)
@@ -62,11 +65,13 @@ def in_turn(*composes: _Compose) -> _Compose:
 
 
 def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
-    """Return whether rows cross padded."""
+    """Return whether rows cross padded outside of captures."""
     return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
 
 
-def _dispatch(memory: SpanningMemory, move: Move, arguments: DispatchArgs, phases: int) -> list[_Compose]:
+def _dispatch(
+    memory: SpanningMemory, move: Move, arguments: DispatchArgs, phases: int, capturing: bool
+) -> list[_Compose]:
     """Ranks get all choices, and compute where rows belong; tokens cross, and go on inside the node."""
     settings, handle, inner = memory.settings, move.handle, memory.inner
     assert isinstance(handle, SpanningHandle)
@@ -88,7 +93,7 @@ def _dispatch(memory: SpanningMemory, move: Move, arguments: DispatchArgs, phase
     def cross(composition: Composition) -> None:
         nodes = memory.spanning.places.count
         run(composition, kernel="pack_tokens", threads=nodes * arguments.token_count * _TOKEN_THREADS)
-        _exchange(memory, composition, handle, memory.row_nbytes)
+        _exchange(memory, composition, handle, memory.row_nbytes, capturing)
 
     def spread(composition: Composition) -> None:
         inside = replace(
@@ -111,7 +116,9 @@ def _dispatch(memory: SpanningMemory, move: Move, arguments: DispatchArgs, phase
     return [announce, partial(_share_words, memory), in_turn(number, cross, spread)]
 
 
-def _combine(memory: SpanningMemory, move: Move, arguments: CombineArgs, phases: int) -> list[_Compose]:
+def _combine(
+    memory: SpanningMemory, move: Move, arguments: CombineArgs, phases: int, capturing: bool
+) -> list[_Compose]:
     """Each node adds up its results of every token that it got; one sum crosses, and those of all nodes are added."""
     handle = move.handle
     assert isinstance(handle, SpanningHandle)
@@ -129,7 +136,7 @@ def _combine(memory: SpanningMemory, move: Move, arguments: CombineArgs, phases:
         _run_inside(memory, composition, move.operation, inside.pack(), (element, element))
 
     def cross(composition: Composition) -> None:
-        _exchange(memory, composition, handle, memory.row_nbytes, backwards=True)
+        _exchange(memory, composition, handle, memory.row_nbytes, capturing, backwards=True)
 
     def add(composition: Composition) -> None:
         spanning = memory.spanning
@@ -140,7 +147,7 @@ def _combine(memory: SpanningMemory, move: Move, arguments: CombineArgs, phases:
     return [in_turn(*([add_inside, cross] if phases & SEND else []), *([add] if phases & RECEIVE else []))]
 
 
-def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs) -> list[_Compose]:
+def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs, capturing: bool) -> list[_Compose]:
     """Each node gives the choices of every token that it got their numbers, which cross."""
     handle, row_nbytes = move.handle, VALUE_NBYTES * memory.settings.k
     assert isinstance(handle, SpanningHandle)
@@ -157,7 +164,7 @@ def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs) -> list
         _run_inside(memory, composition, move.operation, inside.pack(), ())
 
     def cross(composition: Composition) -> None:
-        _exchange(memory, composition, handle, row_nbytes, backwards=True)
+        _exchange(memory, composition, handle, row_nbytes, capturing, backwards=True)
 
     def join(composition: Composition) -> None:
         choices = arguments.token_count * memory.settings.k
@@ -215,13 +222,14 @@ def _exchange(
     composition: Composition,
     handle: SpanningHandle,
     row_nbytes: int,
+    capturing: bool,
     *,
     backwards: bool = False,
 ) -> None:
     """Add what crosses: rows of this rank's tokens to its proxies and of others' tokens to this one, or backwards."""
     places, proxies, most = memory.spanning.places, memory.proxies, memory.settings.max_tokens
     on_rail, name = places.is_even, "sums to their ranks" if backwards else "tokens to their nodes"
-    if is_padded(memory, row_nbytes):
+    if capturing or is_padded(memory, row_nbytes):
         counts = [most] * (places.count + proxies.slots)
         sends, receives = _transfers(memory, row_nbytes, counts, backwards=backwards)
         composition.exchange(name, sends, receives, on_rail=on_rail)

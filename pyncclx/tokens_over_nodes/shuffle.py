@@ -18,6 +18,7 @@ class SpanningShuffle(TokenShuffle):
     """A `TokenShuffle` whose ranks are on several nodes; it has the same methods, with the same results.
 
     Only the order of sums differs: see `combine`. Transforms are refused with NotSupported.
+    All ranks capture a call in a CUDA graph, or none: as many rows cross in it as there can be.
     """
 
     _memory: SpanningMemory | None  # type: ignore[assignment]
@@ -43,7 +44,8 @@ class SpanningShuffle(TokenShuffle):
         how = (
             f"all {self.max_tokens} rows that there can be, since they have no more than {PADDED_NBYTES} bytes"
             if is_padded(memory, row)
-            else f"the rows that there are, which the host counts, since all could have more than {PADDED_NBYTES} bytes"
+            else "the rows that there are, which the host counts, since all could have more than "
+            f"{PADDED_NBYTES} bytes; in a CUDA graph all that there can be"
         )
         return (
             f"{places.size} ranks on {places.count} nodes: all ranks get all choices, and compute the rows of their "
@@ -62,7 +64,8 @@ class SpanningShuffle(TokenShuffle):
         spanning.check()
         spanning.wait_for_thread()
         stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
-        for program in programs_of(memory, move, phases):
+        capturing = spanning.team.device.is_capturing(stream)
+        for program in programs_of(memory, move, phases, capturing=capturing):
             spanning.enqueue(program, stream)
 
     def _drain(self) -> None:

@@ -129,6 +129,21 @@ def test_padded_rows(comm, nodes, monkeypatch):
         assert "the host counts" in case.shuffle.explain()
 
 
+def test_rows_are_padded_in_captures(comm, nodes, monkeypatch):
+    """However long they are: a look of the host could not be captured, and a replay has another routing."""
+    monkeypatch.setattr(programs, "PADDED_NBYTES", 0)
+    case, device = case_of(comm, nodes, tokens=20), type(comm.spanning.team.device)
+    padded = (len(set(nodes)) - 1) * (20 * ROW_NBYTES + WORD_NBYTES)
+    with case.shuffle, comparing() as compare:
+        case.draw([20] * SIZE).round_trip(compare, "before")
+        _, handle = case.dispatch()
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "is_capturing", lambda _device, _stream: True)
+            found = sent(comm, case.shuffle.dispatch, put(case.values[RANK]), handle=handle)
+            case.draw([7] * SIZE).round_trip(compare, "as in a capture")
+        assert_everywhere(comm, found == padded, f"{found} bytes")
+
+
 def test_transforms_are_refused(comm, nodes):
     @pyncclx.Transform
     def twice(x, row, column):
