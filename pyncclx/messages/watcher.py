@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -72,6 +73,7 @@ class Watcher:
             with suppress(RuntimeError):  # the interpreter is about to end, and starts no more threads
                 self._thread.start()
                 atexit.register(self._end)
+                _at_finalize(self._end)
 
     def raise_failure(self) -> None:
         """Raise what has ended the thread; another one looks for open messages from now on. Called by one thread."""
@@ -104,7 +106,7 @@ class Watcher:
             time.sleep(pause)
             at_rest, turn_before, turn = self._receives.at_rest, turn, self._receives.turn
             stuck = not at_rest and turn == turn_before
-            if stuck and not MPI.Is_finalized():
+            if stuck:
                 self._receives.go_on()
             pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
             quiet = quiet + 1 if at_rest else 0
@@ -119,3 +121,9 @@ class Watcher:
         if self._receives.at_rest and not self._ended:  # tested after `asleep` is set: from then on `wake` is called
             self._posted.wait()
         self.asleep = False
+
+
+def _at_finalize(function: Callable[[], None]) -> None:
+    """Call a function when the program calls MPI.Finalize, which first deletes what is attached to COMM_SELF."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
+    MPI.COMM_SELF.Set_attr(keyval, None)

@@ -1,5 +1,7 @@
 """Receives that leave their streams: when they do, and when the watcher thread launches them."""
 
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -276,6 +278,41 @@ def test_an_error_of_the_watcher_is_raised_by_the_next_call(watching, capfd, err
     until(lambda: receives.looks > before + 2)  # another thread goes on
     assert thread.failure is None
     assert capfd.readouterr() == ("", "")
+
+
+FINALIZES = """
+import threading, time
+from mpi4py import MPI
+from pyncclx.backends import host
+from pyncclx.messages.watcher import Watcher
+
+class Receives:
+    device, at_rest, turn = host.Device(), False, 0
+    looking, finalized = threading.Event(), []
+
+    def go_on(self):
+        self.looking.set()
+        end = time.monotonic() + 0.5
+        while not MPI.Is_finalized() and time.monotonic() < end:
+            time.sleep(1e-3)
+        self.finalized.append(MPI.Is_finalized())
+
+watcher = Watcher(Receives())
+if watcher.asleep:
+    watcher.wake()
+    Receives.looking.wait()
+MPI.Finalize()
+assert watcher._thread is None or not watcher._thread.is_alive(), "the thread goes on"
+assert not any(Receives.finalized), "the thread was at work"
+print("ended")
+"""
+
+
+def test_the_watcher_ends_before_mpi():
+    """MPI.Finalize waits for a look to end, after which the thread does not call MPI."""
+    command = [sys.executable, "-c", FINALIZES]
+    program = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (program.stdout, program.returncode) == ("ended\n", 0), program.stderr
 
 
 def test_calls_check_the_watcher(monkeypatch):
