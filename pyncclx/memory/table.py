@@ -46,7 +46,10 @@ class Table:
 
 
 def write(device: Device, address: int, data: bytes) -> None:
-    """Copy bytes to device memory, on the current stream, and wait for the copy."""
+    """Copy bytes to device memory, after what runs on the current stream, and wait for the copy."""
     source, stream = np.frombuffer(data, np.uint8), device.current_stream()
+    if device.is_capturing(stream):  # what it has does not run now, and a graph would copy at each replay
+        device.poke(address, data)
+        return
     device.copy(address, source.ctypes.data, len(data), stream)
     device.synchronize(stream)

@@ -49,6 +49,7 @@ class Fake:
         self.library = library
         handles = itertools.count(0x100)
         self.streams = streams = {}  # by their handles
+        current = []
 
         class Stream:
             def __init__(self, non_blocking=False):
@@ -58,6 +59,12 @@ class Fake:
             def is_capturing(self):
                 library.calls.append(("is_capturing", self.ptr))
                 return bool(self.capture)
+
+            def __enter__(self):
+                current.append(self)
+
+            def __exit__(self, *error):
+                current.pop()
 
             def synchronize(self):
                 library.calls.append(("synchronize", self.ptr))
@@ -72,6 +79,7 @@ class Fake:
         self.Stream = Stream
         self.cupy, self.cuda, self.runtime = (ModuleType(f"cupy{name}") for name in ("", ".cuda", ".cuda.runtime"))
         self.runtime.graphLaunch, self.runtime.__getattr__ = launch_graph, lambda name: MagicMock()
+        self.cuda.get_current_stream = lambda ordinal=0: current[-1]
         self.cuda.Stream, self.cuda.Event, self.cuda.Device = Stream, Event, MagicMock()
         self.cupy.cuda, self.cuda.runtime = self.cuda, self.runtime
 

@@ -18,11 +18,12 @@ from .streams import GpuStreams
 
 
 class Upload:
-    """Constant bytes in device memory, copied on construction."""
+    """Constant bytes in device memory, copied on construction, on a stream that is not being captured."""
 
-    def __init__(self, data: bytes) -> None:
-        self._array = cupy.asarray(np.frombuffer(data, np.uint8))
-        cupy.cuda.get_current_stream().synchronize()
+    def __init__(self, data: bytes, stream: Any) -> None:
+        with beside_captures(), stream:  # it is CuPy's current one meanwhile
+            self._array = cupy.asarray(np.frombuffer(data, np.uint8))
+            stream.synchronize()
         self.address = int(self._array.data.ptr)
 
 
@@ -85,13 +86,12 @@ class GpuMemory(GpuStreams):
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def upload(self, data: bytes) -> Upload:
-        return Upload(data)
+        return Upload(data, self._not_captured())
 
     def fill_zero(self, address: int, nbytes: int) -> None:
         """Zero memory of this GPU before returning; this is no part of a graph that is being captured."""
-        stream = self.current_stream()
+        handle = handle_of(self._not_captured())
         with beside_captures():
-            handle = handle_of(self._aside() if is_capturing(stream) else stream)
             checked(driver.cuMemsetD8Async(address, 0, nbytes, handle))
             checked(driver.cuStreamSynchronize(handle))
 
@@ -104,6 +104,11 @@ class GpuMemory(GpuStreams):
             begin, length = checked(driver.cuMemGetAddressRange(end))
             end = int(begin) + int(length)
         return min(end - address, nbytes)
+
+    def _not_captured(self) -> Any:
+        """Return the current stream, or the device's own while that is being captured."""
+        stream = self.current_stream()
+        return self._aside() if is_capturing(stream) else stream
 
     def _unmap_idle(self) -> None:
         if Owner.idle:

@@ -1,25 +1,68 @@
 """Memory of the GPU that is read and written while streams are captured, on a driver that does nothing."""
 
+from unittest.mock import MagicMock
+
+import pytest
 from cuda.bindings import driver
 
+from pyncclx.memory import table
 from support import fake_driver
 
 RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
-def test_no_copy_is_part_of_a_capture(monkeypatch):
-    """Each is on a stream of the device's own, where the driver allows it, and over on return."""
+@pytest.fixture
+def fake(monkeypatch):
     with fake_driver.installed() as fake:
         monkeypatch.setattr(fake.module("properties").GpuProperties, "__init__", lambda self: None)
-        device, copies = fake.module("exports").GpuExports(), fake.driver["cuMemcpyAsync"]
-        exchange = fake.driver["cuThreadExchangeStreamCaptureMode"]
-        device.peek(0x1000, 1)  # which makes the stream
-        for copy, side in ((lambda: device.poke(0x1000, b"words"), 0), (lambda: device.peek(0x1000, 5), 1)):
-            exchange.reset_mock()
-            fake.library.taken()
-            copy()
-            *addresses, nbytes, stream = copies.call_args.args
-            assert (addresses[side], nbytes) == (0x1000, 5)
-            assert fake.library.taken() == [("synchronize", int(stream))]
-            assert [call.args for call in exchange.call_args_list] == [(RELAXED,), (exchange.return_value[1],)]
-        assert len(fake.streams) == 1
+        yield fake
+
+
+@pytest.fixture
+def device(fake):
+    device = fake.module("exports").GpuExports()
+    device.ordinal = 0
+    return device
+
+
+def test_no_copy_is_part_of_a_capture(fake, device):
+    """Each is on a stream of the device's own, where the driver allows it, and over on return."""
+    copies, exchange = fake.driver["cuMemcpyAsync"], fake.driver["cuThreadExchangeStreamCaptureMode"]
+    device.peek(0x1000, 1)  # which makes the stream
+    for copy, side in ((lambda: device.poke(0x1000, b"words"), 0), (lambda: device.peek(0x1000, 5), 1)):
+        exchange.reset_mock()
+        fake.library.taken()
+        copy()
+        *addresses, nbytes, stream = copies.call_args.args
+        assert (addresses[side], nbytes) == (0x1000, 5)
+        assert fake.library.taken() == [("synchronize", int(stream))]
+        assert [call.args for call in exchange.call_args_list] == [(RELAXED,), (exchange.return_value[1],)]
+    assert len(fake.streams) == 1
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_constants_are_copied_on_a_stream_that_is_not_captured(fake, device, captures):
+    """CuPy copies on its current stream, and refuses to while that is captured."""
+    stream, copied_on = fake.Stream(), []
+    stream.capture = int(captures)
+    fake.cupy.asarray = lambda array: copied_on.append(fake.cuda.get_current_stream()) or MagicMock()
+    with stream:
+        device.upload(b"constants")
+        assert fake.cuda.get_current_stream() is stream
+    (used,) = copied_on
+    assert (used is not stream) == captures
+    assert not used.capture
+    assert fake.library.taken()[-1] == ("synchronize", used.ptr)
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_rows_of_tables_are_no_part_of_a_graph(fake, device, captures):
+    """A graph would copy at each replay, from memory of the host that is long gone."""
+    stream, copies = fake.Stream(), fake.driver["cuMemcpyAsync"]
+    stream.capture = int(captures)
+    with stream:
+        table.write(device, 0x1000, b"a row")
+    to, _, nbytes, used = copies.call_args.args
+    assert (to, nbytes) == (0x1000, 5)
+    assert (int(used) != stream.ptr) == captures
+    assert fake.library.taken()[-1] == ("synchronize", int(used))
