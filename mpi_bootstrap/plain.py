@@ -4,15 +4,21 @@ from typing import cast
 
 from mpi4py import MPI
 
+from .duplicating import await_duplication
+
 
 def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a communicator with the same ranks whose methods are mpi4py's own, without communication.
+    """Return a communicator with the same ranks whose methods are mpi4py's own, for collectives on it.
 
-    What is none of MPI's, such as a simulated one, is taken as it is.
+    Without communication, but for the end of an `Idup` that is under way. What is none of MPI's, such as a
+    simulated one, is taken as it is.
 
     Examples
     --------
     >>> plain(MPI.COMM_SELF).size
     1
     """
-    return MPI.Intracomm(comm) if isinstance(comm, MPI.Comm) else cast(MPI.Intracomm, comm)
+    if not isinstance(comm, MPI.Comm):
+        return cast(MPI.Intracomm, comm)
+    await_duplication(comm)
+    return MPI.Intracomm(comm)

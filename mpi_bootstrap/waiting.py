@@ -15,7 +15,16 @@ _TAG = 32749  # of notes; MPI allows tags up to 32767 at least
 _UNUSED_TAG = 32748  # by any message
 _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
 _FOR_NOTES_S = 1.0
-_left: list[MPI.Request] = []  # with MPI: notes, and meetings that were given up
+
+
+class Tested(Protocol):
+    """What a wait asks of a request of MPI's."""
+
+    def Test(self) -> bool:
+        """Whether it is over."""
+
+
+_left: list[Tested] = []  # with MPI: notes, and meetings that were given up
 
 
 class Judge(Protocol):
@@ -79,13 +88,14 @@ def begin(comm: MPI.Comm) -> None:
         raise reason
 
 
-def complete(comm: MPI.Comm, request: MPI.Request, seconds: float | None = None) -> None:
+def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None) -> None:
     """Wait for a nonblocking collective of MPI's; other threads run, and the processor is free for other ranks.
 
     Parameters
     ----------
     comm : MPI.Comm
-    request : MPI.Request
+    request : Tested
+        MPI's, or what stands for one.
     seconds : float, optional
         Instead of the judge's.
 
@@ -122,7 +132,7 @@ def missing(
 
 
 def _is_over_in_time(
-    comm: MPI.Comm, request: MPI.Request, seconds: float | None, given_up: Callable[[], bool]
+    comm: MPI.Comm, request: Tested, seconds: float | None, given_up: Callable[[], bool]
 ) -> bool:
     judge = _judges[0]
     try:
@@ -149,7 +159,7 @@ def _is_over_in_time(
     return True
 
 
-def _comes_soon(request: MPI.Request) -> bool:
+def _comes_soon(request: Tested) -> bool:
     for _ in range(_YIELDS):
         if request.Test():
             return True

@@ -14,7 +14,10 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
+from mpi_bootstrap import note_duplication
+
 from ..collectives.edges import meet_neighbors
+from ..messages.unsent import going_on
 from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
@@ -142,6 +145,16 @@ class Comm(
     fromhandle = _class_makes_ours(MPI.Comm.fromhandle)
     fromint = _class_makes_ours(MPI.Comm.fromint)
     f2py = _class_makes_ours(MPI.Comm.f2py)
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
+        """As mpi4py's."""
+        made, request = super().Idup(info)
+        note_duplication(self, request)
+        return made, going_on(request)
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Any, MPI.Request]:
+        """As mpi4py's."""
+        return self.Idup(info)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         for name, constant in _CONSTANTS.items():

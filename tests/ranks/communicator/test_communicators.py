@@ -92,6 +92,17 @@ def test_every_way_to_make_one(maker):
     assert comm == MPI.COMM_NULL
 
 
+def test_a_first_call_while_a_duplicate_is_made():
+    """Ranks meet on the communicator meanwhile, which Open MPI's own nonblocking collectives do not survive."""
+    for _ in range(3):
+        with pyncclx.Communicator().Dup() as parent, comparing() as compare:
+            duplicate, request = parent.Idup()
+            allreduce(parent, compare)
+            request.Wait()
+            with duplicate:
+                allreduce(duplicate, compare)
+
+
 def test_settings_are_inherited(comm):
     with comm.Dup() as parent:
         parent.blocking = "host"

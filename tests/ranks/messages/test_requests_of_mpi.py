@@ -1,4 +1,4 @@
-"""MPI goes on with requests of its own while their rank waits in a kernel: of objects, of host memory, of Ibarrier.
+"""MPI goes on with its own requests while their rank waits in a kernel: of objects, host memory, Idup and Ibarrier.
 
 Some ranks begin something and go into a sum, whose kernel waits for the others; these come there when they have
 completed their part, for which MPI needs the former. Without its progress the sum ends after PYNCCLX_TIMEOUT.
@@ -83,6 +83,17 @@ def test_messages(comm, begin):
     allreduce(comm)
     if complete is not None:
         complete()
+
+
+def test_duplicate(comm):
+    """Rank 0 is the first in the kernel; the others come there with their duplicates."""
+    duplicate, request = comm.Idup()
+    if comm.rank:
+        time.sleep(0.1 * comm.rank)
+        request.Wait()
+    allreduce(comm)
+    request.Wait()
+    duplicate.Free()
 
 
 def test_barrier(comm):
