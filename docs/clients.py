@@ -22,8 +22,9 @@ compared. `python tests/clients.py` does it again, with all programs or those th
 is made from what it wrote.
 """
 HEAT = """
-heat stages tensors on GPUs through host memory, unless one line of the program sets
-`heat.core.communication.GPU_AWARE_MPI = True`; pylops-mpi is told by `PYLOPS_MPI_CUDA_AWARE=1`.
+heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they find MPI to be GPU-aware.
+`python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
+off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
 PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which the released libxsmm that systems
 package, 1.17, does not have, and its CUDA backend needs a GPU.

@@ -14,12 +14,18 @@ import os
 from mpi4py.run import run_command_line, set_abort_status
 
 from ..system import settings
+from . import gpu_aware
 from .swap import Swap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     parser.add_argument("--report", action="store_true", help="at the end, print what ran native, staged, on the host")
+    parser.add_argument(
+        "--gpu-aware",
+        action="store_true",
+        help="programs that stage device arrays themselves give them to MPI: heat, and pylops-mpi",
+    )
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("-m", dest="kind", action="store_const", const="-m", help="the program is a module")
     kinds.add_argument("-c", dest="kind", action="store_const", const="-c", help="the program is code")
@@ -30,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the program that the command line names."""
     settings.BLOCKING.set_default("host")
-    swap = Swap(report=arguments.report)
+    if arguments.gpu_aware:
+        gpu_aware.switch_on()
+    swap = Swap(report=arguments.report, words=["--gpu-aware"] if arguments.gpu_aware else [])
     swap.begin()
     try:
         run_command_line(_words(arguments))

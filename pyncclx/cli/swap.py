@@ -28,10 +28,12 @@ class Swap:
     ----------
     report : bool
         Count the operations of the program from then on.
+    words : sequence of str
+        Options of `run` for processes that the program spawns.
     """
 
-    def __init__(self, *, report: bool = False) -> None:
-        self._report = report
+    def __init__(self, *, report: bool = False, words: Sequence[str] = ()) -> None:
+        self._report, self._words = report, words
         self._recorder: Any = None
         self._waits = False
 
@@ -61,7 +63,7 @@ class Swap:
         importlib.import_module("mpi4py.MPI")
         importlib.import_module(f"{_PACKAGE}.communicator.public")
         ours: Any = importlib.import_module(f"{_PACKAGE}.MPI")
-        importlib.import_module(f"{_PACKAGE}.communicator.spawned").RUNNER.set(("-m", _PACKAGE, "run"))
+        importlib.import_module(f"{_PACKAGE}.communicator.spawned").RUNNER.set(("-m", _PACKAGE, "run", *self._words))
         if self._report:
             self._recorder = importlib.import_module(f"{_PACKAGE}.observe.recorder").Recorder()
         sys.modules["mpi4py.MPI"] = mpi4py.MPI = ours

@@ -223,6 +223,28 @@ def test_settings_of_mpi4py(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["ended"] * 2), done.stderr
 
 
+@pytest.mark.parametrize("words", [[], ["--gpu-aware"]], ids=["by_itself", "gpu_aware"])
+def test_programs_that_ask_whether_mpi_is_gpu_aware(tmp_path: Path, words: list[str]) -> None:
+    """A package with the names of heat's decides, and reads what it has decided, as heat does."""
+    package = tmp_path / "heat" / "core"
+    package.mkdir(parents=True)
+    (tmp_path / "heat" / "__init__.py").write_text("from .core import communication\n")
+    (package / "__init__.py").touch()
+    (package / "_config.py").write_text("from mpi4py import MPI\nGPU_AWARE_MPI = False\n")
+    (package / "communication.py").write_text("from ._config import GPU_AWARE_MPI\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, heat\n"
+        "print(heat.core.communication.GPU_AWARE_MPI, os.environ.get('PYLOPS_MPI_CUDA_AWARE'))\n"
+    )
+    environment = {**launch.environment("host"), "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    environment.pop("PYLOPS_MPI_CUDA_AWARE", None)
+    command = launch.mpiexec(1, "-m", "pyncclx", "run", *words, str(program))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    expected = ["True", "1"] if words else ["False", "None"]
+    assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
+
+
 def test_importing_pyncclx_initialises_nothing() -> None:
     code = "import pyncclx, sys; assert 'mpi4py.MPI' not in sys.modules; "
     code += "print(all(map(pyncclx.__getattr__, pyncclx.__all__)))"

@@ -1,0 +1,56 @@
+"""Switches of programs that stage device arrays themselves, unless they find MPI to be GPU-aware.
+
+What they look at is about other MPI libraries, or is turned off; `python -m pyncclx run --gpu-aware` sets it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+# What a program reads, and that is set before it begins
+VARIABLES = {"PYLOPS_MPI_CUDA_AWARE": "1"}
+# What a module decides by itself, and that is set once it has
+ATTRIBUTES = {"heat.core._config": {"GPU_AWARE_MPI": True}}
+
+
+def switch_on() -> None:
+    """Set the variables, unless the user has, and the attributes of modules that are imported from now on."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of `ATTRIBUTES` as the finders after it do."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in ATTRIBUTES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Switching(spec.loader)
+        return spec
+
+
+class _Switching(importlib.abc.Loader):
+    """Loads a module as another loader does, and changes its attributes then."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for name, value in ATTRIBUTES[module.__name__].items():
+            setattr(module, name, value)
