@@ -25,6 +25,7 @@ _under_way: list[_Duplication] = []
 
 def note_duplication(comm: MPI.Comm, request: MPI.Request) -> None:
     """Take note that the program has begun to duplicate a communicator."""
+    _under_way[:] = [duplication for duplication in _under_way if duplication.request]
     _under_way.append(_Duplication(MPI.Comm(comm), request))
 
 
