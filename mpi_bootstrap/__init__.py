@@ -6,7 +6,6 @@ initialises MPI unless `mpi4py.rc` says otherwise.
 
 from .agreement import agree, allgather_bytes, allgather_objects, first_bytes
 from .descriptors import allgather_fds
-from .duplicating import note_duplication
 from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
@@ -30,7 +29,6 @@ __all__ = [
     "interrupts_deferred",
     "judge_by",
     "node_identity",
-    "note_duplication",
     "plain",
     "sleeping_barrier",
     "topology",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+from ..system import settings
 
 # What a program reads, and that is set before it begins
 VARIABLES = {"PYLOPS_MPI_CUDA_AWARE": "1"}
@@ -22,7 +23,7 @@ ATTRIBUTES = {"heat.core._config": {"GPU_AWARE_MPI": True}}
 def switch_on() -> None:
     """Set the variables, unless the user has, and the attributes of modules that are imported from now on."""
     for name, value in VARIABLES.items():
-        os.environ.setdefault(name, value)
+        settings.set_foreign(name, value)
     sys.meta_path.insert(0, _Finder())
 
 

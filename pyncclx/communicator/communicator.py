@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
-from mpi_bootstrap import note_duplication
+from mpi_bootstrap.duplicating import note_duplication
 
 from ..collectives.edges import meet_neighbors
 from ..messages.unsent import going_on
