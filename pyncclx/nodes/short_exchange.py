@@ -124,7 +124,7 @@ class ShortExchange:
 
         def late() -> tuple[int, ...]:
             senders = {rank for rank in share.sources if not self._receives[rank].Test()}
-            receivers = {rank for _, rank, _ in self._sent}
+            receivers = {rank for request, rank, _ in self._sent if not request.Test()}
             return tuple(sorted(senders | receivers))
 
         self._engine.wait(share.name, over, late)
