@@ -52,7 +52,7 @@ def edges_of(comm: Any) -> Edges | None:
 
 
 def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
-    """Let all ranks of a new graph find out whether one has no neighbours: MPI tells no rank of others. Collective."""
+    """Let all ranks of a new graph find out whether one has no neighbours; MPI has no call for it. Collective."""
     edges = _graph(graph)
     first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")
     MPI.Comm.Set_attr(graph, _ANY_ALONE.get(), first_alone is not None)

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from ..errors import NotSupported
+from ..memory import table
 from ..memory.layout import CHANNEL_NBYTES, HEADER_NBYTES
 from ..system import settings
 from ..system.faults import Fault
@@ -109,7 +109,5 @@ def _corrupt(owner: Any) -> None:
     team = state_of(owner).team if isinstance(owner, Base) else None
     if team is None:
         raise NotSupported(f"{settings.FAULT.name}: do=corrupt-header needs a communicator that uses the device")
-    nonsense = np.full(team.layout.channels * CHANNEL_NBYTES, _PATTERN, "u1")
-    stream = team.device.current_stream()
-    team.device.copy(team.bases[team.rank] + HEADER_NBYTES, nonsense.ctypes.data, nonsense.nbytes, stream)
-    team.device.synchronize(stream)
+    nonsense = bytes([_PATTERN]) * (team.layout.channels * CHANNEL_NBYTES)
+    table.write(team.device, team.bases[team.rank] + HEADER_NBYTES, nonsense)

@@ -66,7 +66,8 @@ def _staged(operation: str, original: _Method) -> _Method:
         elif began is not None:
             nbytes = events.longest_nbytes([*args, *kwargs.values()])
             events.emit(operation, events.HOST, nbytes, began, comm=self)
-        return going_on(result) if nonblocking and operation not in RECEIVES else result  # of which there is a copy
+        # Of a receive the program has a copy, which is followed.
+        return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     ways = Ways(general=method, native=method, kinds=set(), may_stage=lambda *_: False, staged=method)
     return method if is_persistent(operation) else host_first(operation, ways)

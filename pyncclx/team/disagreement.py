@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 import time
 
-import numpy as np
-
 from ..backends import Device
 from ..memory import layout
 from ..memory.called import NBYTES, on_record, unpack_call
@@ -46,7 +44,7 @@ class Disagreement:
         epoch = finished + 1
         for rank, began in enumerate(entered):
             if rank != self._rank and began >= epoch and self._call(rank, epoch) is not None:
-                self._write(self._record(self._rank, epoch), on_record(text, epoch))
+                self._device.poke(self._record(self._rank, epoch), on_record(text, epoch))
                 return rank, epoch
         return None
 
@@ -57,12 +55,6 @@ class Disagreement:
 
     def _record(self, rank: int, epoch: int) -> int:
         return self._bases[rank] + layout.HEADER_NBYTES + epoch % layout.CALLS * NBYTES
-
-    def _write(self, address: int, data: bytes) -> None:
-        """Copy bytes to device memory, beside what streams have."""
-        source, stream = np.frombuffer(data, np.uint8), self._device.new_stream()
-        self._device.copy(address, source.ctypes.data, len(data), stream)
-        self._device.synchronize(stream)
 
 
 def _epochs(words: bytes) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ _WHOLE = SEND | RECEIVE
 _Compose = Callable[[Composition], None]
 
 
-def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool = False) -> Iterator[Program]:
+def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool) -> Iterator[Program]:
     """Yield the programs of a move, or of one half of it, to be enqueued one after the other.
 
     `capturing`: on a stream that is being captured, as all ranks' are then.

@@ -92,7 +92,7 @@ def test_all_kinds(comm, own, begin, receive):
 
 
 def test_many_requests_one_after_the_other(comm, own):
-    """Most of what is over is forgotten, though nobody looks."""
+    """Most of what is over is forgotten, though the watcher does not look."""
     pending, room = comm.irecv(None, 0, 1), bytearray(4)
     for _ in range(5 * MOST_NEW):
         requests = comm.Irecv([room, MPI.BYTE], 0), comm.Isend([b"data", MPI.BYTE], 0)

@@ -14,7 +14,7 @@ import pyncclx.device as d
 from pyncclx import PartitionedRequest, Prequest, Request
 from pyncclx.messages import postbox
 from pyncclx.system import settings
-from support.arrays import Output, get, gpu_only, put, synchronize, xp
+from support.arrays import Output, get, gpu_only, host_only, put, synchronize, xp
 from support.device_api import one_communicator
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.labelled_messages import data_of
@@ -25,6 +25,13 @@ pytestmark = pytest.mark.skipif(bool(NODES), reason="kernels send partitions ins
 
 ROUNDS, TAG = 3, 7
 DIVISIONS = [(1, 1), (4, 4), (6, 4), (3, 12), (12, 1)]  # partitions of the sender, of the receiver
+
+
+def whole_round(requests, partitions):
+    """Send all, so many of this rank's, and receive; the ends meet at the first round."""
+    Prequest.Startall(requests)
+    requests[0].Pready_range(0, partitions - 1)
+    Request.Waitall(requests)
 
 
 class Buffers:
@@ -152,9 +159,7 @@ def test_kernels_send_and_receive(comm, rounds, division, who, count):
     buffers = Buffers(comm, 12 * count, window=True)
     right, left = ring(comm)
     send, receive = requests = buffers.requests(*division)
-    Prequest.Startall(requests)
-    send.Pready_range(0, division[0] - 1)
-    Request.Waitall(requests)  # they meet
+    whole_round(requests, division[0])
     taken, failed = Output(12 * count, "i8"), xp.zeros(1, "i4")
     first = int(data_of(comm.rank, TAG, 1, 1)[0])
     produce, consume = kernels()["produce"], kernels()["consume"]
@@ -222,9 +227,7 @@ def test_rounds_wrap_around(comm, epoch):
     """As if there had been so many."""
     buffers = Buffers(comm, 24, window=True)
     send, receive = requests = buffers.requests(4, 6)
-    Prequest.Startall(requests)
-    send.Pready_range(0, 3)
-    Request.Waitall(requests)
+    whole_round(requests, 4)
     synchronize()
     MPI.Comm.Barrier(comm)
     write = postbox.POSTBOX.get().rescue.write
@@ -318,9 +321,7 @@ def test_intercommunicators(comm):
             inter.Psend_init(put(data_of(comm.rank, TAG, 0, 6)), 3, inter.rank, 1),
             inter.Precv_init(output.array, 2, inter.rank, 1),
         ]
-        Prequest.Startall(requests)
-        requests[0].Pready_range(0, 2)
-        Request.Waitall(requests)
+        whole_round(requests, 3)
         other = comm.rank + comm.size // 2 if low else comm.rank - comm.size // 2
         assert np.array_equal(output.read(), data_of(other, TAG, 0, 6))
     MPI.Comm.Barrier(comm)
@@ -379,9 +380,7 @@ def test_ends_that_do_not_fit(comm):
     buffers = Buffers(comm, 12, window=False)
     requests = buffers.requests(3, 3)
     buffers.fill(0)
-    Prequest.Startall(requests)
-    requests[0].Pready_range(0, 2)
-    Request.Waitall(requests)
+    whole_round(requests, 3)
     assert_everywhere(comm, np.array_equal(buffers.recv.read(), buffers.expected(0)), "afterwards")
 
 
@@ -399,21 +398,18 @@ def test_memory_that_kernels_would_not_find(comm):
     Request.Waitall(requests)
 
 
+@host_only
 @one_communicator
 def test_captures(comm, monkeypatch):
     """Without a GPU the host device is made to believe that it captures, and so runs what a graph would hold."""
     device = pyncclx.backends.select()
-    if device.name == "gpu":
-        pytest.skip("needs the host device")
     buffers = Buffers(comm, 24, window=True)
     send, receive = requests = buffers.requests(4, 6)
     with monkeypatch.context() as patch:
         patch.setattr(device, "is_capturing", lambda stream: True)
         with raises_everywhere(comm, pyncclx.NotSupported, match="first start"):
             Prequest.Startall(requests)
-    Prequest.Startall(requests)
-    send.Pready_range(0, 3)
-    Request.Waitall(requests)
+    whole_round(requests, 4)
     with comparing() as compare:
         for index in range(ROUNDS):
             buffers.recv.poison()
@@ -430,17 +426,14 @@ def test_captures(comm, monkeypatch):
             assert receive.Parrived(0)
 
 
+@host_only
 @one_communicator
 def test_pointers_in_a_capture(comm, monkeypatch):
     """They may be asked for there first; CuPy refuses then to copy to the device, as the host device is made to do."""
     device = pyncclx.backends.select()
-    if device.name == "gpu":
-        pytest.skip("needs the host device")
     buffers = Buffers(comm, 24, window=True)
     send, _ = requests = buffers.requests(4, 6)
-    Prequest.Startall(requests)
-    send.Pready_range(0, 3)
-    Request.Waitall(requests)
+    whole_round(requests, 4)
     failed, first = xp.zeros(1, "i4"), int(data_of(comm.rank, TAG, 1, 1)[0])
 
     def refuse(data):
@@ -467,9 +460,7 @@ def test_memory_is_used_again(comm):
         for index in range(6):
             requests = buffers.requests(3, 2)
             buffers.fill(index)
-            Prequest.Startall(requests)
-            requests[0].Pready_range(0, 2)
-            Request.Waitall(requests)
+            whole_round(requests, 3)
             compare(buffers.recv, buffers.expected(index), f"request {index}")
             for request in requests:
                 request.Free()
