@@ -25,6 +25,8 @@ class Program:
     Attributes
     ----------
     operation : str
+    waits : str
+        The steps in which it waits for ranks of other nodes, for messages.
     producers : tuple of Producer
         The streams that the call's buffers name.
     follows_streams : bool
@@ -48,6 +50,8 @@ class Program:
         used = [each.engine for each in exchanges if each.engine is not None]
         engines = {id(engine): engine for engine in used if engine.follows_streams}
         self.watched = tuple(engines.values())
+        names = dict.fromkeys(each.name for each in exchanges if isinstance(each, ExchangeStep))
+        self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
         self._forks = any(step.aside for step in steps)

@@ -143,7 +143,7 @@ class Spanning(Attachment):
         program.enqueue(self.team, stream, self._asides[capturing])
         if program.watched and not capturing:
             deadline, end = time.monotonic() + self._timeout_s, self.team.order.mark(stream)
-            awaited = Awaited(program.operation, end, deadline, program.watched, self.places.rank, program.peers)
+            awaited = Awaited(program.waits, end, deadline, program.watched, self.places.rank, program.peers)
             WATCHDOG.get().add(device, awaited)
 
     def in_thread(self, function: Callable[[], None]) -> Future[None]:

@@ -24,7 +24,7 @@ PAUSE_S = 0.02  # between two looks
 class Awaited:
     """A program that has been enqueued."""
 
-    operation: str
+    steps: str  # that may not have ended, for messages
     end: Event
     deadline: float
     engines: Sequence[Engine]
@@ -36,12 +36,12 @@ class Awaited:
         if self.end.is_over():
             return True
         late = time.monotonic() > self.deadline
-        reason = StepTimeout(f"{self.operation}, between nodes", self.rank, self.peers) if late else None
+        reason = StepTimeout(self.steps, self.rank, self.peers) if late else None
         for engine in self.engines:
             try:
                 engine.check()
                 if reason is not None:
-                    engine.abort(self.operation, reason)
+                    engine.abort(self.steps, reason)
             except Exception:  # its own, which calls raise from now on
                 late = True
         return late
