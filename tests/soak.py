@@ -3,10 +3,10 @@
     mpiexec -n 8 python tests/soak.py --operations 1000000 [--seed N] [--most BYTES]
 
 Some are nonblocking, some begin in other orders on other ranks, some are in place or between windows; sizes begin
-anywhere. Messages and token shuffles are among them, memory that is registered for one operation, and communicators
-that MPI frees without this library. A batch is enqueued without waiting; then mpi4py does the same on host arrays, and
-every element is compared, those too that no operation may write. Elements are small integers in every datatype: their
-sums and products are exact in any order.
+anywhere. Messages and token shuffles are among them, memory that is registered for one operation, communicators that
+MPI frees without this library, and on GPUs calls that are captured between calls on other streams. A batch is enqueued
+without waiting; then mpi4py does the same on host arrays, and every element is compared, those too that no operation
+may write. Elements are small integers in every datatype: their sums and products are exact in any order.
 """
 
 import argparse

@@ -173,6 +173,48 @@ class Shuffled(Job):
         """Nothing: all ranks compute the expected results themselves."""
 
 
+class Captured(Job):
+    """Three equal jobs on three streams: at once, in a graph, at once; then the graph runs, or is thrown away."""
+
+    def __init__(self, jobs: Sequence[Job], streams: Sequence[Any], runs: int) -> None:
+        super().__init__(jobs[1].name, [output for job in jobs for output in job.outputs])
+        self.jobs, self.streams, self.runs = jobs, streams, runs
+        self.graph: Any = None  # kept until it has run
+
+    @property
+    def kind(self) -> str:
+        return f"{self.jobs[1].kind} captured"
+
+    def start(self, comm: Any, *, nonblocking: bool) -> list[MPI.Request]:
+        first, second, third = self.jobs
+        ready = xp.cuda.get_current_stream().record()
+        for stream in self.streams:
+            stream.wait_event(ready)
+        with self.streams[0]:
+            first.start(comm, nonblocking=False)
+        with self.streams[1] as stream:
+            stream.begin_capture()
+            second.start(comm, nonblocking=False)
+            self.graph = stream.end_capture()
+        with self.streams[2]:
+            third.start(comm, nonblocking=False)
+        for _ in range(self.runs):
+            self.graph.launch(self.streams[1])
+        for stream in self.streams:
+            xp.cuda.get_current_stream().wait_event(stream.record())
+        return []
+
+    def repeat(self, comm: MPI.Intracomm) -> None:
+        first, second, third = self.jobs
+        for job in (first, *([second] * bool(self.runs)), third):
+            job.repeat(comm)
+
+    def wrong(self) -> list[str]:
+        places = ("before the capture", f"in the graph, which ran {self.runs} times", "after the capture")
+        jobs = zip(self.jobs, places, strict=True)
+        return [f"{place}: {text}" for job, place in jobs for text in job.wrong()]
+
+
 def shareable(nbytes: int) -> Any:
     """Bytes on the device that other processes can open."""
     if not HOST:
@@ -195,6 +237,7 @@ class Maker:
         self.used = 0  # bytes of the window
         self.shareable = shareable(most)
         self.messages = 0  # so far, which have a tag each
+        self.streams = [] if HOST else [xp.cuda.Stream(non_blocking=True) for _ in range(3)]
         experts, room = 2 * comm.size + 1, TOKENS * EXPERTS_EACH * comm.size
         self.shuffle = comm.Create_token_shuffle(experts, room, HIDDEN, "f4", k=EXPERTS_EACH, max_tokens=TOKENS)
 

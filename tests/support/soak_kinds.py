@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from support.arrays import xp
+from support.arrays import HOST, xp
 from support.soak_jobs import (
     EXPERTS_EACH,
     HIDDEN,
     TOKENS,
     Call,
+    Captured,
     Freed,
     Job,
     Maker,
@@ -198,8 +199,24 @@ def freed(m: Maker) -> Job:
     return Freed("Allreduce", arguments, host, [recv])
 
 
+def captured(m: Maker) -> Job:
+    """Three equal calls but for what they send: at once, in a graph, at once."""
+    m.in_place = False  # so that a graph may run any number of times
+    kind, runs = IN_GRAPHS[m.shared.integers(len(IN_GRAPHS))], int(m.shared.integers(4))
+    drawn, jobs = m.shared.bit_generator.state, []
+    for _ in range(3):
+        m.shared.bit_generator.state = drawn
+        jobs.append(kind(m))
+    return Captured(jobs, m.streams, runs)
+
+
+IN_GRAPHS: tuple[Callable[[Maker], Job], ...] = (
+    *(bcast, allreduce, reduce, prefix, reduce_scatter_block, reduce_scatter, allgather, allgatherv, gather, gatherv),
+    *(scatter, scatterv, alltoall, alltoallv, dynamic, shuffled, barrier),
+)
 KINDS: tuple[Callable[[Maker], Job], ...] = (
     *(bcast, allreduce, reduce, prefix, reduce_scatter_block, reduce_scatter, allgather, allgatherv, gather, gatherv),
     *(scatter, scatterv, alltoall, alltoallv, dynamic, sendrecv, messages, shuffled, barrier),
     *(registered, freed),
+    *(() if HOST else (captured,)),
 )
