@@ -11,7 +11,7 @@ from ..backends import Device, Peer
 from .envelope import Envelope, Sender
 
 MAX_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
-_Key = tuple[bytes, int, int]  # uid of the sender, allocation, and of a copy for one message its clock
+_Key = tuple[bytes, int, int, int]  # uid of the sender, allocation, its identity, of a copy for one message its clock
 
 
 class OpenedMemory:
@@ -24,7 +24,7 @@ class OpenedMemory:
         self._device, self._uid, self._node = device, uid, node_identity()
         self._own_bounce = bounce
         self._bounces: dict[bytes, Peer | None] = {}
-        self._allocations: OrderedDict[_Key, tuple[int, Peer]] = OrderedDict()  # with their identities
+        self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
         self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
         self.unused: deque[Envelope] = deque()  # to be released; appended to at any time, by destructors
         self._lock = threading.Lock()
@@ -47,30 +47,20 @@ class OpenedMemory:
         except (OSError, RuntimeError):  # no such path, or the driver's refusal
             return None
 
-    def opens_at_once(self, envelope: Envelope) -> bool:
-        """Whether `data_address` closes nothing: that may wait for all that the device has to do."""
-        with self._lock:
-            known = self._allocations.get(self._key(envelope))
-            return len(self._allocations) < MAX_OPEN if known is None else known[0] == envelope.identity
-
     def data_address(self, envelope: Envelope) -> int:
-        """Return the address here of offered data, which stays open until `release` is called."""
+        """Return the address here of offered data, which stays open until `release` is called. Waits for nothing."""
         while self.unused:
             self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:
             return envelope.allocation + envelope.offset
         key = self._key(envelope)
-        if key not in self._allocations:
-            self._make_room()
         with self._lock:
-            if key in self._allocations and self._allocations[key][0] != envelope.identity:
-                self._allocations.pop(key)[1].close()  # the sender has freed it, and has something else there
             if key not in self._allocations:
-                memory = self._device.open_exported(envelope.handle.rstrip(b"\0"), envelope.allocation_nbytes)
-                self._allocations[key] = (envelope.identity, memory)
+                handle = envelope.handle.rstrip(b"\0")
+                self._allocations[key] = self._device.open_exported(handle, envelope.allocation_nbytes)
             self._allocations.move_to_end(key)
             self._in_use[key] += 1
-            return self._allocations[key][1].address + envelope.offset
+            return self._allocations[key].address + envelope.offset
 
     def release(self, envelope: Envelope) -> None:
         """Let offered data be closed: its kernel has been launched or, where exports are copies, has ended."""
@@ -82,18 +72,28 @@ class OpenedMemory:
             if not self._in_use[key]:
                 del self._in_use[key]
             if self._device.exports_are_copies:
-                self._allocations.pop(key)[1].close()
+                self._allocations.pop(key).close()
 
     def _key(self, envelope: Envelope) -> _Key:
         # If exports are copies, the next may have this address, and another thread may open it before this is closed.
-        return envelope.sender.uid, envelope.allocation, envelope.clock if self._device.exports_are_copies else 0
+        clock = envelope.clock if self._device.exports_are_copies else 0
+        return envelope.sender.uid, envelope.allocation, envelope.identity, clock
 
-    def _make_room(self) -> None:
-        """Close what was used longest ago, if too much is open."""
+    @property
+    def is_full(self) -> bool:
+        """Whether more is open than MAX_OPEN."""
+        return len(self._allocations) > MAX_OPEN
+
+    def make_room(self) -> None:
+        """Close what was used longest ago, if more is open than MAX_OPEN.
+
+        To close memory may wait for all that the device has to do, so only the program's thread does that, at the end
+        of a receive: what its sender may wait for is launched by then.
+        """
         with self._lock:
             idle = [key for key in self._allocations if key not in self._in_use]
-            closing = idle[: max(0, len(self._allocations) + 1 - MAX_OPEN)]
-            memories = [self._allocations.pop(key)[1] for key in closing]
+            closing = idle[: max(0, len(self._allocations) - MAX_OPEN)]
+            memories = [self._allocations.pop(key) for key in closing]
         if memories:
             self._device.synchronize()
         for memory in memories:

@@ -217,6 +217,8 @@ class Incoming(Arrival):
         """Make `stream` wait for the data. The host waits for the envelope only."""
         self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
+        if self.postbox.opened.is_full and not device.is_capturing(stream):
+            self.postbox.opened.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
             if last is not self.stream:
                 device.order(last, self.stream)

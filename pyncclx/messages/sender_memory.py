@@ -19,13 +19,11 @@ def address_of(endpoint: Endpoint, bounce: int, envelope: Envelope, source: int)
 
 def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
     """Whether a long message's data can be read, and its memory opened, without waiting; False of a short one."""
-    opened = endpoint.postbox.opened
+    known = envelope.transport == OFFERED
     if envelope.transport == WINDOW:
         team = endpoint.team
         known = team is not None and envelope.allocation in team.windows.by_number  # else it is being made
-    else:
-        known = envelope.transport == OFFERED and opened.opens_at_once(envelope)
-    bounce = opened.bounce_address(envelope.sender) if known else None
+    bounce = endpoint.postbox.opened.bounce_address(envelope.sender) if known else None
     if bounce is None:
         return False
     ready, _ = words_of(bounce, envelope.place)

@@ -10,13 +10,16 @@ import mpi_bootstrap
 from pyncclx import backends
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
-from pyncclx.messages import opened_memory, postbox
+from pyncclx.messages import postbox
+from pyncclx.messages.bounce import CLOCK
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
-from pyncclx.messages.opened_memory import OpenedMemory
+from pyncclx.messages.opened_memory import MAX_OPEN, OpenedMemory
 from pyncclx.messages.places import Places
 from pyncclx.messages.progress import ReceiveProgress
+from pyncclx.messages.sender_memory import is_ready
 
 SENDER = Sender(b"u" * 16, mpi_bootstrap.node_identity(), b"handle", 4096, b"name", b"t" * 16)
+CLOCK_OF_READY = 5  # of the message whose data can be read
 
 
 def in_two_threads(work):
@@ -95,17 +98,23 @@ class Device:
     """It opens everything, slowly."""
 
     def __init__(self, *, copies):
-        self.exports_are_copies, self.opened, self.memories = copies, 0, {}
+        self.exports_are_copies, self.opened, self.memories, self.waits = copies, 0, {}, 0
 
     def open_exported(self, handle, nbytes):
         time.sleep(0.01)
         return Memory(self)
 
     def synchronize(self):
-        pass
+        self.waits += 1
+
+    def peek(self, address, nbytes):
+        return CLOCK.pack(CLOCK_OF_READY)
+
+    def are_open(self):
+        return [memory.is_open for memory in self.memories.values()]
 
 
-def offered(clock, allocation=1 << 20):
+def offered(clock, allocation=1 << 20, identity=7):
     return Envelope(
         SENDER,
         OFFERED,
@@ -113,7 +122,7 @@ def offered(clock, allocation=1 << 20):
         nbytes=4,
         offset=8,
         allocation=allocation,
-        identity=7,
+        identity=identity,
         allocation_nbytes=4096,
         handle=b"x",
     )
@@ -141,14 +150,47 @@ def test_what_is_not_launched_stays_open():
     device = Device(copies=False)
     opened = OpenedMemory(device, b"me", 0)
     address = opened.data_address(offered(1)) - 8
-    for clock in range(2, opened_memory.MAX_OPEN + 5):
+    for clock in range(2, MAX_OPEN + 5):
         opened.data_address(offered(clock, clock << 20))
         opened.release(offered(clock, clock << 20))
+    opened.make_room()
     assert device.memories[address].is_open
-    assert sum(memory.is_open for memory in device.memories.values()) == opened_memory.MAX_OPEN
+    assert sum(device.are_open()) == MAX_OPEN
     opened.release(offered(1))
     opened.data_address(offered(100, 100 << 20))
+    opened.make_room()
     assert not device.memories[address].is_open
+
+
+def test_to_open_memory_waits_for_nothing():
+    """A sender may wait for a receive that this process cannot wait for: its device does what the sender waits for."""
+    device = Device(copies=False)
+    opened = OpenedMemory(device, b"me", 0)
+    endpoint = SimpleNamespace(device=device, postbox=SimpleNamespace(opened=opened))
+    for number in range(2 * MAX_OPEN):
+        envelope = offered(CLOCK_OF_READY, number << 20)
+        assert is_ready(endpoint, envelope), f"message {number}"
+        opened.data_address(envelope)
+        opened.release(envelope)
+    assert device.are_open().count(False) == 0
+    assert device.waits == 0
+    assert opened.is_full
+    opened.make_room()
+    assert not opened.is_full
+    assert device.waits == 1
+
+
+def test_other_memory_at_an_address():
+    """The sender has freed what was there, and has allocated again: a kernel may still read the first."""
+    device = Device(copies=False)
+    opened = OpenedMemory(device, b"me", 0)
+    endpoint = SimpleNamespace(device=device, postbox=SimpleNamespace(opened=opened))
+    first = opened.data_address(offered(1))
+    assert is_ready(endpoint, offered(CLOCK_OF_READY, identity=8))
+    second = opened.data_address(offered(2, identity=8))
+    assert first != second
+    assert device.are_open().count(False) == 0
+    assert opened.data_address(offered(3, identity=8)) == second
 
 
 def test_a_receive_that_another_thread_has_launched():
