@@ -25,7 +25,10 @@ OVER_NODES = (  # tests that run over nodes, too
     *("collectives", "derived/test_derived_datatypes.py"),
     *("communicator/test_nonblocking.py", "communicator/test_persistent.py"),
 )
-ONCE_OVER_NODES = ("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py")  # in the sample
+ONCE_OVER_NODES = (  # in the sample
+    *("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py"),
+    "windows/test_win_separate.py",
+)
 MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
 NO_TESTS = 5  # pytest's exit code
 # Small on the host device: messages of some kilobytes then go through many chunks.

@@ -63,15 +63,23 @@ class Accesses(MPI.Win):
     def _exposed(self, operation: str) -> Exposed:
         """The memory of a window that was made of device arrays."""
         if not isinstance(self._reach, Exposed):
-            topology = self._caller.topology if isinstance(self._caller, State) else None
-            if topology is not None and topology.node_count > 1:
-                raise NotSupported(
-                    f"{operation}: signals and mapped memory work inside one node, and the window's ranks are on "
-                    f"{topology.node_count}; Split by node, or Put, Flush and Send a message"
-                )
-            raise NotSupported(f"{operation}: the window was not made of device memory; use arrays from comm.Alloc")
+            raise self._not_mapped(operation)
         self._reach_now()
         return self._reach
+
+    def _not_mapped(self, operation: str) -> NotSupported:
+        """The refusal of what needs memory that all ranks have mapped."""
+        if self._node_count() > 1:
+            return NotSupported(
+                f"{operation}: signals and mapped memory work inside one node, and the window's ranks are on "
+                f"{self._node_count()}; Split by node, or Put, Flush and Send a message"
+            )
+        return NotSupported(f"{operation}: the window was not made of device memory from comm.Alloc; use such arrays")
+
+    def _node_count(self) -> int:
+        """Of the window's ranks, as far as it is known."""
+        topology = self._caller.topology if isinstance(self._caller, State) else None
+        return 1 if topology is None else topology.node_count
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
         """Whether host copies replace the device arrays of a call; if not, MPI itself takes device arrays."""

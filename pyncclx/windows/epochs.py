@@ -17,9 +17,9 @@ import mpi_bootstrap
 from ..errors import PeerTimeout
 from ..recording.layout import ANY
 from ..system import settings
-from .accesses import Accesses
 from .exposed import Attached
 from .locks import Locks
+from .separate import Separate
 
 WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
 
@@ -51,14 +51,13 @@ def recorded(method: _Method) -> _Method:
     return cast(_Method, either)
 
 
-class Epochs(Accesses):
+class Epochs(Separate):
     """The methods of `pyncclx.Win` that begin and end epochs, or complete operations in them.
 
     Each that completes operations waits on the host until the device has done what this rank has enqueued, and then
     takes the results of operations on host copies to the device.
     """
 
-    _comm: MPI.Intracomm
     _locks: Locks | None = None  # of a window of device memory
     _words: list[int]  # of a dynamic window: the addresses of a word of each rank
 
@@ -72,10 +71,14 @@ class Epochs(Accesses):
             MPI.MODE_NOPRECEDE and the like.
         """
         self._wait_for_device()
-        if self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
+        if self._copies is not None:
+            mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
+        elif self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
             mpi_bootstrap.sleeping_barrier(self._comm)
         super().Fence(assertion)
         self._copy_back()
+        if self._copies is not None:
+            mpi_bootstrap.agree(self._comm, self._take)
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
@@ -91,6 +94,8 @@ class Epochs(Accesses):
         self._lock(rank, shared=lock_type == MPI.LOCK_SHARED, checked=not assertion & MPI.MODE_NOCHECK)
         super().Lock(rank, lock_type, assertion)
         self._acquire(rank)
+        self._hold_own(rank)
+        self._take(rank)
 
     @recorded
     def Lock_all(self, assertion: int = 0) -> None:
@@ -101,11 +106,14 @@ class Epochs(Accesses):
         if self._reach is not None:
             for rank in range(self._comm.size):
                 self._acquire(rank)
+        self._hold_own()
+        self._take()
 
     @recorded
     def Unlock(self, rank: int) -> None:
         """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
         try:
+            self._give(rank)
             self._complete_by(super().Unlock, rank)
         finally:
             self._release(rank)
@@ -114,6 +122,7 @@ class Epochs(Accesses):
     def Unlock_all(self) -> None:
         """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
         try:
+            self._give()
             self._complete_by(super().Unlock_all)
         finally:
             for rank in range(self._comm.size if self._locks is not None else 0):
@@ -155,6 +164,8 @@ class Epochs(Accesses):
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
         self._wait_for_device()
+        if not assertion & MPI.MODE_NOSTORE:
+            self._give()
         super().Post(group, assertion)
 
     @recorded
@@ -164,20 +175,29 @@ class Epochs(Accesses):
 
     def Wait(self) -> Literal[True]:
         """Wait until the ranks of the group have completed their operations here. As mpi4py's Wait."""
-        if self._reach is None:
+        if self._reach is None and self._copies is None:
             return super().Wait()
         deadline = time.monotonic() + settings.TIMEOUT.get()
-        while not super().Test():
+        while not self.Test():
             self._check()
             if time.monotonic() > deadline:
                 raise PeerTimeout("Win.Wait", 0, self._comm.rank, -1, 0, 0)
             os.sched_yield()
         return True
 
+    def Test(self) -> bool:
+        """Whether the ranks of the group have completed their operations here. As mpi4py's Test."""
+        over = super().Test()
+        if over:
+            self._take()
+        return over
+
     def Sync(self) -> None:
         """Make what this rank has stored visible to the others, and theirs to it. As mpi4py's Sync."""
         self._wait_for_device()
+        self._give()
         super().Sync()
+        self._take()
 
     def _complete_by(self, call: Callable[..., None], *rank: int) -> None:
         """Complete operations with a rank, or with all, by a call of MPI's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -170,14 +171,19 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory
 
 
-def all_from_alloc(found: list[Place | str | None]) -> list[Place]:
-    """The places of all ranks; raises NotSupported if some rank has none."""
+def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
+    """The places of all ranks; raises NotSupported if some rank has none, or they are on several nodes."""
+    if node_count > 1:
+        raise NotSupported(
+            f"Win.Create: a window of device memory works inside one node, and the ranks are on {node_count}; Split by "
+            "node, or make it of host arrays. With comm.staging = True, as in pyncclx.MPI, MPI exposes copies"
+        )
     places = [each for each in found if isinstance(each, Place)]
     for rank, each in enumerate(found):
         if not isinstance(each, Place):
             raise NotSupported(
                 f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
-                "ranks is; make all of it so, or copy to host arrays"
+                "ranks is; make all of it so, or copy to host arrays. With comm.staging = True MPI exposes copies"
             )
     return places
 

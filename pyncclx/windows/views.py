@@ -28,11 +28,16 @@ class Views(Epochs):
         Raises
         ------
         NotSupported
-            A device array from elsewhere, which peers have not mapped.
+            A device array from elsewhere, which peers have not mapped, or over several nodes.
         """
         if isinstance(self._reach, Attached) and self._reach.attach(memory):
             return
         if where(memory) == "device" and not host_arrays():
+            if self._node_count() > 1:
+                raise NotSupported(
+                    f"Attach: device arrays are for ranks of one node, and the window's are on {self._node_count()}; "
+                    "make a window of the array by Win.Create, or attach host memory"
+                )
             raise NotSupported("Attach: the device array must be from comm.Alloc of the window's communicator")
         super().Attach(memory)
 
@@ -102,15 +107,21 @@ class Views(Epochs):
         [0, 7]
         """
         if not isinstance(self._reach, Exposed):
-            raise NotSupported("remote: the window was not made of device memory; for host memory see Shared_query")
+            raise self._not_mapped("remote")
         return self._reach.array(self._reach.check_rank("remote", rank))
 
     def tomemory(self) -> Any:
         """This rank's memory; on the device an array of bytes. As mpi4py's tomemory."""
+        if self._copies:
+            return self._copies[0].array()
         return self.remote(self._comm.rank) if isinstance(self._reach, Exposed) else super().tomemory()
 
     def Get_attr(self, keyval: int) -> Any:
         """An attribute; base, size and unit are those of the device memory, if any. As mpi4py's Get_attr."""
+        if self._copies is not None and keyval == MPI.WIN_MODEL:
+            return MPI.WIN_SEPARATE
+        if self._copies and keyval == MPI.WIN_BASE:
+            return self._copies[0].address
         if isinstance(self._reach, Exposed):
             place = self._reach.places[self._comm.rank]
             known = {MPI.WIN_BASE: self._reach.bases[self._comm.rank], MPI.WIN_SIZE: place.nbytes}

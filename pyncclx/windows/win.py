@@ -1,7 +1,8 @@
 """MPI's windows of one-sided communication over device arrays: peers load and store by NVLink, without a network.
 
 MPI has another window beneath, of a word in each rank's host memory: locks and epochs are MPI's. Before each call that
-ends an epoch the host waits for the device, so that all is done when the peers go on.
+ends an epoch the host waits for the device, so that all is done when the peers go on. Device arrays that peers have not
+mapped, over nodes for one, have copies in host memory instead (`separate.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
-from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, place_of
+from .exposed import Attached, Exposed, Place, all_from_alloc, checked_size, checked_unit, place_of
 from .locks import Locks
 from .operations import Operations
+from .separate import public_copies
 from .signalling import Signalling
 from .views import Views
 
@@ -87,7 +89,15 @@ class Win(StandIn, Operations, Signalling, Views):
             On all ranks, for device memory: some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
             On all ranks: some rank's memory is a device array, but not every rank's is from `comm.Alloc`, or the ranks
-            are on several nodes.
+            are on several nodes, and the communicator does not stage.
+
+        Notes
+        -----
+        Where the communicator stages (`pyncclx.MPI`), such arrays have copies in host memory that MPI exposes, and the
+        window has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. What other ranks have
+        done is in the array after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`; what
+        this rank has stored is there for others after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`.
+        Each of these calls looks through the whole memory.
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
@@ -98,19 +108,25 @@ class Win(StandIn, Operations, Signalling, Views):
             return super().Create(memory, disp_unit, info, comm)
         with state_of(comm).recorded(comm, "Win.Create"):
             place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
-            found = mpi_bootstrap.allgather_objects(comm, place)
-        if not any(found):
-            return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
-        if comm.node_topology.node_count > 1:
-            raise NotSupported(
-                "Win.Create: a window of device memory works inside one node, and the ranks are on several; Split by "
-                "node, or make it of host arrays: with staging, Put, Get and the others take device arrays all the same"
-            )
-        places = all_from_alloc(found)
+            found, stages = zip(*mpi_bootstrap.allgather_objects(comm, (place, comm.staging)), strict=True)
+            if not any(found):
+                return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
+            is_mapped = comm.node_topology.node_count == 1 and all(isinstance(each, Place) for each in found)
+            if not is_mapped and all(stages):
+                return cls._with_copies(memory, disp_unit, info, comm)
+            places = all_from_alloc(found, comm.node_topology.node_count)
         reach = Exposed(comm, cast(Team, state_of(comm).team), places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
         win._array, win._comm, win._reach = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), reach
         win._locks = Locks(comm)
+        return win
+
+    @classmethod
+    def _with_copies(cls, memory: Any, disp_unit: int, info: MPI.Info, comm: MPI.Intracomm) -> Win:
+        """A window of device arrays that peers have not mapped: MPI exposes copies in host memory. Collective."""
+        copies = mpi_bootstrap.agree(comm, lambda: public_copies(comm, memory, disp_unit))
+        win = _with_staging(comm, super().Create(copies[0].public if copies else memory, disp_unit, info, comm))
+        win._array, win._comm, win._copies = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), copies
         return win
 
     @classmethod
@@ -169,6 +185,11 @@ class Win(StandIn, Operations, Signalling, Views):
         """
         if not _is_for_device(info):
             return _with_staging(comm, super().Allocate_shared(size, disp_unit, info, comm))
+        if isinstance(comm, Base) and comm.node_topology.node_count > 1:
+            raise NotSupported(
+                f"Win.Allocate_shared: the ranks are on {comm.node_topology.node_count} nodes, and none maps memory of "
+                "another; Split by node, or call Win.Allocate"
+            )
         return cls.Allocate(size, disp_unit, info, comm)
 
     @classmethod
@@ -211,10 +232,12 @@ class Win(StandIn, Operations, Signalling, Views):
     def Free(self) -> None:
         """Free the window; arrays stay. Collective. As mpi4py's Free."""
         try:
-            if self._reach is not None:
+            if self._reach is not None or self._copies is not None:
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
                     mpi_bootstrap.agree(self._comm, self._wait_for_device)
+                    if self._copies is not None:  # all ranks are here, and have ended their epochs
+                        mpi_bootstrap.agree(self._comm, self._take_last)
                 self._comm.Free()
         except (RankFailed, Revoked):  # MPI would wait for all ranks: its part stays, a word on each rank
             self._close()
@@ -227,7 +250,7 @@ class Win(StandIn, Operations, Signalling, Views):
         for held in (self._reach, self._locks, self._recording):
             if held is not None:
                 held.close()
-        self._reach = self._locks = self._array = self._recording = None
+        self._reach = self._locks = self._array = self._recording = self._copies = None
 
 
 WIN_NULL = Win(MPI.WIN_NULL)

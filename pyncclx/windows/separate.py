@@ -1,0 +1,76 @@
+"""Windows of device memory that peers cannot map: each rank has a public copy in host memory, which MPI exposes.
+
+That is MPI's separate memory model (`MPI.WIN_SEPARATE`): the owner's synchronisation calls bring device array and
+public copy together, and no other call does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from ..arrays import places
+from ..errors import MPIError
+from ..staging.public_copy import PublicCopy
+from ..team.base import Base
+from ..team.state import State, state_of
+from .accesses import Accesses
+from .exposed import checked_unit
+
+WORD_NBYTES = 1  # of an access that gets a lock
+
+
+class Separate(Accesses):
+    """Base of the methods of `pyncclx.Win` that bring the two copies of this rank's memory together."""
+
+    _comm: MPI.Intracomm
+    _copies: tuple[PublicCopy, ...] | None = None  # none if this rank's memory is on the host; None: no such window
+
+    def _give(self, rank: int | None = None) -> None:
+        """Make what this rank has stored visible to the others, if a call is for its own memory."""
+        for copy in self._copies_now(rank):
+            copy.give()
+
+    def _take(self, rank: int | None = None) -> None:
+        """Make what the others have stored visible to this rank, if a call is for its own memory."""
+        for copy in self._copies_now(rank):
+            copy.take()
+
+    def _copies_now(self, rank: int | None) -> tuple[PublicCopy, ...]:
+        if not self._copies or rank not in (None, self._comm.rank):
+            return ()
+        if not self._memory_is_there():
+            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and perhaps its memory with it")
+        return self._copies
+
+    def _memory_is_there(self) -> bool:
+        return not isinstance(self._caller, State) or self._caller.current
+
+    def _take_last(self) -> None:
+        """Make what the others have stored visible to this rank before the window is freed."""
+        if self._memory_is_there():
+            self._take()
+
+    def _hold_own(self, rank: int | None = None) -> None:
+        """Have this rank's own lock now, which MPI may put off until the first access."""
+        copies = self._copies_now(rank)
+        if copies and copies[0].nbytes:
+            word = np.empty(WORD_NBYTES, "u1")
+            MPI.Win.Get(self, [word, MPI.BYTE], self._comm.rank, [0, WORD_NBYTES, MPI.BYTE])
+            MPI.Win.Flush(self, self._comm.rank)
+
+
+def public_copies(comm: MPI.Intracomm, memory: Any, disp_unit: Any) -> tuple[PublicCopy, ...]:
+    """The public copy of a rank's device array; none of host memory, which MPI exposes itself.
+
+    Raises
+    ------
+    TypeError, MPI.Exception, BufferError
+        As `checked_unit`, or the array is read-only.
+    """
+    checked_unit("Win.Create", disp_unit)
+    if places.where(memory) != "device" or places.host_arrays():
+        return ()
+    return (PublicCopy(memory, "Win.Create: memory", state_of(cast(Base, comm))),)
