@@ -202,7 +202,8 @@ def freed(m: Maker) -> Job:
 def captured(m: Maker) -> Job:
     """Three equal calls but for what they send: at once, in a graph, at once."""
     m.in_place = False  # so that a graph may run any number of times
-    kind, runs = IN_GRAPHS[m.shared.integers(len(IN_GRAPHS))], int(m.shared.integers(4))
+    kind = IN_GRAPHS[m.shared.integers(len(IN_GRAPHS))]
+    runs = int(m.shared.integers(int(kind in (dynamic, shuffled)), 4))  # these have their results beforehand
     drawn, jobs = m.shared.bit_generator.state, []
     for _ in range(3):
         m.shared.bit_generator.state = drawn
