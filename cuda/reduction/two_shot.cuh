@@ -191,8 +191,9 @@ struct TwoShot {
         return false;
     }
 
+    // Four packs of each, not two, are worth what is spilled for them (docs/design_notes.md, "A fold of two ranks").
     __device__ bool fold_pair(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
-        constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : 2;  // a fold of bytes or pairs takes more registers
+        constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : kLoadsAtOnce / 2;  // bytes and pairs take more registers
         const int other = channel.peer(0);
         const Pack* mine = reinterpret_cast<const Pack*>(shard.send);
         const Pack* theirs = chunks.place(ring_of(tile), me(), other, number_of(tile));
