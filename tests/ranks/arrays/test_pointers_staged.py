@@ -78,16 +78,18 @@ def test_one_sided(comm, memory, clothes):
 
 @in_all_clothes
 def test_a_window_over_a_pointer(comm, memory, clothes):
-    """Memory from `Alloc` by its address is a window's; other device memory is refused, on all ranks."""
+    """Memory from `Alloc` by its address is a window's; MPI exposes a copy of other memory, or all ranks refuse it."""
     right, left = ring(comm)
-    exposed = comm.Alloc(8, "f8")
+    exposed, elsewhere = comm.Alloc(8, "f8"), memory.put(np.zeros(8))
     buffer = MPI.buffer.fromaddress(exposed.ctypes.data, exposed.nbytes)
-    win = pyncclx.Win.Create(buffer, 8, comm=comm)
-    win.Fence()
-    win.Put(memory.put(ramp(comm, 8)).spec(clothes), right)
-    win.Fence()
-    np.testing.assert_array_equal(exposed, ramp(comm, 8, rank=left))
-    win.Free()
+    for window, values in ((buffer, exposed), (elsewhere.dressed(clothes), elsewhere.host)):
+        win = pyncclx.Win.Create(window, 8, comm=comm)
+        win.Fence()
+        win.Put(memory.put(ramp(comm, 8)).spec(clothes), right)
+        win.Fence()
+        np.testing.assert_array_equal(values, ramp(comm, 8, rank=left))
+        win.Free()
+    comm.staging = False
     with pytest.raises(pyncclx.NotSupported, match=r"not from comm\.Alloc"):
         pyncclx.Win.Create(memory.put(np.zeros(4)).dressed(clothes), comm=comm)
 
