@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,8 +70,11 @@ def _device() -> Iterator[Finding]:
     if count == 0 and compiler is None:
         yield from _problem("No GPU, and no g++ to compile the kernels for the CPU: install a C++ compiler")
     elif count == 0:
-        command = "PYNCCLX_DEVICE=host mpiexec -n 4 python -m mpi4py program.py"
-        yield from _advice(f"No GPU: the kernels can run on the CPU, slowly: {command}")
+        command = "mpiexec -n 4 python -m mpi4py program.py"
+        can = f"The kernels run on the CPU, slowly: {command}"
+        if not _is_on_cpu():
+            can = f"No GPU: the kernels can run on the CPU, slowly: PYNCCLX_DEVICE=host {command}"
+        yield from _advice(can)
     elif importlib.util.find_spec("cupy") is None:
         major = (driver.version() or "13").partition(".")[0]
         extra = f"cuda{'13' if major == '13' else '12'}"
@@ -81,6 +85,12 @@ def _device() -> Iterator[Finding]:
         )
     else:
         yield from _advice(f"Ready: mpiexec -n {max(count, 2)} python -m pyncclx run program.py")
+
+
+def _is_on_cpu() -> bool:
+    with suppress(ValueError):  # which `_values` reports
+        return settings.DEVICE.get() == "host"
+    return False
 
 
 def _peers() -> Iterator[Finding]:

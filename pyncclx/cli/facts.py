@@ -68,14 +68,22 @@ def _gpus() -> Facts:
 
 def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
     refusal = nccl_library.refusal()
-    chosen = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
     return {
         "ranks_of_nodes": [place.nodes.count(node) for node in range(place.node_count)],
         "rails": min(map(place.nodes.count, range(place.node_count))),
-        "engine": "mpi" if chosen else "nccl",
+        "engine": _engine(refusal),
         "nccl": None if refusal else nccl_library.version_text(),
         "why_no_nccl": refusal,
     }
+
+
+def _engine(refusal: str | None) -> str | None:
+    """What moves data between nodes; None if a setting is wrong, which is a problem of its own."""
+    try:
+        is_mpi = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
+    except ValueError:
+        return None
+    return "mpi" if is_mpi else "nccl"
 
 
 def _mpi() -> Facts:

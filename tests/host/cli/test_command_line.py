@@ -99,10 +99,17 @@ def test_info_as_json() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_info_exits_with_1_if_programs_would_not_run(arguments: tuple[str, ...]) -> None:
-    done = info(*arguments, PYNCCLX_TIMEOUT="soon")
+@pytest.mark.parametrize(("name", "value"), [("TIMEOUT", "soon"), ("DEVICE", "cpu"), ("ENGINE", "ucx")])
+def test_info_exits_with_1_if_programs_would_not_run(arguments: tuple[str, ...], name: str, value: str) -> None:
+    done = info(*arguments, **{f"PYNCCLX_{name}": value})
     assert done.returncode == 1, done.stderr
-    assert "PYNCCLX_TIMEOUT is 'soon'" in done.stdout
+    assert f"PYNCCLX_{name} is '{value}'" in done.stdout
+
+
+def test_info_asks_for_nothing_that_is_so() -> None:
+    assert "PYNCCLX_DEVICE=host" not in info().stdout
+    if launch.gpus() == 0:
+        assert "-> No GPU: the kernels can run on the CPU, slowly: PYNCCLX_DEV" in info(PYNCCLX_DEVICE="").stdout
 
 
 def test_info_of_several_nodes(tmp_path: Path) -> None:
