@@ -100,7 +100,7 @@ Team team_of(const World& world, int rank, Watch* watch) {
 void (*const kOperations[])(Call&) = {
     barrier, bcast, allgather, alltoall, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
     reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
-    ring, batch, partitions,
+    ring, batch, ahead, partitions,
     token_shuffle, alltoallv_segments,
     gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
     scan<float, Sum>, scan<Bfloat16, Sum>,

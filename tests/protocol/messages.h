@@ -109,3 +109,42 @@ inline void batch(Call& call) {
         if (!received[i]->intact()) call.wrong("memory before the buffer", 0, 0, "was written");
     }
 }
+
+// A message in a channel to the next rank. `label`, in the place of the source, is in its data.
+inline void send_ahead(Call& call, u64 i, u64 nbytes, int label) {
+    const int rank = call.team.rank, next = (rank + 1) % call.size();
+    TestChannel& mine = channels[rank][i];
+    const Buffer sent(nbytes, any_alignment(call));
+    fill(call, sent.as(), nbytes, label, next);
+    BatchArgs args{call.team, 1, 0, {}};
+    args.messages[0] = Message{sent.as(), mine.slots, nbytes, &mine.ready, &mine.done, 0, nullptr, &mine.sent,
+                               TestChannel::kStride, 0, 1, kPutMessage, next, int(i), 0};
+    call.run(move_messages<>, args, 1);
+}
+
+inline void receive_behind(Call& call, u64 i, u64 nbytes, int label) {
+    const int rank = call.team.rank, last = (rank + call.size() - 1) % call.size();
+    TestChannel& theirs = channels[last][i];
+    const Buffer received(nbytes, any_alignment(call));
+    const u32 grid = u32(1 + call.own.below(call.team.channels));
+    BatchArgs args{call.team, 1, 0, {}};
+    args.messages[0] = Message{theirs.slots, received.as(), nbytes, &theirs.ready, &theirs.done, 0, &theirs.arrived,
+                               &theirs.received, TestChannel::kStride, 0, grid, kPullMessage, last, int(i), 0};
+    call.run(move_messages<>, args, grid);
+    check(call, received.as(), nbytes, label, rank);
+    if (!received.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
+}
+
+// Several messages in one channel, one after the other: a sender goes ahead of its receiver as far as the slots allow.
+// Odd ranks receive first, so that somebody does.
+inline void ahead(Call& call) {
+    call.name = "move_messages, some ahead";
+    call.team.called = {};
+    if (call.size() == 1) return;
+    const u64 i = call.draw.below(kShort), nbytes = call.draw.below(TestChannel::kStride + 1);
+    const int count = int(call.draw.between(2, 6)), rank = call.team.rank, last = (rank + call.size() - 1) % call.size();
+    for (int turn = 0; turn < 2; ++turn)
+        for (int j = 0; j < count; ++j)
+            if (turn == rank % 2) send_ahead(call, i, nbytes, rank + kMaxRanks * j);
+            else receive_behind(call, i, nbytes, last + kMaxRanks * j);
+}
