@@ -48,10 +48,10 @@ class PublicCopy(Copy):
 
     def give(self) -> None:
         """Make what the device has stored visible to other ranks."""
-        known = self._before
+        before = self._before
         self._wait_for_stores()
         self.download()  # which remembers what the device has now
-        np.copyto(self.public, self.host, where=self.host != known)
+        np.copyto(self.public, self.host, where=self.host != before)
 
     def take(self) -> None:
         """Make what other ranks have changed visible on the device; it is there when this returns."""

@@ -77,7 +77,7 @@ class Accesses(MPI.Win):
         return NotSupported(f"{operation}: the window was not made of device memory from comm.Alloc; use such arrays")
 
     def _node_count(self) -> int:
-        """Of the window's ranks, as far as it is known."""
+        """The number of nodes of the window's ranks; 1 if its communicator has no topology."""
         topology = self._caller.topology if isinstance(self._caller, State) else None
         return 1 if topology is None else topology.node_count
 

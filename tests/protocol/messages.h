@@ -136,7 +136,7 @@ inline void receive_behind(Call& call, u64 i, u64 nbytes, int label) {
 }
 
 // Several messages in one channel, one after the other: a sender goes ahead of its receiver as far as the slots allow.
-// Odd ranks receive first, so that somebody does.
+// Odd ranks receive first, or all ranks would wait for places.
 inline void ahead(Call& call) {
     call.name = "move_messages, some ahead";
     call.team.called = {};

@@ -216,8 +216,7 @@ IN_GRAPHS: tuple[Callable[[Maker], Job], ...] = (
     *(scatter, scatterv, alltoall, alltoallv, dynamic, shuffled, barrier),
 )
 KINDS: tuple[Callable[[Maker], Job], ...] = (
-    *(bcast, allreduce, reduce, prefix, reduce_scatter_block, reduce_scatter, allgather, allgatherv, gather, gatherv),
-    *(scatter, scatterv, alltoall, alltoallv, dynamic, sendrecv, messages, shuffled, barrier),
-    *(registered, freed),
+    *IN_GRAPHS,
+    *(sendrecv, messages, registered, freed),
     *(() if HOST else (captured,)),
 )
