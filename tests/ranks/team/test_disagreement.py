@@ -64,3 +64,13 @@ def test_a_host_array_and_a_device_array_where_calls_are_compared(monkeypatch):
         buffers = (bytearray(16), bytearray(16)) if comm.rank else (x, put(np.zeros(4, "f4")))
         with pytest.raises(CollectiveMismatch, match=r"rank 0: Allreduce\(4, .*; rank 1: Allreduce\(host arrays\)"):
             comm.Allreduce(*buffers)
+
+
+def test_no_buffers_and_device_arrays_where_calls_are_compared(monkeypatch):
+    """None is in no memory, so that call goes to MPI."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    with pyncclx.Communicator().Dup() as comm:
+        nothing = [0] * comm.size
+        there, absent = [put(np.ones(4, "f4")), nothing], [None, nothing, MPI.FLOAT]
+        with pytest.raises(CollectiveMismatch, match=r"rank 0: Alltoallv\(.*; rank 1: Alltoallv\(host arrays\)"):
+            comm.Alltoallv(absent, absent) if comm.rank else comm.Alltoallv(there, there)
