@@ -14,7 +14,7 @@ first call on device arrays by all ranks:
 `mpi_engine.py` (with `pieces.py`) is there everywhere; on GPUs the host waits for its steps. `nccl_engine.py` (with
 `nccl_library.py`) follows streams, and its steps can be captured. `Rails.why` has the reason for the choice.
 
-Where MPI moves the data, a few bytes of each rank (`Spanning.is_short`) go to all ranks that need them through the
+Where the host waits anyway, a few bytes of each rank (`Spanning.is_short`) go to all ranks that need them through the
 host's memory, and no kernel waits for another: `short_exchange.py`, `Composition.share`.
 
 The way of ``comm.Allreduce(x, y)``:

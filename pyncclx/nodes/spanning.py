@@ -68,6 +68,7 @@ class Spanning(Attachment):
         self.rails = Rails(
             cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed, shares_gpu=shares_gpu
         )
+        self._host_waits = _host_waits(cast(MPI.Intracomm, comm), self.rails, state_of(comm).blocking)
         self.verdicts = Verdicts(self.team.device, self.team.errors.address)
         self.traffic = Traffic()
         self.refusals = ErrorRecord(self.team.device, topology.rank)
@@ -108,9 +109,9 @@ class Spanning(Attachment):
     def is_short(self, nbytes: int) -> bool:
         """Whether so many bytes of each rank go through the host's memory; the same on all ranks.
 
-        Not with NCCL, which needs no wait of the host.
+        Not with NCCL where any rank's calls do not wait for their results: they are to be in the order of streams.
         """
-        return not self.rails.uses_nccl and self.places.size <= MOST_RANKS and nbytes <= MOST_NBYTES
+        return self._host_waits and self.places.size <= MOST_RANKS and nbytes <= MOST_NBYTES
 
     @property
     def short(self) -> ShortExchange:
@@ -249,6 +250,11 @@ class Spanning(Attachment):
         self.lookout.close()
         self.programs.clear()
         self._scratch.close()
+
+
+def _host_waits(comm: MPI.Intracomm, rails: Rails, blocking: str) -> bool:
+    """Whether the host waits in calls anyway: for MPI's steps, or on all ranks for results. Collective."""
+    return not rails.uses_nccl or mpi_bootstrap.first_bytes(comm, b"" if blocking == "host" else b"stream") is None
 
 
 def spanning_of(comm: IntraBase) -> Spanning | None:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.nodes.short_exchange import MOST_NBYTES
-from pyncclx.nodes.spanning import Spanning
+from pyncclx.nodes.spanning import Spanning, _host_waits
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing, contributions
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.ranks(2)
 def comm(request, monkeypatch):
     """A communicator over pretend nodes, of a layout that a test names or the first."""
     monkeypatch.setenv("PYNCCLX_NODE", str(LAYOUTS[getattr(request, "param", "in turn")]))
+    monkeypatch.setenv("PYNCCLX_BLOCKING", "host")
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.synchronize()
@@ -58,14 +60,18 @@ def test_the_bits_are_those_of_long_ones(comm, name, monkeypatch):
 
 
 def test_what_explain_says(comm):
-    """Of the longest short call and the next one; and where another engine follows streams."""
+    """Of the longest short call and the next one."""
     for operation in ("Allreduce", "Iallreduce", "Reduce", "Bcast", "Allgather", "Barrier"):
         assert "pinned memory of the host" in comm.explain(operation, MOST_NBYTES if operation != "Barrier" else 0)
         if operation != "Barrier":
             assert "pinned memory of the host" not in comm.explain(operation, MOST_NBYTES + 1)
-    comm.spanning.rails.uses_nccl = True
-    assert "pinned memory of the host" not in comm.explain("Allreduce", 8)
-    comm.spanning.rails.uses_nccl = False
+
+
+def test_with_nccl_they_need_calls_of_all_ranks_that_wait():
+    rails = SimpleNamespace(uses_nccl=True)
+    assert _host_waits(WORLD, rails, "host")
+    for streams in range(SIZE):
+        assert not _host_waits(WORLD, rails, "stream" if streams == RANK else "host")
 
 
 @pytest.mark.parametrize("comm", ["alone"], indirect=True)
@@ -107,9 +113,9 @@ def test_a_rank_that_has_given_up(comm):
     own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
     if RANK == SIZE - 1:
         own.spanning.short._errors = type("GaveUp", (), {"has_failed": True})
-    own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
     raised = None
     try:
+        own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
         own.synchronize()
     except pyncclx.Aborted as error:
         raised = str(error)
