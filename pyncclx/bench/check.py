@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from .. import backends
 from .cases import Case
 from .peers import Peer
 from .timing import Work
@@ -16,7 +17,7 @@ def wrong(library: Peer, case: Case, call: Work, in_place: bool) -> int:
     """Count elements of a library's result that are wrong. Collective.
 
     Ours must have the expected bits, and those of rank 0 where all ranks have the same result. A peer's may differ by
-    rounding, for it may fold in another order.
+    rounding, for it may fold in another order, or round less often.
     """
     _run(library, case, call, in_place)
     target = library.target(case, in_place)
@@ -31,7 +32,7 @@ def wrong(library: Peer, case: Case, call: Work, in_place: bool) -> int:
 
 def _run(library: Peer, case: Case, call: Work, in_place: bool) -> None:
     case.fill(in_place)
-    case.comm.team.device.synchronize()
+    backends.select().synchronize()
     MPI.Comm.Barrier(case.comm)  # one-sided operations do not wait until the target has filled its buffer
     with library.queue:
         call()

@@ -73,8 +73,8 @@ class Elements:
             return self.encode(place % 61 + rank)
         return self.encode((place * 7919 + rank * 104729) % 1021 / 1021 + 0.5)
 
-    def fold(self, xp: Any, op: str, stored: list[Any]) -> Any:
-        """Fold arrays in their order."""
+    def fold(self, xp: Any, op: str, stored: list[Any], ranks: int | None = None) -> Any:
+        """Fold arrays in their order; an average is that of so many ranks, or of the arrays."""
         pairwise = getattr(xp, _PAIRWISE[op])
         folded = functools.reduce(pairwise, map(self.decode, stored))
-        return self.encode(folded / folded.dtype.type(len(stored)) if op == "avg" else folded)
+        return self.encode(folded / folded.dtype.type(ranks or len(stored)) if op == "avg" else folded)

@@ -36,11 +36,15 @@ def describe(
 
 
 def of(comm: Any) -> dict[str, Any]:
-    """What goes with all figures that are taken on a communicator."""
+    """What goes with all figures that are taken on a communicator. Collective at the first use."""
+    spanning = comm.spanning
+    team = comm.team if spanning is None else spanning.team  # that of this rank's node
     return {
         "ranks": comm.size,
-        "ranks_of_a_device": most_ranks_per_device(comm.team.members),
-        "device": comm.team.device.kind,
+        "nodes": 1 if spanning is None else spanning.places.count,
+        "engine": None if spanning is None else spanning.rails.engine_name,
+        "ranks_of_a_device": most_ranks_per_device(team.members),
+        "device": team.device.kind,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := packages.version(name))},
@@ -53,17 +57,24 @@ def mode(*, graph: bool) -> str:
 
 
 def ranks(about: dict[str, Any]) -> str:
-    """Number of ranks, and their device."""
+    """Number of ranks, their nodes if there are several, and their device."""
     number = about.get("ranks_of_a_device", 1)
     shared = f"{number} on each " if number > 1 else ""
-    return f"{about['ranks']} ranks, {shared}{about['device']}"
+    nodes = f" on {about['nodes']} nodes (engine: {about['engine']})" if over_nodes(about) else ""
+    return f"{about['ranks']} ranks{nodes}, {shared}{about['device']}"
+
+
+def over_nodes(about: dict[str, Any]) -> bool:
+    """Whether the ranks were on several nodes."""
+    return bool(about.get("nodes", 1) > 1)
 
 
 def wire(about: dict[str, Any]) -> float | None:
-    """GB/s that the links of a rank's device carry in one direction, if it is known."""
+    """GB/s that the links of a rank's device carry in one direction, if it is known and joins all ranks."""
     device = about["device"]
     has_nvlink4 = any(name in device for name in _NVLINK4) and "PCIe" not in device
-    return _NVLINK4_GBS if has_nvlink4 and about.get("ranks_of_a_device", 1) == 1 else None
+    alone = about.get("ranks_of_a_device", 1) == 1 and not over_nodes(about)
+    return _NVLINK4_GBS if has_nvlink4 and alone else None
 
 
 def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:

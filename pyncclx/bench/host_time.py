@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from .. import backends
 from ..errors import NotSupported
 from ..requests.persistent import Prequest
 from ..requests.request import Request
@@ -31,8 +32,8 @@ BATCH = 100  # calls between waits for the device, so that none waits for a plac
 
 
 def default_peers(comm: Any) -> str | None:
-    """The peers of a command line without any: PyTorch, if it is installed and there are GPUs."""
-    return "torch" if comm.device == "gpu" and find_spec("torch") else None
+    """The peers of a command line without any: PyTorch, if it is installed and there are GPUs of one node."""
+    return "torch" if comm.device == "gpu" and find_spec("torch") and comm.spanning is None else None
 
 
 def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
@@ -68,7 +69,7 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
         return
     import cupy  # noqa: PLC0415  only where there is a GPU
 
-    device, queue = comm.team.device, CupyQueue()
+    device, queue = backends.select(), CupyQueue()
     kernel = cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing").kernel
     function, event = ctypes.c_void_p(kernel.ptr), device.event()
     once = partial(device.launch, function, 1, 32, b"", queue.stream)
@@ -110,7 +111,7 @@ def measure(comm: Any, timed: Timed) -> dict[str, float]:
     """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
     times = np.empty(CALLS)
     call, finish, queue = timed.call, timed.finish, timed.queue
-    comm.team.device.synchronize()
+    backends.select().synchronize()
     with queue:
         repeat(lambda: (call(), finish()), BATCH)
         for i in range(CALLS):

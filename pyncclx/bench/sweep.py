@@ -103,10 +103,26 @@ def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
             raise SystemExit(f"{operation}: puts go to arrays from comm.Alloc; give --windows")
     if not 0 <= arguments.root < comm.size:
         raise SystemExit(f"-r {arguments.root}: the ranks are 0 to {comm.size - 1}")
+    check_nodes(comm, arguments)
     options = Options(arguments.datatype, arguments.op, arguments.root, arguments.algorithm)
     if options.op == "avg" and "int" in options.datatype:
         raise SystemExit("-o avg: integers have no average; give another -d")
     return options
+
+
+def check_nodes(comm: Any, arguments: argparse.Namespace) -> None:
+    """Exit if the ranks are on several nodes and the command line asks for what works inside one. Collective."""
+    spanning, names = comm.spanning, arguments.operation
+    if spanning is None:
+        return
+    reasons = {
+        "put_signal: signals work inside one node": any(CASES[name].windows_only for name in names),
+        "--algorithm: it names a kernel inside one node": arguments.algorithm is not None,
+        "--graph: no CUDA graph holds what MPI moves between nodes": arguments.graph and not spanning.rails.uses_nccl,
+        "--graph: over nodes the host reads the counts of alltoallv": arguments.graph and "alltoallv" in names,
+    }
+    for reason in (text for text, applies in reasons.items() if applies):
+        raise SystemExit(f"{reason}, and the ranks are on {spanning.places.count}; leave it out")
 
 
 def sizes_of(arguments: argparse.Namespace) -> list[int]:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from .. import backends
+
 REPLAYS = 10
 
 Work = Callable[[], Any]
@@ -93,7 +95,7 @@ def queue_of(comm: Any) -> Queue:
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:
     """Time a call, as the average of `iters` calls after `warmup` others. Collective."""
-    comm.team.device.synchronize()  # the arguments are complete
+    backends.select().synchronize()  # the arguments are complete
     with queue:
         repeat(call, max(warmup, 1))  # preparation cannot be captured
         queue.synchronize()

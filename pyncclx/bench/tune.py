@@ -40,6 +40,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure, and write the table."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
+    if comm.spanning is not None:
+        problem = "tune: it chooses among kernels inside one node, and the ranks are on several"
+        raise SystemExit(problem if comm.rank == 0 else 1)
     about = environment.describe(comm, graph=comm.device != "host")
     about["program"] = f"python -m pyncclx tune -b {arguments.minbytes} -e {arguments.maxbytes} -n {arguments.iters}"
     sizes = list(steps(parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)))

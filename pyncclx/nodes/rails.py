@@ -50,6 +50,11 @@ class Rails:
         self._of_mpi: MpiEngine | None = None
         self.uses_nccl, self.why = _choose(comm, device)
 
+    @property
+    def engine_name(self) -> str:
+        """That of the rails' engine: "nccl" or "mpi"."""
+        return "nccl" if self.uses_nccl else "mpi"
+
     def rail(self) -> Engine:
         """Return the engine among the ranks with this rank's local index. All ranks of the communicator call this."""
         return self._nccl("rail") if self.uses_nccl else self.mpi()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -11,7 +12,7 @@ from .case import Case
 
 
 class Reduction(Case):
-    """Elements are folded in rank order, so results are compared bit by bit."""
+    """Elements are folded in an order that is known, so results are compared bit by bit."""
 
     reduces = True
 
@@ -26,11 +27,22 @@ class Reduction(Case):
         return self.op, *super().further()
 
     def expected(self) -> Any:
-        return self.folded(self.size)
+        return self.folded()
 
-    def folded(self, ranks: int, first: int = 0, count: int | None = None) -> Any:
-        """Fold the contributions of the first ranks."""
-        return self.elements.fold(self.xp, self.options.op, [self.own(rank, first, count) for rank in range(ranks)])
+    def folded(self, first: int = 0, count: int | None = None) -> Any:
+        """Fold all ranks' contributions: in rank order, over nodes inside each node and then in the nodes' order."""
+        spanning = self.comm.spanning
+        if spanning is None:
+            return self.in_order(range(self.size), first, count)
+        nodes = map(spanning.places.ranks_of, range(spanning.places.count))
+        inside = "sum" if self.options.op == "avg" else self.options.op
+        results = [self.in_order(ranks, first, count, inside) for ranks in nodes]
+        return self.elements.fold(self.xp, self.options.op, results, self.size)
+
+    def in_order(self, ranks: Sequence[int], first: int = 0, count: int | None = None, op: str | None = None) -> Any:
+        """Fold the contributions of some ranks, by another operator if one is given."""
+        contributions = [self.own(rank, first, count) for rank in ranks]
+        return self.elements.fold(self.xp, op or self.options.op, contributions)
 
 
 class Allreduce(Reduction):
@@ -65,7 +77,7 @@ class ReduceScatterBlock(Reduction):
         return (MPI.IN_PLACE, self.spec(self.send), *self.further()) if in_place else super().arguments(in_place)
 
     def expected(self) -> Any:
-        return self.folded(self.size, self.rank * self.block, self.block)
+        return self.folded(self.rank * self.block, self.block)
 
 
 class ReduceScatter(ReduceScatterBlock):
@@ -82,7 +94,7 @@ class Scan(Reduction):
     blocks = False
 
     def expected(self) -> Any:
-        return self.folded(self.rank + 1)
+        return self.in_order(range(self.rank + 1))
 
 
 class Exscan(Scan):
@@ -92,4 +104,4 @@ class Exscan(Scan):
         return self.recv if self.rank else None
 
     def expected(self) -> Any:
-        return self.folded(self.rank)
+        return self.in_order(range(self.rank))

@@ -28,4 +28,6 @@ def make(names: str | None, comm: Any) -> dict[str, Peer]:
             raise SystemExit(f"--against {name}: give one or more of {','.join(PEERS)}")
         if comm.device == "host" and name != "mpi":
             raise SystemExit(f"--against {name} needs GPUs; the host device has --against mpi")
+        if name == "torch" and comm.spanning is not None:
+            raise SystemExit("--against torch works inside one node; over nodes there are nccl and mpi")
     return {name: PEERS[name](comm) for name in wanted}

@@ -24,7 +24,7 @@ class Peer:
     about : str
         Name and version.
     exact : bool
-        Whether it folds in rank order, so that its results are compared bit by bit.
+        Whether it folds in the order of what is expected, so that its results are compared bit by bit.
     capturable : bool
         Whether CUDA graphs can capture its calls; else they are timed eagerly.
     in_place_only, out_of_place_only : set of str

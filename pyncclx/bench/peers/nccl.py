@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ... import backends
 from ..cases import Case
 from ..memory import array_module
 from ..timing import queue_of
@@ -31,7 +32,7 @@ class Nccl(Peer):
     def __init__(self, comm: Any, library: libnccl.Library | None = None) -> None:
         self.comm, self.nccl = comm, library or libnccl.Library()
         self.about, self.queue = str(self.nccl), queue_of(comm)
-        self._device = comm.team.device
+        self._device = backends.select()
         unique = libnccl.UniqueId()
         if comm.rank == 0:
             self.nccl.ncclGetUniqueId(ctypes.byref(unique))

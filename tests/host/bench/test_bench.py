@@ -177,11 +177,19 @@ def test_beside(tmp_path, monkeypatch):
 def test_the_wire(device, expected):
     assert environment.wire({"device": device}) == expected
     assert environment.wire({"device": device, "ranks_of_a_device": 2}) is None
+    assert environment.wire({"device": device, "nodes": 1}) == expected
+    assert environment.wire({"device": device, "nodes": 2}) is None
 
 
 def test_ranks_that_share_a_gpu_are_said_to():
     assert environment.ranks(ABOUT) == environment.ranks({**ABOUT, "ranks_of_a_device": 1}) == "4 ranks, NVIDIA H200"
     assert environment.ranks({**ABOUT, "ranks_of_a_device": 2}) == "4 ranks, 2 on each NVIDIA H200"
+
+
+def test_nodes_are_said():
+    over_nodes = {**ABOUT, "nodes": 2, "engine": "nccl"}
+    assert environment.ranks(over_nodes) == "4 ranks on 2 nodes (engine: nccl), NVIDIA H200"
+    assert environment.ranks({**ABOUT, "nodes": 1, "engine": None}) == "4 ranks, NVIDIA H200"
 
 
 # ---- NCCL's errors -------------------------------------------------------------------------------------
