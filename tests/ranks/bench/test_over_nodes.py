@@ -9,8 +9,10 @@ import pyncclx
 from pyncclx.bench import check, operations, peers
 from pyncclx.bench.cases import CASES, Options
 from pyncclx.bench.memory import Ordinary, Windows
-from pyncclx.bench.peers import staged
+from pyncclx.bench.peers import libnccl, nccl, staged
 from pyncclx.cli.main import parse
+from support import fake_nccl
+from support.arrays import host_only
 
 SIZE, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
 LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2, "unequal": min(RANK, 1)}  # this rank's node
@@ -60,6 +62,18 @@ def test_staging_is_right(comm, operation):
         if call is not None:
             wrong[name] = check.wrong(peer, case, call, in_place)
     assert wrong
+    assert not any(wrong.values()), wrong
+
+
+@host_only
+@pytest.mark.parametrize("operation", ["allreduce", "gather", "sendrecv"])
+def test_nccl_is_called_rightly(comm, operation):
+    library, _ = fake_nccl.library(comm)
+    peer, wrong = nccl.Nccl(comm, libnccl.Library(library)), {}
+    for case, in_place, name in cases(comm, operation, Ordinary(comm)):
+        call = peer.call(case, in_place)
+        wrong[name] = check.wrong(peer, case, call, in_place)
+    peer.close()
     assert not any(wrong.values()), wrong
 
 
