@@ -54,6 +54,7 @@ def seconds(comm: MPI.Intracomm, pair: tuple[Call, Call], sync: Call, budget: fl
     times: list[list[float]] = [[], []]
     for turn in range(100_000):
         for call, taken in zip(pair, times, strict=True):
+            MPI.Comm.Barrier(comm)  # or one call's time has what other ranks still do in the one before
             began = time.perf_counter()
             call()
             sync()

@@ -37,6 +37,11 @@ class MpiEngine:
     direct : bool
         Whether MPI takes the addresses of device arrays.
     failed : callable
+
+    Attributes
+    ----------
+    look : callable
+        Called in waits, which end if it raises.
     """
 
     name = "mpi"
@@ -48,6 +53,7 @@ class MpiEngine:
         self._timeout_s = settings.TIMEOUT.get()
         self._failure: Exception | None = None
         self._refusal: MPIError | None = None  # of one message; the engine goes on
+        self.look: Callable[[], None] = lambda: None
         self._left: list[Any] = []  # requests and memory of a step that has failed: MPI may still use them
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
@@ -128,6 +134,7 @@ class MpiEngine:
 
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
         """Raise if a wait is over: a rank has failed, another step has, or it was too long."""
+        self.look()
         reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step)
         if reason is None and waited_s > self._timeout_s:
             reason = StepTimeout(step, self.comm.rank, late())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
@@ -81,7 +82,9 @@ class NcclEngine:
         if self._failure is None:
             self._failure = reason
             self._failed(step, reason)
-            self._nccl.comm_abort(self._comm)
+            # It frees memory, for which the driver waits until the device is idle: perhaps for another communicator's
+            # kernel, which waits until it is aborted in its turn.
+            threading.Thread(target=self._nccl.comm_abort, args=[self._comm], name="pyncclx abort", daemon=True).start()
 
     def close(self) -> None:
         """As `Engine.close`."""

@@ -31,6 +31,8 @@ class Program:
         The streams that the call's buffers name.
     follows_streams : bool
         Whether all steps are enqueued as kernels are.
+    label : bytes
+        The same on all ranks that make this call, as `label_of` makes it; empty if a step compares it.
     watched : tuple of Engine
         Those whose steps the host does not wait for.
     peers : tuple of int
@@ -40,11 +42,18 @@ class Program:
     """
 
     def __init__(
-        self, operation: str, steps: Sequence[Placed], producers: tuple[Producer, ...], *, follows_streams: bool
+        self,
+        operation: str,
+        steps: Sequence[Placed],
+        producers: tuple[Producer, ...],
+        *,
+        follows_streams: bool,
+        label: bytes = b"",
     ) -> None:
         self.before: Callable[[Team, Any], None] | None = None
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
+        self.label = label
         self._steps = steps
         exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, HostStep))]
         used = [each.engine for each in exchanges if each.engine is not None]

@@ -37,8 +37,9 @@ class SpanningWork:
 
     def __init__(self, comm: IntraBase, spanning: Spanning, call: SpanningCall) -> None:
         self._state, self._spanning, self._call = state_of(comm), spanning, call
-        self._program: Program | None = prepare(comm, self._state, spanning, call)
+        self._program = prepare(comm, self._state, spanning, call)
         self.operation, self.active = call.operation, False
+        self._is_compared = True  # the first start
         readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
         self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
         self._event: Event | None = None
@@ -50,11 +51,12 @@ class SpanningWork:
         self.check()
         program, spanning = self._program, self._spanning
         self.active = True
-        if program is None:
-            return
         team = spanning.team
         self._began_on = stream_for(team.device, self._call.buffers)
         stream = team.order.aside(self._began_on)
+        if not self._is_compared:
+            spanning.compare(program.label, stream)
+        self._is_compared = False
         event = self._event = team.device.event()
         if program.follows_streams or team.device.name == "host":
             self._enqueue(program, stream, event)

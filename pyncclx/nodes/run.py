@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -15,33 +16,41 @@ from .spanning import Spanning
 
 
 def run(state: State, spanning: Spanning, program: Program) -> None:
-    """Enqueue a program on the current stream; the host waits if the communicator blocks."""
+    """Enqueue a known program on the current stream; the host waits if the communicator blocks."""
     spanning.check()
-    spanning.wait_for_thread()
-    spanning.enqueue(program, stream_for(spanning.team.device, program.producers))
-    if state.blocking == "host":
-        spanning.drain()
+    stream = stream_for(spanning.team.device, program.producers)
+    spanning.compare(program.label, stream)
+    _enqueue(state, spanning, program, stream)
 
 
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> None:
     """Do a call on the current stream, and remember its program under the key, unless that is None."""
     program = prepare(comm, state, spanning, call)
-    if program is None:
-        return
     if key is not None and (call.is_again or (call.before is None and call.after is None)):
         spanning.remember(key, program)
-    run(state, spanning, program)
+    _enqueue(state, spanning, program, stream_for(spanning.team.device, program.producers))
 
 
-def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall) -> Program | None:
-    """Compose the program of a call; None if there is nothing to do. Collective at the first use of a kernel."""
+def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any) -> None:
+    spanning.wait_for_thread()
+    spanning.enqueue(program, stream)
+    if state.blocking == "host":
+        spanning.drain()
+
+
+def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall) -> Program:
+    """Compose the program of a call, without steps if it has nothing to do. Collective at the first use of a kernel.
+
+    The call is compared with those of other ranks.
+    """
     if state.checking:
         compare(comm, call.operation, call.signature)
-    if call.empty:
-        return None
     spanning.check()
     composition = Composition(spanning, call.operation, call.signature)
-    call.compose(composition)
+    spanning.compare(composition.label, stream_for(spanning.team.device, call.buffers))
+    if not call.empty:
+        with spanning.comparison.explaining():
+            call.compose(composition)
     program = composition.program(call.buffers)
     program.before, program.after = call.before, call.after
     return program

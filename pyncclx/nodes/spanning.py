@@ -23,6 +23,7 @@ from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
+from .comparison import Comparison
 from .lookout import Lookout
 from .parts import part
 from .places import Places
@@ -49,6 +50,7 @@ class Spanning(Attachment):
     rails : Rails
     verdicts : Verdicts
     lookout : Lookout
+    comparison : Comparison
     refusals : ErrorRecord
         Numbers on the device that steps over nodes refuse, by ranks of the communicator.
     traffic : Traffic
@@ -73,6 +75,7 @@ class Spanning(Attachment):
         self.traffic = Traffic()
         self.refusals = ErrorRecord(self.team.device, topology.rank)
         self._short: ShortExchange | None = None
+        self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._failed)
         self.programs: dict[Hashable, Program] = {}
         self._timeout_s = settings.TIMEOUT.get()
         self._generation = self.team.generation
@@ -82,6 +85,12 @@ class Spanning(Attachment):
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
         self._operation = ""  # the last one
         self.lookout = Lookout(cast(MPI.Intracomm, comm), self._lost)
+
+    def _comm_of_engine(self) -> MPI.Intracomm:
+        """Return the communicator of MPI's engine, in whose waits calls are compared, too. Collective at first."""
+        engine = self.rails.mpi()
+        engine.look = self.comparison.check
+        return engine.comm
 
     def _failed(self, step: str, reason: Exception) -> None:
         """Pass a step's failure on to this node's ranks, which would wait for this rank."""
@@ -120,6 +129,13 @@ class Spanning(Attachment):
             errors, device = self.team.errors, self.team.device
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
+
+    def compare(self, label: bytes, stream: Any) -> None:
+        """Compare a call with those of other ranks, if it has a label, until a graph has one. Collective at first."""
+        if label and self.team.device.is_capturing(stream):
+            self.comparison.stop()
+        elif label:
+            self.comparison.add(label)
 
     def known(self, key: Hashable) -> Program | None:
         """Return the program of an equal call, if there was one since the node's windows have changed."""
@@ -177,7 +193,8 @@ class Spanning(Attachment):
             Once; the communicator goes on.
         """
         try:
-            self._check()
+            with self.comparison.explaining():
+                self._check()
         except (PeerTimeout, Aborted):
             loss = self.lookout.wait()  # what other ranks have found may be the reason
             if loss is None:
@@ -187,6 +204,7 @@ class Spanning(Attachment):
     def _check(self) -> None:
         if self.lookout.loss is not None:
             raise self.lookout.loss.exception(self._operation)
+        self.comparison.check()
         self.rails.check()
         self.verdicts.check()
         self.refusals.check()
@@ -212,6 +230,8 @@ class Spanning(Attachment):
         """As `Attachment.drain`."""
         self.wait_for_thread()
         self.team.order.synchronize()
+        if not self.has_failed:
+            self.comparison.check_all()
         self.check()
 
     def close(self) -> None:
@@ -221,6 +241,7 @@ class Spanning(Attachment):
             return
         self.wait_for_thread()
         self.team.order.synchronize()
+        self.comparison.close()
         self._release()
         if self._short is not None:
             self._short.close()

@@ -126,18 +126,17 @@ class Cargo(NamedTuple):
 
     def download(self, device: Device) -> np.ndarray[Any, Any]:
         """Return the data in host memory."""
-        data, copy = self.new_block(device), np.empty(self.nbytes, np.uint8)
+        data, copy = self.block(device), np.empty(self.nbytes, np.uint8)
         self.pack(device, data.address)
         device.copy(MPI.Get_address(copy), data.address, self.nbytes, self.stream)
         device.synchronize(self.stream)
         return copy
 
     def upload(self, device: Device, copy: np.ndarray[Any, Any]) -> list[Any]:
-        """Bring the data from host memory, and return the arrays."""
-        data = self.new_block(device)
+        """Bring the data from host memory, and return the arrays, which the stream fills."""
+        data = self.block(device)
         device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
         self.unpack(device, data.address)
-        device.synchronize(self.stream)
         return self.finish(device)
 
     def finish(self, device: Device) -> list[Any]:

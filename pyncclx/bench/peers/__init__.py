@@ -23,11 +23,12 @@ PEERS: dict[str, Callable[[Any], Peer]] = {
 def make(names: str | None, comm: Any) -> dict[str, Peer]:
     """Make the peers of a list with commas. Collective."""
     wanted = [name.strip() for name in names.split(",")] if names else []
+    spanning = comm.spanning  # before a peer starts NCCL, which looks once whether nodes are pretended
     for name in wanted:
         if name not in PEERS:
             raise SystemExit(f"--against {name}: give one or more of {','.join(PEERS)}")
         if comm.device == "host" and name != "mpi":
             raise SystemExit(f"--against {name} needs GPUs; the host device has --against mpi")
-        if name == "torch" and comm.spanning is not None:
+        if name == "torch" and spanning is not None:
             raise SystemExit("--against torch works inside one node; over nodes there are nccl and mpi")
     return {name: PEERS[name](comm) for name in wanted}

@@ -1,5 +1,7 @@
 """The engine of NCCL, against functions that record how they were called: the names and arguments of nccl4py 0.6."""
 
+import threading
+
 import pytest
 from mpi4py import MPI
 
@@ -19,6 +21,8 @@ class Bindings:
 
     def __init__(self):
         self.calls = []
+        self.may_free, self.freed = threading.Event(), threading.Event()
+        self.may_free.set()
 
     def get_version(self):
         return self.version
@@ -35,6 +39,11 @@ class Bindings:
 
     def get_error_string(self, result):
         return f"error {result}"
+
+    def comm_abort(self, comm):
+        self.calls.append(("comm_abort", comm))
+        self.may_free.wait(60)
+        self.freed.set()
 
     def __getattr__(self, name):
         return lambda *arguments: self.calls.append((name, *arguments))
@@ -85,9 +94,21 @@ def test_an_error_of_nccl_is_raised_at_every_call(bindings, engine):
         with pytest.raises(MPI.Exception, match=r"NCCL 2\.28\.9 between nodes: error 6"):
             engine.check()
     assert engine.failed == ["a step between nodes"]
+    assert bindings.freed.wait(10)
     assert ("comm_abort", "communicator") in bindings.calls
     with pytest.raises(MPI.Exception):
         engine.exchange("step", [], [], Stream())
+
+
+def test_an_abort_does_not_wait_until_memory_is_freed(bindings, engine):
+    """For which NCCL waits until the device is idle: until other engines have been aborted, too."""
+    bindings.may_free.clear()
+    engine.abort("step", ValueError("late"))
+    assert not bindings.freed.is_set()
+    with pytest.raises(ValueError, match="late"):
+        engine.check()
+    bindings.may_free.set()
+    assert bindings.freed.wait(10)
 
 
 def test_what_is_in_progress_is_no_error(bindings, engine):

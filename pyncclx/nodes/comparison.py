@@ -1,0 +1,161 @@
+"""Whether the ranks of several nodes make the same calls: each sends a text of its calls to the next rank.
+
+Inside a node kernels compare calls. Between nodes engines move bytes, which do not say what they are. So each rank lets
+MPI send a text of each call to the rank behind it, around a ring, and compares what comes from the rank before with its
+own calls, whenever it makes a call or waits for results. A rank that finds a difference raises, and passes the news on
+around the ring.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from mpi4py import MPI
+
+from ..errors import Aborted, CollectiveMismatch, PeerTimeout
+from ..recording.failures import noted
+from .engine import Failed
+from .short_exchange import text_of
+
+_TAG = 9  # those of pieces and of records are others
+_CALL, _STOP, _NEWS = b"c", b"s", b"n"  # begin messages: a label, no more labels, a difference
+_LOOKS = 10  # for calls of the rank before
+_PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # with news, once
+_CLOSE_S = 1.0  # that the last messages may take
+
+
+class Comparison:
+    """The calls of this rank that have not been compared, and those that the rank before has sent.
+
+    Parameters
+    ----------
+    rank, size : int
+    make : callable
+        Returns a duplicate of the communicator for messages with a tag of this module. Collective, called once.
+    failed : callable
+    """
+
+    def __init__(self, rank: int, size: int, make: Callable[[], MPI.Intracomm], failed: Failed) -> None:
+        self._make, self._failed, self._rank = make, failed, rank
+        self._before, self._behind = (rank - 1) % size, (rank + 1) % size
+        self._comm: MPI.Intracomm | None = None
+        self._own: deque[bytes] = deque()
+        self._theirs: deque[bytes] = deque()
+        self._sent: deque[tuple[MPI.Request, bytes]] = deque()  # not known to be over
+        self._goes_on = True  # whether this rank and the one before send all their calls
+        self._sends = True
+        self._failure: CollectiveMismatch | None = None
+        self._patience_s = _PATIENCE_S
+        self._lock = threading.Lock()  # a step that waits in a thread looks, too
+
+    def add(self, label: bytes) -> None:
+        """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first."""
+        self._comm = self._comm or self._make()
+        with self._lock:
+            if self._goes_on:
+                self._own.append(label)
+            if self._sends:
+                self._send(_CALL + label)
+
+    def stop(self) -> None:
+        """Compare no more: a graph has a call of this rank, and the host does not see when it is replayed.
+
+        Collective at first, as `add`.
+        """
+        self._comm = self._comm or self._make()
+        with self._lock:
+            if self._sends:
+                self._send(_STOP)
+            self._sends = False
+            self._end()
+
+    def check(self) -> None:
+        """Compare what has come.
+
+        Raises
+        ------
+        CollectiveMismatch
+            From then on.
+        """
+        with self._lock:
+            while self._failure is None and (message := self._next()) is not None:
+                self._take(message[:1], message[1:])
+        if self._failure is not None:
+            raise self._failure
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise a difference in the place of what came of it."""
+        try:
+            yield
+        except (CollectiveMismatch, PeerTimeout, Aborted):
+            self._check_for_news()
+            raise
+
+    def check_all(self) -> None:
+        """Compare all calls if results are here: mostly the rank before has sent its own by then. Raise as `check`."""
+        for _ in range(_LOOKS):
+            self.check()
+            if not self._own:
+                break
+
+    def _check_for_news(self) -> None:
+        """Give news of a difference a moment to come: it may be why another rank has given up. Raise as `check`."""
+        end, self._patience_s = time.monotonic() + self._patience_s, 0.0
+        self.check()
+        while time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+            self.check()
+
+    def close(self) -> None:
+        """Take the last messages: all ranks have made their calls."""
+        end = time.monotonic() + _CLOSE_S
+        with suppress(CollectiveMismatch):
+            while (self._own or not self._has_sent()) and time.monotonic() < end:
+                self.check()
+
+    def _send(self, message: bytes) -> None:
+        assert self._comm is not None
+        self._has_sent()  # lets go of those that are over
+        self._sent.append((self._comm.Isend([message, MPI.BYTE], self._behind, _TAG), message))
+
+    def _has_sent(self) -> bool:
+        while self._sent and self._sent[0][0].Test():
+            self._sent.popleft()
+        return not self._sent
+
+    def _next(self) -> bytes | None:
+        status = MPI.Status()
+        if self._comm is None or not self._comm.Iprobe(self._before, _TAG, status):
+            return None
+        message = bytearray(status.Get_count(MPI.BYTE))
+        self._comm.Recv([message, MPI.BYTE], self._before, _TAG)
+        return bytes(message)
+
+    def _take(self, kind: bytes, content: bytes) -> None:
+        if kind == _NEWS:
+            self._fail(content.decode())
+        elif kind == _STOP:
+            self._end()
+        elif self._goes_on:
+            self._theirs.append(content)
+        while self._failure is None and self._own and self._theirs:
+            own, other = self._own.popleft(), self._theirs.popleft()
+            if own != other:
+                calls = {self._rank: own, self._before: other}
+                texts = [f"rank {rank} called {text_of(calls[rank])}" for rank in sorted(calls)]
+                self._fail(f"ranks disagree about a call: {'; '.join(texts)}")
+
+    def _end(self) -> None:
+        self._goes_on = False
+        self._own.clear()
+        self._theirs.clear()
+
+    def _fail(self, text: str) -> None:
+        self._failure = noted(CollectiveMismatch(text))
+        self._send(_NEWS + text.encode())
+        self._failed("comparison of calls", self._failure)

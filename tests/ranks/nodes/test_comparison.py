@@ -1,0 +1,124 @@
+"""Calls over nodes that differ among the ranks: all raise, with both calls in the text."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.nodes.comparison import Comparison
+from pyncclx.nodes.short_exchange import MOST_NBYTES, label_of
+from support.arrays import Output, put, xp
+from support.everywhere import assert_everywhere
+from support.reference import comparing
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2}
+COUNT = MOST_NBYTES  # elements of 4 bytes: longer than what goes through the host, which compares calls, too
+pytestmark = pytest.mark.ranks(2)
+
+
+@pytest.fixture(params=LAYOUTS)
+def comm(request, monkeypatch):
+    """A communicator over pretend nodes, which has made a call."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(LAYOUTS[request.param]))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "10")
+    comm = pyncclx.Communicator().Dup()
+    comm.Allreduce(put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4"))
+    yield comm
+    comm.state.abandon()
+
+
+def raised_by(comm, call):
+    """The text of the mismatch that the first of some calls raises; and that of the next one."""
+    texts = []
+    end = time.monotonic() + 30
+    while len(texts) < 2 and time.monotonic() < end:
+        try:
+            call()
+            comm.synchronize()
+        except pyncclx.CollectiveMismatch as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_operators_that_differ(comm):
+    x, y = put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4")
+    texts = raised_by(comm, lambda: comm.Allreduce(x, y, MPI.MAX if RANK == 0 else MPI.SUM))
+    both = re.compile(r"rank \d called Allreduce\(\d+, 'float32', '(MAX|SUM)'\); rank \d called Allreduce\(\d+, 'fl")
+    assert_everywhere(WORLD, len(texts) == 2 and both.search(texts[0]) is not None, f"rank {RANK}: {texts}")
+
+
+@pytest.mark.parametrize("name", ["types", "operations", "nonblocking"])
+def test_other_differences(comm, name):
+    x, y = put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4")
+    odd = RANK == SIZE - 1
+    calls = {
+        "types": lambda: comm.Allreduce(x.view("i4") if odd else x, y.view("i4") if odd else y),
+        "operations": lambda: comm.Reduce(x, y, MPI.SUM, 0) if odd else comm.Allreduce(x, y),
+        "nonblocking": lambda: comm.Iallreduce(x, y, MPI.PROD if odd else MPI.SUM).Wait(),
+    }
+    texts = raised_by(comm, calls[name])
+    assert_everywhere(WORLD, len(texts) == 2 and "disagree about a call" in texts[0], f"rank {RANK}: {texts}")
+
+
+def test_equal_calls_in_any_form(comm):
+    """Blocking, nonblocking, persistent and empty ones; a rank may be far ahead of the next one."""
+    x, y, nothing = put(np.full(COUNT, RANK + 1.0, "f4")), Output(COUNT, "f4"), xp.empty(0, "f4")
+    request = comm.Allreduce_init(x, y.array, MPI.MAX)
+    with comparing() as compare:
+        for call in range(20):
+            comm.Bcast(x if call % SIZE == RANK else xp.empty(COUNT, "f4"), call % SIZE)
+            comm.Allreduce(nothing, nothing)
+            request.Start()
+            request.Wait()
+            compare(y, np.full(COUNT, SIZE, "f4"), f"call {call}")
+            comm.Iallreduce(x, y.array).Wait()
+            compare(y, np.full(COUNT, SIZE * (SIZE + 1) / 2, "f4"), f"call {call}")
+    request.Free()
+    comm.synchronize()
+
+
+def late_mismatch():
+    """A comparison among all ranks, which have compared one call."""
+    failures = []
+    made = Comparison(RANK, SIZE, WORLD.Dup, lambda step, reason: failures.append(step))
+    made.add(label_of("Bcast", (0,)))
+    return made, failures
+
+
+def check_until_it_raises(comparison):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        comparison.check()
+
+
+def test_news_go_around():
+    made, failures = late_mismatch()
+    made.add(label_of("Bcast", (RANK == 0,)))
+    with pytest.raises(pyncclx.CollectiveMismatch, match=r"rank 0 called Bcast\(True,\)|Bcast\(True,\)$"):
+        check_until_it_raises(made)
+    assert failures == ["comparison of calls"]
+    WORLD.Barrier()
+
+
+@pytest.mark.parametrize("stops", [0, SIZE - 1])
+def test_a_rank_whose_calls_are_in_graphs(stops):
+    """It is not compared any more, and what others send it does no harm."""
+    made, failures = late_mismatch()
+    for call in range(5):
+        if stops == RANK:
+            made.stop()
+        else:
+            made.add(label_of("Bcast", (call,)))
+        WORLD.Barrier()
+        made.check_all()
+    if stops == RANK:
+        made.add(label_of("Bcast", ("in no graph",)))
+    for _ in range(3):
+        WORLD.Barrier()
+        made.check_all()
+    assert not failures
