@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from .. import device as d
 from . import exchange as ex
+from .exchange import cuda
 from .workspace import packet_nbytes
 
 Combine = Callable[[Any, Any], Any]

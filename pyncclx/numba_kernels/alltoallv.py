@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from .. import device as d
 from ..memory.layout import MAX_RANKS
 from ..memory.parameters import SENDER
 from . import exchange as ex
+from .exchange import cuda
 from .rows import PLACEMENT, RECV, ROW_NBYTES, SEND, rows_from, rows_to, write_outputs
 
 # Of two words: how many rows, with where they were in the upper half for layout="sender"; the longest message in bytes.

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backends import Function
 from ..backends.compilers import cache, numba_cuda
+from ..backends.compilers.numba_packages import chosen
 from ..launch import kernels
 from ..launch.sources import instantiation
 from ..system.paths import sources_digest
@@ -76,11 +77,10 @@ def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
 def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
     """As `code_of`, from the cache on disk if it is there: Numba takes seconds."""
     numba_cuda.target()  # raises without Numba
-    version = importlib.import_module("numba_cuda").__version__
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    sources += [Path(str(numba_cuda.__file__)).read_bytes()]
+    sources += [path.read_bytes() for path in sorted(Path(str(numba_cuda.__file__)).parent.glob("numba_*.py"))]
     sources.append(sources_digest(FILE).encode())
-    key = (version, sys.version_info[:2], sources, kernel, template, size, architecture)
+    key = (chosen().version, sys.version_info[:2], sources, kernel, template, size, architecture)
     name = cache.file_name(kernel, key, ".lto")
     return cache.read_or_make(name, lambda: code_of(kernel, template, size, architecture))
 

@@ -21,10 +21,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import cuda
 
 from .. import device as d
+from ..backends.compilers import numba_cuda
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
+
+cuda = numba_cuda.target()  # `numba.cuda`, or its counterpart in numba-cuda-mlir
 
 SEND, RECV, NBYTES = range(3)  # indices into a kernel's arguments
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from .. import device as d
 from ..device.functions import declare
 from ..memory.parameters import PLACED, SENDER, SLOTS
 from ..team.kernel_errors import BAD_COUNTS
-from .exchange import inline
+from .exchange import cuda, inline
 
 # Indices into a kernel's arguments: AlltoallvArgs of cuda/collectives/alltoallv.cu up to its `drop`.
 SEND, RECV, ROW_NBYTES, SEND_ROWS, CAPACITY, SLOT_ROWS = range(6)

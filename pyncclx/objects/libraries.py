@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from .. import backends
 from ..arrays.places import host_arrays
+from ..backends.compilers import numba_cuda
 from ..system.process import PerProcess
 
 __all__ = ["Form", "Library", "array_classes", "library"]
@@ -142,7 +143,7 @@ class _Numba:
         return False, False  # they have no operators
 
     def empty(self, form: Form) -> Any:
-        return importlib.import_module("numba.cuda").device_array(form.shape, form.dtype, order=form.order)
+        return numba_cuda.target().device_array(form.shape, form.dtype, order=form.order)
 
 
 _LIBRARIES: dict[str, Library] = {
@@ -155,6 +156,7 @@ _CLASSES = (  # module, class, library
     ("cupy", "ndarray", "cupy"),
     ("torch", "Tensor", "torch"),
     ("numba.cuda.cudadrv.devicearray", "DeviceNDArray", "numba"),
+    ("numba_cuda_mlir.numba_cuda.cudadrv.devicearray", "DeviceNDArray", "numba"),
 )
 
 

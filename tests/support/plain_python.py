@@ -224,12 +224,11 @@ def kernels_of(machine):
     cuda, device = Cuda(machine), Device(machine)
     package = types.ModuleType(PACKAGE)
     package.__path__ = [str(Path(workspace.__file__).parent)]
-    numba = types.ModuleType("numba")
-    numba.cuda = cuda
-    fakes = {"numba": numba, "numba.cuda": cuda, "pyncclx.device": device, PACKAGE: package}
+    fakes = {"pyncclx.device": device, PACKAGE: package}
     numba_cuda = importlib.import_module("pyncclx.backends.compilers.numba_cuda")
     kept = {name: sys.modules.get(name) for name in fakes}
-    device_of_package, declare = pyncclx.__dict__.get("device"), numba_cuda.device_function
+    device_of_package, target = pyncclx.__dict__.get("device"), numba_cuda.target
+    declare = numba_cuda.device_function
 
     def overflow(call, kind, rank, wanted, capacity):
         machine.overflows.append((machine.here.rank, kind, rank, wanted, capacity))
@@ -239,11 +238,12 @@ def kernels_of(machine):
     slots = _import("workspace")
     slots.PACKETS_NBYTES, slots.CHUNKS_NBYTES = PACKETS_NBYTES, CHUNKS_NBYTES
     pyncclx.device = device
+    numba_cuda.target = lambda: cuda
     numba_cuda.device_function = lambda symbol, signature, library: overflow
     try:
         yield _import
     finally:
-        numba_cuda.device_function = declare
+        numba_cuda.target, numba_cuda.device_function = target, declare
         if device_of_package is None:
             del pyncclx.device
         else:

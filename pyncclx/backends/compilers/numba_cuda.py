@@ -1,4 +1,7 @@
-"""Numba's CUDA target, for a GPU that need not be there: what kernels written in Python are made of."""
+"""Numba's CUDA target, of the package that `chosen` names: what kernels written in Python are made of.
+
+With numba-cuda the GPU need not be there.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import NotSupported
+from . import numba_llvm, numba_mlir
+from .numba_packages import NUMBA_CUDA_MLIR, chosen
 
 
 @functools.cache
 def target() -> Any:
-    """Return the module `numba.cuda`, with all that its first compilation loads.
+    """Return the module `numba.cuda`, or its counterpart, with all that its first compilation loads.
 
     Raises
     ------
@@ -20,13 +25,9 @@ def target() -> Any:
         Without it.
     """
     try:
-        cuda = importlib.import_module("numba.cuda")
-        importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
-        importlib.import_module("numba.cuda.types")
-        importlib.import_module("numba.cuda.np.numpy_support")
+        return chosen().load()
     except (ImportError, AttributeError) as error:  # the latter where NumPy is newer than Numba supports
-        raise missing("numba-cuda", error) from error
-    return cuda
+        raise missing(chosen().distribution, error) from error
 
 
 def missing(package: str, error: Exception) -> NotSupported:
@@ -46,14 +47,14 @@ def compile_code(fn: Callable[..., None], signature: Any, symbol: str, architect
 
 def collective(fn: Callable[..., None], symbol: str, architecture: str) -> bytes:
     """Compile ``void symbol(team, workspace, args, call)``: `args` are 64-bit integers, the others numbers."""
-    types = _types()
-    signature = types.void(types.int64, types.int64, types.CPointer(types.int64), types.int64)
+    of = types()
+    signature = of.void(of.int64, of.int64, of.CPointer(of.int64), of.int64)
     return compile_code(fn, signature, symbol, architecture)
 
 
 def element(name: str) -> Any:
     """Return Numba's type of a NumPy dtype."""
-    return getattr(_types(), name)
+    return getattr(types(), name)
 
 
 def inlined(fn: Callable[..., Any]) -> Any:
@@ -70,51 +71,38 @@ def device_function(symbol: str, signature: str, library: str) -> Any:
     NotSupported
         Without Numba's CUDA target.
     """
-    return target().declare_device(symbol, signature, link=_device_library(library), abi="c")
+    declared = target().declare_device(symbol, signature, link=_device_library(library), abi="c")
+    if chosen() is NUMBA_CUDA_MLIR:
+        return numba_mlir.called(declared, symbol, returns=not signature.startswith("void"))
+    return declared
 
 
 @functools.cache
 def address_function() -> Any:
-    """Return ``address(array)`` for Numba's kernels: where an array's data begins, as uint64."""
-    types = _types()
-
-    def address(typing: Any, array: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            data = context.make_array(signature.args[0])(context, builder, args[0]).data
-            return builder.ptrtoint(data, context.get_value_type(types.uint64))
-
-        return types.uint64(array), generate
-
-    return _intrinsic(address)
+    """Return ``address(array)`` for kernels: where an array's data begins, as uint64."""
+    return _of_compiler().address_function()
 
 
 @functools.cache
 def pointer_function() -> Any:
-    """Return ``pointer(address, dtype)`` for Numba's kernels: the elements at an address, to be indexed."""
-    types = _types()
-
-    def pointer(typing: Any, address: Any, dtype: Any) -> Any:
-        element = dtype.instance_type if isinstance(dtype, types.NumberClass) else dtype.dtype
-
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(element)(types.uint64, dtype), generate
-
-    return _intrinsic(pointer)
+    """Return ``pointer(address, dtype)`` for kernels: the elements at an address, to be indexed."""
+    return _of_compiler().pointer_function()
 
 
-def _types() -> Any:
+def types() -> Any:
+    """Return the module of Numba's types."""
     target()
-    return importlib.import_module("numba.cuda.types")
+    return importlib.import_module(chosen().types)
 
 
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    descriptor = importlib.import_module("numba.cuda.descriptor").cuda_target
-    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(function)
-    descriptor.typing_context.refresh()  # a kernel may be in the middle of being typed
-    descriptor.target_context.refresh()
-    return intrinsic
+def errors() -> Any:
+    """Return the module of Numba's exceptions."""
+    return importlib.import_module(chosen().errors)
+
+
+def _of_compiler() -> Any:
+    target()
+    return numba_mlir if chosen() is NUMBA_CUDA_MLIR else numba_llvm
 
 
 @functools.cache

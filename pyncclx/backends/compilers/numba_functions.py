@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import numba_cuda
+from .numba_packages import chosen
 
 MOST_ARRAYS = 4  # kMostTransformArrays of cuda/elements/row_transform.cuh
 
@@ -42,12 +43,11 @@ def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
         If Numba cannot compile it.
     """
     cuda = numba_cuda.target()
-    types = importlib.import_module("numba.cuda.types")
-    from_dtype = importlib.import_module("numba.cuda.np.numpy_support").from_dtype
-    operands = _operands(dtype, types, from_dtype)
+    types = numba_cuda.types()
+    operands = _operands(dtype, types, chosen().from_dtype)
     # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` is.
     entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
-    with _explained(fn, dtype):
+    with _explained(fn, dtype, numba_cuda.errors()):
         return numba_cuda.compile_code(entry, types.void(*operands), symbol_of(dtype), architecture)
 
 
@@ -69,7 +69,7 @@ def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
     operands = _operands(dtype, numba.types, from_dtype)
     # As on a GPU, a division by zero raises nothing.
     entry = _entry(numba.njit(fn, error_model="numpy"), fn, dtype)
-    with _explained(fn, dtype):
+    with _explained(fn, dtype, importlib.import_module("numba.core.errors")):
         return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
 
 
@@ -129,9 +129,8 @@ def _row_entries(jitted: Any) -> list[Callable[..., None]]:
 
 
 @contextlib.contextmanager
-def _explained(fn: Callable[..., Any], dtype: Types) -> Iterator[None]:
+def _explained(fn: Callable[..., Any], dtype: Types, errors: Any) -> Iterator[None]:
     """Turn Numba's error, which names the line, into a TypeError that names the function and its types."""
-    errors = importlib.import_module("numba.core.errors")
     try:
         yield
     except errors.NumbaError as error:

@@ -1,0 +1,50 @@
+"""Functions for kernels that numba-cuda compiles, by LLVM's instructions (twin of numba_mlir.py)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from .numba_packages import NUMBA_CUDA
+
+
+def address_function() -> Any:
+    """Return ``address(array)``: where an array's data begins, as uint64."""
+    types = _types()
+
+    def address(typing: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            return builder.ptrtoint(data, context.get_value_type(types.uint64))
+
+        return types.uint64(array), generate
+
+    return _intrinsic(address)
+
+
+def pointer_function() -> Any:
+    """Return ``pointer(address, dtype)``: the elements at an address, to be indexed."""
+    types = _types()
+
+    def pointer(typing: Any, address: Any, dtype: Any) -> Any:
+        element = dtype.instance_type if isinstance(dtype, types.NumberClass) else dtype.dtype
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.uint64, dtype), generate
+
+    return _intrinsic(pointer)
+
+
+def _types() -> Any:
+    return importlib.import_module(NUMBA_CUDA.types)
+
+
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    descriptor = importlib.import_module("numba.cuda.descriptor").cuda_target
+    intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(function)
+    descriptor.typing_context.refresh()  # a kernel may be in the middle of being typed
+    descriptor.target_context.refresh()
+    return intrinsic
