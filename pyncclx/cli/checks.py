@@ -35,13 +35,18 @@ def findings() -> Iterator[Finding]:
         yield from check()
 
 
+def problem(text: str) -> Finding:
+    """Return a sentence about what keeps programs from running."""
+    return Finding(True, text)
+
+
 def advice(text: str) -> Finding:
     """Return a sentence of advice."""
     return Finding(False, text)
 
 
 def _problem(text: str) -> Iterator[Finding]:
-    yield Finding(True, text)
+    yield problem(text)
 
 
 def _advice(text: str) -> Iterator[Finding]:
@@ -72,7 +77,7 @@ def _device() -> Iterator[Finding]:
     elif count == 0:
         command = "mpiexec -n 4 python -m mpi4py program.py"
         can = f"The kernels run on the CPU, slowly: {command}"
-        if not _is_on_cpu():
+        if not is_on_cpu():
             can = f"No GPU: the kernels can run on the CPU, slowly: PYNCCLX_DEVICE=host {command}"
         yield from _advice(can)
     elif importlib.util.find_spec("cupy") is None:
@@ -87,7 +92,8 @@ def _device() -> Iterator[Finding]:
         yield from _advice(f"Ready: mpiexec -n {max(count, 2)} python -m pyncclx run program.py")
 
 
-def _is_on_cpu() -> bool:
+def is_on_cpu() -> bool:
+    """Return whether kernels run on the host device, if the setting can be read."""
     with suppress(ValueError):  # which `_values` reports
         return settings.DEVICE.get() == "host"
     return False

@@ -30,6 +30,7 @@ _DISTRIBUTIONS = {
     "NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
     "cuda-bindings": ("cuda-bindings",),
     "Numba-CUDA": ("numba-cuda",),
+    "Numba-CUDA-MLIR": ("numba-cuda-mlir",),
     "PyTorch": ("torch",),
     "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 }

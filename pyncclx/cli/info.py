@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from . import checks, networks
+from . import checks, networks, sharing
 from .facts import Facts, gather
 
 _CUDA_AWARE = {
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print facts and advice."""
     place = mpi_bootstrap.topology(MPI.COMM_WORLD)
-    nodes = networks.gather(place)
+    nodes, shared = networks.gather(place), sharing.gather(place)
     if place.rank > 0:
         return
-    facts, findings = gather(place), [*checks.findings(), *map(checks.advice, networks.shared(nodes))]
+    facts, findings = gather(place) | {"sharing": shared}, list(_findings(nodes, shared))
     facts["between_nodes"]["nodes"] = nodes
     if arguments.json:
         advice = {
@@ -53,6 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def _findings(nodes: list[Facts], shared: Facts) -> Iterator[checks.Finding]:
+    """All problems and advice: of this process, of what ranks share, of networks."""
+    yield from map(checks.problem, sharing.problems(shared, on_host=checks.is_on_cpu()))
+    yield from checks.findings()
+    yield from map(checks.advice, [*sharing.advice(shared), *networks.shared(nodes)])
+
+
 def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     about, mpi, launcher, tables = (facts[name] for name in ("pyncclx", "mpi", "launcher", "tuning_tables"))
     yield "pyncclx", f"{about['version'] or 'not installed, used from its folder'}; Python {about['python']}"
@@ -67,6 +74,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     started, mpiexec = launcher["name"] or "none", launcher["mpiexec"] or "none"
     yield from networks.lines(nodes["nodes"])
     yield "Launcher", f"{started}; {launcher['ranks']} rank(s); mpiexec: {mpiexec}"
+    yield "Shared memory", sharing.line(facts["sharing"])
     yield "Kernel cache", _cache(facts["kernel_cache"])
     yield "Host compiler", facts["host_compiler"] or "no g++"
     yield "Tuning tables", _unusable(tables) or "; ".join(tables["tables"])
