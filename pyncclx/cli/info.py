@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _findings(nodes: list[Facts], shared: Facts) -> Iterator[checks.Finding]:
     """All problems and advice: of this process, of what ranks share, of networks."""
-    yield from map(checks.problem, sharing.problems(shared, on_host=checks.is_on_cpu()))
+    yield from map(checks.problem, sharing.problems(shared))
     yield from checks.findings()
-    yield from map(checks.advice, [*sharing.advice(shared), *networks.shared(nodes)])
+    yield from map(checks.advice, [*sharing.advice(shared, on_host=checks.is_on_cpu()), *networks.shared(nodes)])
 
 
 def _lines(facts: Facts) -> Iterator[tuple[str, str]]:

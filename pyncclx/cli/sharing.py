@@ -1,8 +1,8 @@
 """What ranks need of the system to share memory, tried: descriptors sent over sockets, and paths in /proc.
 
 Every device sends file descriptors over abstract Unix sockets, which takes one network namespace and no privilege. The
-host device also opens memory as /proc/PID/fd/N, for long messages: the same user, PID namespace and user namespace.
-Neither needs ptrace. The MPI library may, for its own copies between ranks.
+host device also opens memory as /proc/PID/fd/N, for messages and comm.Register: that takes the same user, PID namespace
+and user namespace. Neither needs ptrace. The MPI library may, for its own copies between ranks.
 """
 
 from __future__ import annotations
@@ -145,23 +145,24 @@ def line(facts: Facts) -> str:
     return f"descriptors {sent}; memory {opens} by /proc; {spaces}; ptrace_scope: {scope}"
 
 
-def problems(facts: Facts, *, on_host: bool) -> Iterator[str]:
-    """Yield a sentence for each refusal that keeps programs from running."""
-    descriptors, paths = facts["descriptors_refused"], facts["proc_refused"]
+def problems(facts: Facts) -> Iterator[str]:
+    """Yield a sentence for what keeps programs from running."""
+    descriptors = facts["descriptors_refused"]
     if descriptors:
         yield (
             f"Ranks cannot send file descriptors to each other, and so cannot share memory ({descriptors}): start "
             "all ranks of a node in one container, or in one network namespace"
         )
+
+
+def advice(facts: Facts, *, on_host: bool) -> Iterator[str]:
+    """Yield a sentence for each setting of the system that costs time, or hides something."""
+    paths = facts["proc_refused"]
     if paths and on_host:
         yield (
-            f"Long messages on the host device will fail: memory of other ranks does not open ({paths}): start all "
-            "ranks of a node as one user, in one PID namespace and one user namespace"
+            f"Memory of other ranks does not open ({paths}): messages on the host device go through MPI, and "
+            "comm.Register raises; start all ranks of a node as one user, in one PID namespace and one user namespace"
         )
-
-
-def advice(facts: Facts) -> Iterator[str]:
-    """Yield a sentence for each setting of the system that costs time, or hides something."""
     if facts["pid_namespaces"] > 1:
         yield (
             "The ranks of a node are in several PID namespaces: `python -m pyncclx status` finds processes by their "
