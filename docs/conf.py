@@ -31,7 +31,7 @@ highlight_language = "text"  # of indented blocks: commands
 html_theme = "furo"
 html_title = "pyncclx"
 html_static_path = ["static"]
-html_css_files = ["tables.css"]
+html_css_files = ["tables.css", "screens.css"]
 html_copy_source = False
 html_show_sphinx = False
 
@@ -57,6 +57,7 @@ PAGES = {
     "examples/README.md": "examples.md",
     "examples/benchmarks/README.md": "measurements.md",
 }
+PICTURE = re.compile(r"^!\[([^\]]*)\]\(([^):]+)\.svg\)$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -95,7 +96,24 @@ def read_page(app: Any, page: str, source: list[str]) -> None:
         source[0] = re.sub(r"!\[([^\]]*)\]\(([^):]+)\)", rf"![\1]({beside}/\2)", text)
 
 
+def show_variants(app: Any, page: str, source: list[str]) -> None:
+    """A picture that has variants is shown in the one that fits: X-dark.svg, X-narrow.svg, X-narrow-dark.svg."""
+    source[0] = PICTURE.sub(lambda found: _variants(found, (DOCS / page).parent), source[0])
+
+
+def _variants(found: re.Match[str], folder: Path) -> str:
+    label, path = found[1], found[2]
+    if not (folder / f"{path}-narrow-dark.svg").exists():
+        return found[0]
+    fits = {"": "only-light only-wide", "-dark": "only-dark only-wide"}
+    fits |= {"-narrow": "only-light only-narrow", "-narrow-dark": "only-dark only-narrow"}
+    return "\n".join(
+        f":::{{image}} {path}{suffix}.svg\n:alt: {label}\n:class: {classes}\n:::\n" for suffix, classes in fits.items()
+    )
+
+
 def setup(app: Any) -> None:
     """Connect what reads pages."""
     app.connect("source-read", read_page)
     app.connect("source-read", follow_links)
+    app.connect("source-read", show_variants)

@@ -60,7 +60,7 @@ def memory() -> str:
         picture.words(x, 22, f"device memory of rank {rank}", weight="bold")
         picture.words(x + 14, 52, "heap (96 MiB, allocated once)")
         picture.box(x + 14, 60, 190, 90, kind="lease")
-        picture.words(x + 22, 76, "lease of the first communicator")
+        picture.words(x + 22, 76, "first communicator's lease")
         for index, (words, kind) in enumerate((("signals", "flag"), ("slots", "data"), ("rings", "data"))):
             picture.box(x + 22 + 60 * index, 86, 55, 54, words, kind)
         picture.box(x + 210, 60, 40, 90, "2nd", "lease")

@@ -1,8 +1,11 @@
 # ruff: noqa: RUF001  the multiplication sign and the dash are meant
 """Draw speed.svg and write speed_tables.md from the measurements in examples/benchmarks/results.
 
-    python docs/speed.py            write both again
-    python docs/speed.py --check    exit with 1 if either differs from what the measurements give
+The site shows variants of the picture, for dark mode and for phones: speed-dark.svg, speed-narrow.svg and
+speed-narrow-dark.svg.
+
+    python docs/speed.py            write all of them again
+    python docs/speed.py --check    exit with 1 if one differs from what the measurements give
 """
 
 from __future__ import annotations
@@ -11,11 +14,10 @@ import json
 import sys
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "examples" / "benchmarks" / "results"
-PICTURE = DOCS / "speed.svg"
 TABLES = DOCS / "speed_tables.md"
 
 DRAWN = "h200-x4-windows"
@@ -38,7 +40,22 @@ SIZES = (8, 2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20,
 
 Row = dict[str, Any]
 WIDTH, HEIGHT, LEFT, TOP = 175, 190, 50, 62  # of one panel, and where the first begins
-COLOURS = {"pyncclx": "#1769aa", "NCCL": "#c2571a"}
+GAP_ACROSS, GAP_DOWN = 22, 52  # between panels
+LEGEND = {"pyncclx": "pyncclx", "NCCL": "NCCL: the faster of plain calls and symmetric windows"}
+
+
+class Theme(NamedTuple):
+    """The colours of a picture; those of the lines are ours and NCCL's."""
+
+    text: str
+    frame: str
+    grid: str
+    background: str
+    lines: tuple[str, str]
+
+
+LIGHT = Theme("#222", "#888", "#ddd", "#fff", ("#1769aa", "#c2571a"))
+DARK = Theme("#d4d4d4", "#888", "#3a3a3a", "none", ("#62b0f0", "#f0935a"))
 
 
 def read(name: str) -> dict[str, Any]:
@@ -175,68 +192,94 @@ def text(x: float, y: float, content: str, **attributes: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}"{written}>{escape(content)}</text>'
 
 
-def panel(results: dict[str, Any], operation: str, left: float) -> list[str]:
+def panel(measured: dict[int, tuple[float, float]], name: str, corner: tuple[int, int], theme: Theme) -> list[str]:
     """One operation: time over size, ours and the best of NCCL's, both axes logarithmic."""
-    measured = by_size(results, operation)
     low_size, high_size, low_time, high_time = 8, 128 << 20, 2, 1000
-    bottom = TOP + HEIGHT
+    left, top = corner
+    bottom = top + HEIGHT
 
     def place(nbytes: int, microseconds: float) -> str:
         x = left + WIDTH * log_position(nbytes, low_size, high_size)
         y = bottom - HEIGHT * log_position(microseconds, low_time, high_time)
         return f"{x:.1f},{y:.1f}"
 
-    lines = [f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" class="frame"/>']
+    lines = [f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" class="frame"/>']
     for tick in (10, 100):
         y = bottom - HEIGHT * log_position(tick, low_time, high_time)
         lines.append(f'<path d="M{left} {y:.1f}h{WIDTH}" class="grid"/>')
     for nbytes in (8, 1 << 10, 128 << 10, 16 << 20):
         x = left + WIDTH * log_position(nbytes, low_size, high_size)
-        lines.append(f'<path d="M{x:.1f} {TOP}v{HEIGHT}" class="grid"/>')
+        lines.append(f'<path d="M{x:.1f} {top}v{HEIGHT}" class="grid"/>')
         lines.append(text(x, bottom + 14, amount(nbytes), text_anchor="middle"))
-    for index, name in enumerate(COLOURS):
+    for index, colour in enumerate(theme.lines):
         points = " ".join(place(nbytes, pair[index]) for nbytes, pair in sorted(measured.items()))
-        lines.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
-    lines.append(text(left + WIDTH / 2, TOP - 8, operation.capitalize(), text_anchor="middle", font_weight="bold"))
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    lines.append(text(left + WIDTH / 2, top - 8, name.capitalize(), text_anchor="middle", font_weight="bold"))
     return lines
 
 
-def picture() -> str:
-    """The picture as SVG."""
-    results = read(DRAWN)
-    lefts = [LEFT + index * (WIDTH + 22) for index in range(len(OPERATIONS))]
-    width, height = lefts[-1] + WIDTH + 24, TOP + HEIGHT + 40
+def ticks_of_time(top: int) -> list[str]:
+    """The numbers at the left of a row of panels, and their unit."""
+    lines = []
+    for tick in (2, 10, 100, 1000):
+        y = min(top + HEIGHT - HEIGHT * log_position(tick, 2, 1000) + 4, top + HEIGHT - 1)  # above the sizes
+        lines.append(text(LEFT - 5, y, str(tick), text_anchor="end"))
+    return [*lines, text(0, 0, "µs", transform=f"translate(14 {top + HEIGHT / 2}) rotate(-90)", text_anchor="middle")]
+
+
+def legend(left: int, y: int, theme: Theme) -> list[str]:
+    """What each line is."""
+    lines = []
+    for label, colour, x in zip(LEGEND.values(), theme.lines, (left, left + 90), strict=True):
+        lines.append(f'<path d="M{x} {y}h18" stroke="{colour}" stroke-width="3"/>')
+        lines.append(text(x + 23, y + 4, label))
+    return lines
+
+
+def picture(theme: Theme = LIGHT, columns: int = len(OPERATIONS)) -> str:
+    """The picture as SVG, with its panels in some columns."""
+    results, rows = read(DRAWN), len(OPERATIONS) // columns
+    head = [f"Time of one operation, {title(results)}", "in a CUDA graph, buffers in windows"]
+    head = ["; ".join(head)] if rows == 1 else head
+    left, first = (LEFT if rows == 1 else 12), TOP + 18 * (len(head) - 1)
+    lefts = [LEFT + column * (WIDTH + GAP_ACROSS) for column in range(columns)]
+    tops = [first + row * (HEIGHT + GAP_DOWN) for row in range(rows)]
+    width, height = lefts[-1] + WIDTH + 24, tops[-1] + HEIGHT + 40
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="11" fill="#222">',
-        "<style>.frame{fill:none;stroke:#888}.grid{stroke:#ddd;fill:none}</style>",
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        text(LEFT, 18, f"Time of one operation, {title(results)}; in a CUDA graph, buffers in windows", font_size="13"),
+        f'font-family="Helvetica, Arial, sans-serif" font-size="11" fill="{theme.text}">',
+        f"<style>.frame{{fill:none;stroke:{theme.frame}}}.grid{{stroke:{theme.grid};fill:none}}</style>",
+        f'<rect width="{width}" height="{height}" fill="{theme.background}"/>',
+        *(text(left, 18 + 18 * number, line, font_size="13" if rows == 1 else "12") for number, line in enumerate(head)),
+        *legend(left, first - 29, theme),
     ]
-    x = LEFT
-    for name, label in {"pyncclx": "pyncclx", "NCCL": "NCCL: the faster of plain calls and symmetric windows"}.items():
-        lines.append(f'<path d="M{x} 33h18" stroke="{COLOURS[name]}" stroke-width="3"/>')
-        lines.append(text(x + 23, 37, label))
-        x += 90
-    for operation, left in zip(OPERATIONS, lefts, strict=True):
-        lines += panel(results, operation, left)
-    bottom = TOP + HEIGHT
-    for tick in (2, 10, 100, 1000):
-        y = bottom - HEIGHT * log_position(tick, 2, 1000) + 4
-        lines.append(text(LEFT - 5, y, str(tick), text_anchor="end"))
-    lines.append(text(0, 0, "µs", transform=f"translate(14 {TOP + HEIGHT / 2}) rotate(-90)", text_anchor="middle"))
+    corners = [(x, y) for y in tops for x in lefts]
+    for operation, corner in zip(OPERATIONS, corners, strict=True):
+        lines += panel(by_size(results, operation), operation, corner, theme)
+    lines += [line for top in tops for line in ticks_of_time(top)]
     lines.append(text(width / 2, height - 8, "size of the message (both axes logarithmic)", text_anchor="middle"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
+def made() -> dict[Path, str]:
+    """All files, and what they have to contain."""
+    return {
+        DOCS / "speed.svg": picture(),
+        DOCS / "speed-dark.svg": picture(DARK),
+        DOCS / "speed-narrow.svg": picture(columns=2),
+        DOCS / "speed-narrow-dark.svg": picture(DARK, columns=2),
+        TABLES: tables(),
+    }
+
+
 def main() -> int:
-    """Write both files, or compare them with what they should be."""
-    made = {PICTURE: picture(), TABLES: tables()}
+    """Write the files, or compare them with what they should be."""
+    files = made()
     if "--check" not in sys.argv[1:]:
-        for path, content in made.items():
+        for path, content in files.items():
             path.write_text(content)
         return 0
-    stale = [path.name for path, content in made.items() if not path.exists() or path.read_text() != content]
+    stale = [path.name for path, content in files.items() if not path.exists() or path.read_text() != content]
     if stale:
         print(f"run python docs/speed.py: {', '.join(stale)} differ from the measurements", file=sys.stderr)
     return int(bool(stale))
