@@ -241,7 +241,8 @@ def picture(theme: Theme = LIGHT, columns: int = len(OPERATIONS)) -> str:
     results, rows = read(DRAWN), len(OPERATIONS) // columns
     head = [f"Time of one operation, {title(results)}", "in a CUDA graph, buffers in windows"]
     head = ["; ".join(head)] if rows == 1 else head
-    left, first = (LEFT if rows == 1 else 12), TOP + 18 * (len(head) - 1)
+    left, font_size = (LEFT, "13") if rows == 1 else (12, "12")
+    first = TOP + 18 * (len(head) - 1)
     lefts = [LEFT + column * (WIDTH + GAP_ACROSS) for column in range(columns)]
     tops = [first + row * (HEIGHT + GAP_DOWN) for row in range(rows)]
     width, height = lefts[-1] + WIDTH + 24, tops[-1] + HEIGHT + 40
@@ -250,7 +251,7 @@ def picture(theme: Theme = LIGHT, columns: int = len(OPERATIONS)) -> str:
         f'font-family="Helvetica, Arial, sans-serif" font-size="11" fill="{theme.text}">',
         f"<style>.frame{{fill:none;stroke:{theme.frame}}}.grid{{stroke:{theme.grid};fill:none}}</style>",
         f'<rect width="{width}" height="{height}" fill="{theme.background}"/>',
-        *(text(left, 18 + 18 * number, line, font_size="13" if rows == 1 else "12") for number, line in enumerate(head)),
+        *(text(left, 18 + 18 * number, line, font_size=font_size) for number, line in enumerate(head)),
         *legend(left, first - 29, theme),
     ]
     corners = [(x, y) for y in tops for x in lefts]
