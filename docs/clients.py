@@ -17,17 +17,17 @@ PLACES = {"none": "CPU, NumPy's arrays through mpi4py", "host": "host device (em
 INTRODUCTION = """# Programs that exist
 
 Programs for mpi4py, run as they are: with mpi4py alone, under `python -m pyncclx run` (*runner*), and with
-`pyncclx.MPI` in the place of `mpi4py.MPI` (*import*). The results, the tests that pass, and how the program ends are
-compared. `python tests/clients.py` does it again, with all programs or those that it is given the names of; this page
-is made from what it wrote.
+`pyncclx.MPI` instead of `mpi4py.MPI` (*import*). The results, the tests that pass, and how the program ends are
+compared. `python tests/clients.py` repeats this for all programs, or for those that you name; this page is made from
+its results.
 """
 HEAT = """
 heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they find MPI to be GPU-aware.
 `python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
 off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
-PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which the released libxsmm that systems
-package, 1.17, does not have, and its CUDA backend needs a GPU.
+PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux
+distributions package, does not have, and its CUDA backend needs a GPU.
 """
 
 Row = dict[str, Any]

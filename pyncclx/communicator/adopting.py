@@ -21,10 +21,10 @@ class _CommunicatorType(CommType):
 
 
 class Communicator(Intracomm, metaclass=_CommunicatorType):
-    """Make an mpi4py communicator one whose operations also take device arrays, with the same handle and group.
+    """Return a communicator whose operations also take device arrays, with the handle and group of one of mpi4py's.
 
-    What is made is an `Intracomm`, a `Cartcomm`, an `Intercomm` and so on, whatever fits, and an instance of this
-    class, as all communicators of pyncclx are. A class that is derived from it makes intracommunicators of its own.
+    The result has the class of pyncclx that fits `comm`: `Intracomm`, `Cartcomm`, `Intercomm` and so on. All
+    communicators of pyncclx are instances of this class. A subclass returns intracommunicators of that subclass.
 
     Parameters
     ----------
