@@ -1,11 +1,14 @@
-// Buckets of a dispatch: where its rows belong, computed from how many choices of every rank go to each bucket.
+// Buckets of a dispatch: where its rows belong, computed from how many choices of every rank go to
+// each bucket.
 //
-// With many tokens every rank counts its choices and sends the counts (counting.cuh); with few every rank has all choices
-// (dispatch_few.cuh). Then
+// With many tokens every rank counts its choices and sends the counts (counting.cuh); with few
+// every rank has all choices (dispatch_few.cuh). Then
 //   1. place_buckets adds up, for each rank, where its buckets begin and where their room ends;
 //   2. one block writes the counts for the caller (write_counts).
-// Positions come from counting, not from atomic slots, so that the order of rows is the same in every run.
-// Thresholds follow from shared memory; kPlacesEach and kCountWriters were not measured by themselves.
+// Positions come from counting, not from atomic slots, so that the order of rows is the same in
+// every run.
+// Thresholds follow from shared memory; kPlacesEach and kCountWriters were not measured by
+// themselves.
 #pragma once
 #include "tokens/few_tokens.cuh"
 #include "elements/row_transform.cuh"
@@ -42,10 +45,12 @@ struct Counting {  // choices of many tokens, by bucket
 };
 
 struct FewChoices {  // of all ranks
-    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; later of the ranks before it
+    int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; later of the ranks
+                                 // before it
     union {
         u64 words[kMostFewChoices];   // [size][few_tokens * k]
-        u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own choices
+        u32 places[kMostNearPlaces];  // the shuffle's, until this rank has looked up its own
+                                      // choices
     };
 };
 
@@ -54,26 +59,32 @@ struct alignas(16) Table {   // in shared memory; most by bucket
     int sum[kMaxBuckets];    // of all ranks
     union {
         int limit[kMaxBuckets];       // where the room ends
-        u32 places[kMostNearPlaces];  // of many tokens: the shuffle's, until choices have been counted
+        u32 places[kMostNearPlaces];  // of many tokens: the shuffle's, until choices have been
+                                      // counted
     };
     union {
         Counting many;
         FewChoices few;
     };
     int dropped[kMaxRanks];
-    int first[kMaxRanks];   // bucket of each rank; here since lanes read those of different ranks at once
+    int first[kMaxRanks];   // bucket of each rank; here since lanes read those of different ranks
+                            // at once
     i64 tokens[kMaxRanks];  // of every rank
 };
 
 struct alignas(16) Four { int each[4]; };
 
-// This rank's choices, if it has few tokens. They share memory with the counts by bucket, which are used later.
+// This rank's choices, if it has few tokens. They share memory with the counts by bucket, which are
+// used later.
 struct OwnChoices {
     int* const bucket;
     int* const place;   // kNoPlace: none
     int* const weight;  // a float's bits
 
-    __device__ explicit OwnChoices(Table& table) : bucket(table.count), place(table.sum), weight(table.limit) {
+    __device__ explicit OwnChoices(Table& table)
+        : bucket(table.count),
+          place(table.sum),
+          weight(table.limit) {
         static_assert(kMostFewChoices <= kMaxBuckets, "they have room");
     }
 
@@ -81,12 +92,14 @@ struct OwnChoices {
     __device__ Four buckets(u32 i) const { return *reinterpret_cast<const Four*>(bucket + i); }
 };
 
-// Whether this is the block that writes the counts for the caller: the last one, which has the fewest tokens.
+// Whether this is the block that writes the counts for the caller: the last one, which has the
+// fewest tokens.
 __device__ __forceinline__ bool writes_counts() { return blockIdx.x == gridDim.x - 1; }
 
 // Comes first of all uses of the table; a barrier follows.
 __device__ __forceinline__ void keep_first_buckets(const Shuffle& shuffle, Table& table) {
-    if (int(threadIdx.x) < shuffle.team.size) table.first[threadIdx.x] = int(shuffle.first[threadIdx.x]);
+    if (int(threadIdx.x) < shuffle.team.size)
+        table.first[threadIdx.x] = int(shuffle.first[threadIdx.x]);
 }
 
 __device__ __forceinline__ int bucket_of(const Shuffle& shuffle, const Table& table, u32 place) {
@@ -99,11 +112,12 @@ __device__ __forceinline__ i64 expert_from(const char* at, i64 nbytes) {
     return nbytes == 8 ? *reinterpret_cast<const i64*>(at) : *reinterpret_cast<const int*>(at);
 }
 __device__ __forceinline__ i64 expert_of_choice(const DispatchArgs& args, u32 i) {
-    return expert_from(static_cast<const char*>(args.experts) + i * args.expert_nbytes, args.expert_nbytes);
+    return expert_from(
+        static_cast<const char*>(args.experts) + i * args.expert_nbytes, args.expert_nbytes);
 }
 
-// The place of choice `i`'s expert, or kNoPlace. `places`: the shuffle's. Choices are counted in 32 bits: a division of
-// 64 bits takes 100 ns.
+// The place of choice `i`'s expert, or kNoPlace. `places`: the shuffle's. Choices are counted in 32
+// bits: a division of 64 bits takes 100 ns.
 __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, const u32* places) {
     const Shuffle& shuffle = args.shuffle;
     if (expert == -1) return kNoPlace;
@@ -116,11 +130,14 @@ __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, cons
     return int(places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
 }
 
-// A copy of the shuffle's places in shared memory, if the block's threads can load them all: a look-up there is shorter.
+// A copy of the shuffle's places in shared memory, if the block's threads can load them all: a
+// look-up there is shorter.
 struct NearPlaces {
     u32 each[kPlacesEach];  // those with the thread's number, and with the number plus blockDim.x
 
-    __device__ static u32 all(const Shuffle& shuffle) { return u32(shuffle.experts * shuffle.replicas); }
+    __device__ static u32 all(const Shuffle& shuffle) {
+        return u32(shuffle.experts * shuffle.replicas);
+    }
     __device__ static bool are_near(const Shuffle& shuffle) {
         return all(shuffle) <= smaller(kPlacesEach * blockDim.x, kMostNearPlaces);
     }
@@ -129,40 +146,49 @@ struct NearPlaces {
     __device__ void load(const Shuffle& shuffle) {
 #pragma unroll
         for (u32 p = 0; p < kPlacesEach; ++p)
-            if (threadIdx.x + p * blockDim.x < all(shuffle)) each[p] = shuffle.places[threadIdx.x + p * blockDim.x];
+            if (threadIdx.x + p * blockDim.x < all(shuffle))
+                each[p] = shuffle.places[threadIdx.x + p * blockDim.x];
     }
 
     __device__ void keep(const Shuffle& shuffle, u32* places) const {
         if (!are_near(shuffle)) return;
 #pragma unroll
         for (u32 p = 0; p < kPlacesEach; ++p)
-            if (threadIdx.x + p * blockDim.x < all(shuffle)) places[threadIdx.x + p * blockDim.x] = each[p];
+            if (threadIdx.x + p * blockDim.x < all(shuffle))
+                places[threadIdx.x + p * blockDim.x] = each[p];
     }
 };
 
 // The bucket of a place; -1: none.
-__device__ __forceinline__ int bucket_of_place(const Shuffle& shuffle, const Table& table, int place) {
+__device__ __forceinline__ int bucket_of_place(
+    const Shuffle& shuffle, const Table& table, int place) {
     return place == kNoPlace ? -1 : bucket_of(shuffle, table, u32(place));
 }
 
-// How many rows a bucket of `rank` may have. If rows are dropped, the rank's experts share its capacity equally.
+// How many rows a bucket of `rank` may have. If rows are dropped, the rank's experts share its
+// capacity equally.
 __device__ __forceinline__ int room_of(const Shuffle& shuffle, int rank) {
-    const u32 capacity = u32(shuffle.capacity), sharers = u32(shuffle.first[rank + 1] - shuffle.first[rank]);
+    const u32 capacity = u32(shuffle.capacity),
+              sharers = u32(shuffle.first[rank + 1] - shuffle.first[rank]);
     return int(shuffle.drops && !shuffle.by_source && sharers > 0 ? capacity / sharers : capacity);
 }
 
-// All threads compute where every bucket begins on its rank, and where its room ends; sum_of(b) returns how many choices
-// bucket b has. A warp for each rank adds up its buckets, each lane some consecutive ones.
+// All threads compute where every bucket begins on its rank, and where its room ends; sum_of(b)
+// returns how many choices bucket b has. A warp for each rank adds up its buckets, each lane some
+// consecutive ones.
 template <class Sum>
 __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) {
     const int lane = int(threadIdx.x % 32);
 #pragma unroll 1
-    for (int b = int(threadIdx.x); b < int(shuffle.buckets); b += int(blockDim.x)) table.count[b] = sum_of(b);
+    for (int b = int(threadIdx.x); b < int(shuffle.buckets); b += int(blockDim.x))
+        table.count[b] = sum_of(b);
     __syncthreads();
 #pragma unroll 1
     for (int rank = int(threadIdx.x / 32); rank < shuffle.team.size; rank += int(blockDim.x / 32)) {
-        const int first = int(shuffle.first[rank]), all = int(shuffle.first[rank + 1]) - first, room = room_of(shuffle, rank);
-        const int each = (all + 31) / 32, begin = first + min(lane * each, all), end = first + min((lane + 1) * each, all);
+        const int first = int(shuffle.first[rank]), all = int(shuffle.first[rank + 1]) - first,
+                  room = room_of(shuffle, rank);
+        const int each = (all + 31) / 32, begin = first + min(lane * each, all),
+                  end = first + min((lane + 1) * each, all);
         int rows = 0;
 #pragma unroll 4
         for (int b = begin; b < end; ++b) rows += min(table.count[b], room);
@@ -181,14 +207,16 @@ __device__ void place_buckets(const Shuffle& shuffle, Table& table, Sum sum_of) 
 // The number of this rank's rows.
 __device__ __forceinline__ i64 total_of(const Shuffle& shuffle, const Table& table) {
     const int rank = shuffle.team.rank;
-    return shuffle.first[rank + 1] > shuffle.first[rank] ? table.limit[shuffle.first[rank + 1] - 1] : 0;
+    return shuffle.first[rank + 1] > shuffle.first[rank] ? table.limit[shuffle.first[rank + 1] - 1]
+                                                         : 0;
 }
 
-constexpr u32 kCountWriters = 128;    // threads of a block, the last ones, which often have no steps
+constexpr u32 kCountWriters = 128;    // threads of a block, the last ones, which often have no
+                                      // steps
 constexpr u32 kCountGroup = 1;  // their barrier
 
-// The block of writes_counts: writes how many rows each bucket has, where it begins, and what had no room. count_of(source,
-// bucket) returns a number of choices.
+// The block of writes_counts: writes how many rows each bucket has, where it begins, and what had
+// no room. count_of(source, bucket) returns a number of choices.
 template <class Count>
 __device__ void write_counts(const DispatchArgs& args, Table& table, Count count_of) {
     const Shuffle& shuffle = args.shuffle;

@@ -1,8 +1,10 @@
 // Collect: one number for each row goes back to the choice that became the row.
 //
-//   1. Every rank stores the numbers at the tokens' ranks, after these have entered the operation; a signal follows.
+//   1. Every rank stores the numbers at the tokens' ranks, after these have entered the operation;
+//      a signal follows.
 //   2. A rank waits for all signals, and writes a number for each choice.
-// Launch: one block for each channel in use, up to kMaxThreads threads; one launch, or two for its halves.
+// Launch: one block for each channel in use, up to kMaxThreads threads; one launch, or two for its
+// halves.
 #include "tokens/stages.cuh"
 
 struct CollectArgs {
@@ -22,7 +24,8 @@ __device__ void send(const CollectArgs& args, u32 epoch) {
         const Range range(args.token_counts[source]);
         float* values = reinterpret_cast<float*>(shuffle.values[source]);
         const u32* ways = args.ways + source * shuffle.max_tokens * shuffle.k;
-        for (i64 i = range.begin * shuffle.k + threadIdx.x; i < range.end * shuffle.k; i += blockDim.x)
+        for (i64 i = range.begin * shuffle.k + threadIdx.x; i < range.end * shuffle.k;
+             i += blockDim.x)
             if (ways[i] != kNoWay) values[i] = args.row_values[ways[i]];
     }
     __syncthreads();
@@ -38,11 +41,13 @@ __device__ void receive(const CollectArgs& args, u32 epoch) {
         args.out[i] = args.routes[i] == kNoRow ? 0.0f : values[i];
 }
 
-__global__ void __launch_bounds__(kMaxThreads, 1) collect(const __grid_constant__ CollectArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    collect(const __grid_constant__ CollectArgs args) {
     const bool sends = args.phases & kSend;
     Channel channel(args.shuffle.team, takes_few(), sends);
     if (sends) scrub_own_slots(args.shuffle, channel);
-    const bool ok = !sends || channel.await_entered(0);  // then no peer reads the last numbers any more
+    // then no peer reads the last numbers any more
+    const bool ok = !sends || channel.await_entered(0);
     if (ok && sends) send(args, channel.epoch);
     if (ok && (args.phases & kReceive)) receive(args, channel.epoch);
     channel.leave(ok && sends);

@@ -1,16 +1,17 @@
 // Combine: the results of a token's rows come back to its rank, added up.
 //
 // The sum has a fixed order in every run and for every layout of rows:
-//   1. a rank adds weight * result over the token's rows that it has, in the order of the choices, in single precision, rounds
-//      to the type of the results, and sends the sum;
+//   1. a rank adds weight * result over the token's rows that it has, in the order of the choices,
+//      in single precision, rounds to the type of the results, and sends the sum;
 //   2. the token's rank adds what comes, in rank order, in single precision, and rounds once more.
-// So a token's results travel once from each rank, as its data did: as lines if all ranks have few tokens (few_tokens.cuh),
-// otherwise as stores to their places, while some warps add up what has come. Signals and the Gate (stages.cuh) order these.
+// So a token's results travel once from each rank, as its data did: as lines if all ranks have few
+// tokens (few_tokens.cuh), otherwise as stores to their places, while some warps add up what has
+// come. Signals and the Gate (stages.cuh) order these.
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "tokens/combine_few.cuh"
 
-// Warps, of kMaxWarps, that add up first: one for each peer, at most so many; the others send. 2 H200 (CHANGES.md, "Block
-// b of a rank deals with the tokens of block b …"; 2026-11-21).
+// Warps, of kMaxWarps, that add up first: one for each peer, at most so many; the others send. 2
+// H200 (CHANGES.md, "Block b of a rank deals with the tokens of block b …"; 2026-11-21).
 constexpr u32 kMostAdding = 4;
 
 // The way of the token's choice with the lane's number.
@@ -20,7 +21,8 @@ __device__ __forceinline__ u32 first_way(const CombineArgs& args, int source, i6
 }
 
 // The rows of a token of `source` here, and their weights.
-__device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i64 token, u32 first, CombineLists& lists) {
+__device__ __forceinline__ int list_rows(
+    const CombineArgs& args, int source, i64 token, u32 first, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     const u32* ways = args.ways + (source * args.shuffle.max_tokens + token) * args.shuffle.k;
     return lists.rows[warp].list(
@@ -30,7 +32,8 @@ __device__ __forceinline__ int list_rows(const CombineArgs& args, int source, i6
 
 // Sends packs i, i + 32 … of the sum over a token's rows here.
 template <class T, class Shape, class Address, class Transform, bool kWhole>
-__device__ __forceinline__ void send_tile(const CombineArgs& args, const CombineLists& lists, int count, u32 i, Pack* to) {
+__device__ __forceinline__ void send_tile(
+    const CombineArgs& args, const CombineLists& lists, int count, u32 i, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden));
     const auto sums = folded<T, Shape, Address, Transform, kWhole>(args, lists, count, i);
 #pragma unroll
@@ -39,9 +42,11 @@ __device__ __forceinline__ void send_tile(const CombineArgs& args, const Combine
 }
 
 template <class T, class Shape, class Address, class Transform>
-__device__ __forceinline__ void send_sum(const CombineArgs& args, Share share, const CombineLists& lists, int count, Pack* to) {
+__device__ __forceinline__ void send_sum(
+    const CombineArgs& args, Share share, const CombineLists& lists, int count, Pack* to) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
-    for (u32 tile = share.member / 32 * Shape::kTile; tile < packs; tile += share.members * Shape::kPacks) {
+    for (u32 tile = share.member / 32 * Shape::kTile; tile < packs;
+         tile += share.members * Shape::kPacks) {
         if (tile + Shape::kTile <= packs) {
             send_tile<T, Shape, Address, Transform, true>(args, lists, count, tile + lane, to);
             continue;
@@ -67,26 +72,33 @@ struct Token {
     }
 };
 
-// Sends the sums over the rows of this block's tokens to the tokens' ranks. Ways of the next token are loaded meanwhile.
+// Sends the sums over the rows of this block's tokens to the tokens' ranks. Ways of the next token
+// are loaded meanwhile.
 template <class T, class Transform>
 __device__ void send_sums(
-    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const i64* tokens, CombineLists& lists, Gate& gate) {
+    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue,
+    const i64* tokens, CombineLists& lists, Gate& gate) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
     const u64 packs = packs_of<T>(shuffle.hidden);
-    const auto way_of = [&](const Token& token) { return token.exists ? first_way(args, token.source, token.number) : kNoWay; };
+    const auto way_of = [&](const Token& token) {
+        return token.exists ? first_way(args, token.source, token.number) : kNoWay;
+    };
     u32 next = queue.take(kSend), way = way_of(Token(jobs, next, shuffle.team, tokens));
     while (next < jobs.count()) {
         const u32 job = next, first = way;
         const Token token(jobs, job, shuffle.team, tokens);
         next = queue.take(kSend);
         way = way_of(Token(jobs, next, shuffle.team, tokens));
-        const int count = token.exists ? list_rows(args, token.source, token.number, first, lists) : 0;
+        const int count = token.exists ? list_rows(args, token.source, token.number, first, lists)
+                                       : 0;
         if (!gate.pass()) return;
         if (count > 0) {
-            const u64 slot = result_slot(shuffle, token.number, me, lists.rows[threadIdx.x / 32].leading);
+            const u64 slot =
+                result_slot(shuffle, token.number, me, lists.rows[threadIdx.x / 32].leading);
             Pack* to = reinterpret_cast<Pack*>(shuffle.results[token.source]) + slot * packs;
-            if (is_aligned(args.results)) send_sum<T, Folding, Aligned, Transform>(args, jobs.share(job), lists, count, to);
+            if (is_aligned(args.results))
+                send_sum<T, Folding, Aligned, Transform>(args, jobs.share(job), lists, count, to);
             else send_sum<T, One, Unaligned, Transform>(args, jobs.share(job), lists, count, to);
         }
         signals.finish(queue, jobs.stage(job), jobs.stages());
@@ -100,11 +112,13 @@ __device__ int list_parts(const CombineArgs& args, i64 token, const char** parts
     const int lane = int(threadIdx.x % 32), k = int(shuffle.k);
     const u64 packs = packs_of<T>(shuffle.hidden);
     __syncwarp();  // the last token's places have been used
-    const int leading = lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
+    const int leading =
+        lane < shuffle.team.size ? leading_choice(args.routes + token * k, k, lane) : -1;
     const u32 present = __ballot_sync(0xffffffffu, leading >= 0);
     if (leading >= 0) {
         const u64 slot = result_slot(shuffle, token, lane, leading);
-        parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] + slot * packs * kPackNbytes;
+        parts[__popc(present & ((1u << lane) - 1))] = shuffle.results[shuffle.team.rank] +
+            slot * packs * kPackNbytes;
     }
     __syncwarp();
     return __popc(present);
@@ -112,10 +126,12 @@ __device__ int list_parts(const CombineArgs& args, i64 token, const char** parts
 
 // Adds up the sums that have come back for a token.
 template <class T, class Out>
-__device__ void add_up(const CombineArgs& args, Share share, i64 token, const char* const* parts, int count) {
+__device__ void add_up(
+    const CombineArgs& args, Share share, i64 token, const char* const* parts, int count) {
     const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const u64 nbytes = u64(args.shuffle.hidden) * sizeof(Out);
-    for (u32 tile = share.member / 32 * Adding::kTile; tile < packs; tile += share.members * Adding::kPacks) {
+    for (u32 tile = share.member / 32 * Adding::kTile; tile < packs;
+         tile += share.members * Adding::kPacks) {
         const u32 i = tile + lane;
         Sums<T, Adding> sums;
         sums.template add<Aligned, false>(
@@ -123,13 +139,17 @@ __device__ void add_up(const CombineArgs& args, Share share, i64 token, const ch
             [](int, u32, Pack pack) { return pack; });
 #pragma unroll
         for (int p = 0; p < Adding::kPacks; ++p)
-            if (i + p * 32 < packs) sums.template store<Out>(p, args.out + token * nbytes, i + p * 32, nbytes);
+            if (i + p * 32 < packs)
+                sums.template store<Out>(p, args.out + token * nbytes, i + p * 32, nbytes);
     }
 }
 
-// Adds up the sums that come back for this block's tokens. Their places are computed while they are in flight.
+// Adds up the sums that come back for this block's tokens. Their places are computed while they are
+// in flight.
 template <class T, class Out>
-__device__ void add_sums(const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue, const char** parts) {
+__device__ void add_sums(
+    const CombineArgs& args, const Jobs& jobs, const Signals& signals, Queue& queue,
+    const char** parts) {
     const i64 begin = Range(args.token_count).begin;
     u32 stored = 0;  // stages
     for (u32 job = queue.take(kReceive); job < jobs.count(); job = queue.take(kReceive)) {
@@ -160,19 +180,23 @@ struct CombinePrepared {
         early.choice = few_choice(args.shuffle, threadIdx.x);
     }
 
-    __device__ u64 dependency() const { return turn.dependency() ^ step.dependency() << 16 ^ slots.dependency() ^ early.choice; }
+    __device__ u64 dependency() const {
+        return turn.dependency() ^ step.dependency() << 16 ^ slots.dependency() ^ early.choice;
+    }
 };
 
-// The work of this launch, after the channel is ready. True: this thread received all counts that it waited for.
+// The work of this launch, after the channel is ready. True: this thread received all counts that
+// it waited for.
 template <class T, class Out, class Transform>
 __device__ bool move(
-    const CombineArgs& args, const FewTokens& few, const Channel& channel, const CombinePrepared& prepared, const i64* tokens,
-    FewRows& few_rows, CombineLists& lists) {
+    const CombineArgs& args, const FewTokens& few, const Channel& channel,
+    const CombinePrepared& prepared, const i64* tokens, FewRows& few_rows, CombineLists& lists) {
     const u32 warp = threadIdx.x / 32;
     const i64 most = few.most_of(tokens);
     if (few.are_few(most)) {
         const bool sends = args.phases & kSend;
-        if (sends) send_steps<T, Transform>(args, few, prepared.turn, tokens, most, few_rows, lists);
+        if (sends)
+            send_steps<T, Transform>(args, few, prepared.turn, tokens, most, few_rows, lists);
         read_ranks(args, prepared.early, sends, few_rows);
         const bool ok = !is_whole(args.phases) || few.receive_counts();
         __syncthreads();  // a block reads what it has sent to itself
@@ -187,12 +211,14 @@ __device__ bool move(
     const u32 adding = u32(smaller(size - 1, kMostAdding));
     if ((args.phases & kSend) && !receives_first(args.phases, kMaxWarps - adding, sent.stages()))
         send_sums<T, Transform>(args, sent, signals, lists.queue, tokens, lists, gate);
-    if (args.phases & kReceive) add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
+    if (args.phases & kReceive)
+        add_sums<T, Out>(args, received, signals, lists.queue, lists.parts[warp]);
     return gate.pass();
 }
 
 template <class T, class Out, class Transform = NoTransform>
-__global__ void __launch_bounds__(kMaxThreads, 1) combine(const __grid_constant__ CombineArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    combine(const __grid_constant__ CombineArgs args) {
     __shared__ CombineLists lists;
     __shared__ FewRows few_rows;
     __shared__ Slots slots;

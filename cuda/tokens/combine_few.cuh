@@ -1,6 +1,8 @@
-// A combine of few tokens: ways and weights of all rows are read at once, then sums leave as lines, and are added up.
+// A combine of few tokens: ways and weights of all rows are read at once, then sums leave as lines,
+// and are added up.
 //
-//   1. read_rows reads ways and weights of all ranks' choices, read_ranks the ranks of this rank's rows; barriers follow.
+//   1. read_rows reads ways and weights of all ranks' choices, read_ranks the ranks of this rank's
+//      rows; barriers follow.
 //   2. send_steps sums a step over a token's rows here, and sends it to the token's rank.
 //   3. receive_steps adds the steps that come back, in rank order, and stores the result.
 #pragma once
@@ -23,7 +25,8 @@ struct CombineArgs {
     i64 phases;
 };
 
-struct FewRows {  // of few tokens, read before any is sent: [size][few_tokens * k], of the choices of all ranks
+struct FewRows {  // of few tokens, read before any is sent: [size][few_tokens * k], of the choices
+                  // of all ranks
     u32 ways[kMostFewChoices];
     float weights[kMostFewChoices];
     u32 ranks[kMostFewChoices];  // the ranks that have rows of a token of this rank, as bits
@@ -36,19 +39,27 @@ struct CombineLists {  // of each warp, and what they share, in shared memory
     const char* parts[kMaxWarps][kMaxRanks];  // the sums of a token that come back
 };
 
-__device__ __forceinline__ float weight_of(const CombineArgs& args, u32 row) { return args.weighted ? args.row_weights[row] : 1.0f; }
+__device__ __forceinline__ float weight_of(const CombineArgs& args, u32 row) {
+    return args.weighted ? args.row_weights[row] : 1.0f;
+}
 
 // Packs i, i + 32 … of the sum over a token's rows here; kWhole: all of them are in the row.
 template <class T, class Shape, class Address, class Transform, bool kWhole>
-__device__ __forceinline__ Sums<T, Shape> folded(const CombineArgs& args, const CombineLists& lists, int count, u32 i) {
-    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), row_nbytes = packs * kPackNbytes, warp = threadIdx.x / 32;
+__device__ __forceinline__ Sums<T, Shape> folded(
+    const CombineArgs& args, const CombineLists& lists, int count, u32 i) {
+    const u32 packs = u32(packs_of<T>(args.shuffle.hidden)), row_nbytes = packs * kPackNbytes,
+              warp = threadIdx.x / 32;
     Sums<T, Shape> sums;
     sums.template add<Address, kWhole>(
-        count, i, packs, [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * row_nbytes; },
+        count, i, packs,
+        [&](int s) { return args.results + u64(lists.rows[warp].row[s]) * row_nbytes; },
         [&](int s) { return lists.weights[warp][s]; },
         [&](int s, u32 pack_number, Pack pack) {
-            const i64 row = lists.rows[warp].row[s], column = i64(pack_number) * Elements<T>::kCount;
-            return kWhole || pack_number < packs ? Transform::template pack<T>(args.transform, pack, row, column) : pack;
+            const i64 row = lists.rows[warp].row[s],
+                      column = i64(pack_number) * Elements<T>::kCount;
+            return kWhole || pack_number < packs
+                ? Transform::template pack<T>(args.transform, pack, row, column)
+                : pack;
         });
     return sums;
 }
@@ -57,7 +68,8 @@ __device__ __forceinline__ u32 few_choices(const Shuffle& shuffle) {
     return u32(shuffle.team.size) * u32(shuffle.few_tokens) * u32(shuffle.k);
 }
 
-// The index in `ways` of choice `j` of few tokens of all ranks. Entries of tokens that do not exist are undefined.
+// The index in `ways` of choice `j` of few tokens of all ranks. Entries of tokens that do not exist
+// are undefined.
 __device__ __forceinline__ u64 few_choice(const Shuffle& shuffle, u32 j) {
     const u32 each = u32(shuffle.few_tokens) * u32(shuffle.k), source = each > 0 ? j / each : 0;
     return source * u64(shuffle.max_tokens * shuffle.k) + (j - source * each);
@@ -71,7 +83,8 @@ struct EarlyWay {
 
     __device__ void load(const CombineArgs& args) {
         if (threadIdx.x < few_choices(args.shuffle)) way = args.ways[choice];
-        if (threadIdx.x < u32(args.token_count) * u32(args.shuffle.k)) route = args.routes[threadIdx.x];
+        if (threadIdx.x < u32(args.token_count) * u32(args.shuffle.k))
+            route = args.routes[threadIdx.x];
     }
 };
 
@@ -92,7 +105,8 @@ __device__ void clear_ranks(FewRows& few_rows, u32 tokens) {
 }
 
 // Reads from which ranks sums of this rank's tokens come; a barrier follows.
-__device__ void read_ranks(const CombineArgs& args, const EarlyWay& early, bool sent_early, FewRows& few_rows) {
+__device__ void read_ranks(
+    const CombineArgs& args, const EarlyWay& early, bool sent_early, FewRows& few_rows) {
     const u32 k = u32(args.shuffle.k);
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < u32(args.token_count) * k; i += blockDim.x) {
@@ -103,27 +117,31 @@ __device__ void read_ranks(const CombineArgs& args, const EarlyWay& early, bool 
 
 template <class T, class Transform>
 __device__ void send_steps(
-    const CombineArgs& args, const FewTokens& few, const Steps::Turn& turn, const i64* tokens, i64 most, const FewRows& few_rows,
-    CombineLists& lists) {
+    const CombineArgs& args, const FewTokens& few, const Steps::Turn& turn, const i64* tokens,
+    i64 most, const FewRows& few_rows, CombineLists& lists) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = u32(args.shuffle.k);
     few.share(tokens, most, turn, [&](int source, const Step& step) {
         const u32 first = (u32(source) * u32(args.shuffle.few_tokens) + step.token) * k;
         const u32 i = step.first + lane;
         const int count = lists.rows[warp].list(
             int(k), [&](int c) { return few_rows.ways[first + c]; },
-            [&](int number, int c, u32) { lists.weights[warp][number] = few_rows.weights[first + c]; });
+            [&](int number, int c, u32) {
+                lists.weights[warp][number] = few_rows.weights[first + c];
+            });
         if (count == 0) return;
         Pack sum{0, 0};
         if (few.holds(step))
-            sum = is_aligned(args.results) ? folded<T, Few, Aligned, Transform, true>(args, lists, count, i).rounded(0)
-                                           : folded<T, One, Unaligned, Transform, true>(args, lists, count, i).rounded(0);
+            sum = is_aligned(args.results)
+                ? folded<T, Few, Aligned, Transform, true>(args, lists, count, i).rounded(0)
+                : folded<T, One, Unaligned, Transform, true>(args, lists, count, i).rounded(0);
         few.send_step(source, step, part_of_row(sum, few.epoch));
     });
 }
 
 // Adds up the steps that come back for this rank's tokens.
 template <class T, class Out>
-__device__ void receive_steps(const CombineArgs& args, const FewTokens& few, const Step& first, const FewRows& few_rows) {
+__device__ void receive_steps(
+    const CombineArgs& args, const FewTokens& few, const Step& first, const FewRows& few_rows) {
     const Shuffle& shuffle = args.shuffle;
     const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const u64 nbytes = u64(shuffle.hidden) * sizeof(Out);
@@ -140,6 +158,7 @@ __device__ void receive_steps(const CombineArgs& args, const FewTokens& few, con
             for (int s = 0; s < kSourcesAtOnce; ++s)
                 if (ok && (ranks >> (rank + s) & 1)) sums.add(0, coming.packs[s], 1.0f);
         }
-        if (ok && few.holds(step)) sums.template store<Out>(0, args.out + step.token * nbytes, i, nbytes);
+        if (ok && few.holds(step))
+            sums.template store<Out>(0, args.out + step.token * nbytes, i, nbytes);
     }
 }

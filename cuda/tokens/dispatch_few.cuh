@@ -1,7 +1,9 @@
-// A dispatch of few tokens: choices leave as packets, tokens at the same time as lines; receivers compute where rows belong.
+// A dispatch of few tokens: choices leave as packets, tokens at the same time as lines; receivers
+// compute where rows belong.
 //
 //   1. send_steps sends each step of a token's row to the ranks of its choices.
-//   2. After the choices have come, place_few computes where buckets and each rank's share of them begin.
+//   2. After the choices have come, place_few computes where buckets and each rank's share of them
+//      begin.
 //   3. write_few writes the handle's arrays, while the steps are in flight.
 //   4. receive_steps stores the steps of this block in all rows of their tokens.
 #pragma once
@@ -18,7 +20,9 @@ union DispatchList {  // of a warp, in shared memory: for sending, or for receiv
     Leader leaders[kMaxRanks];
 };
 
-__device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) { return (u64(shuffle.hidden) + kGroup - 1) / kGroup; }
+__device__ __forceinline__ u64 groups_of(const Shuffle& shuffle) {
+    return (u64(shuffle.hidden) + kGroup - 1) / kGroup;
+}
 
 // The ranks of a token's places, as bits. All lanes of a warp call it.
 __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
@@ -31,7 +35,8 @@ __device__ __forceinline__ u32 ranks_of(const int* places, u32 k) {
 // Sends the steps of this block; each warp has rounded its first one.
 template <class From, class To, class Transform>
 __device__ void send_steps(
-    const DispatchArgs& args, const FewTokens& few, const int* places, Early<From, To, Transform>& early) {
+    const DispatchArgs& args, const FewTokens& few, const int* places,
+    Early<From, To, Transform>& early) {
     const u32 warps = blockDim.x / 32, k = u32(args.shuffle.k);
     for (u32 job = threadIdx.x / 32; few.has(job, args.token_count); job += warps) {
         const Step step = job < warps ? early.step : few.step(job);
@@ -48,19 +53,23 @@ __device__ void send_steps(
     }
 }
 
-constexpr int kCountsAtOnce = 4;  // ranks whose counts are loaded before the first is replaced; not measured by itself
+constexpr int kCountsAtOnce = 4;  // ranks whose counts are loaded before the first is replaced; not
+                                  // measured by itself
 
-// If all ranks have few: computes where the buckets begin, and replaces each rank's count in a bucket by the sum over the
-// ranks before it.
+// If all ranks have few: computes where the buckets begin, and replaces each rank's count in a
+// bucket by the sum over the ranks before it.
 __device__ void place_few(const Shuffle& shuffle, Table& table) {
     place_buckets(shuffle, table, [&](int b) {
         int sum = 0;
 #pragma unroll 1
         for (int first = 0; first < shuffle.team.size; first += kCountsAtOnce) {
-            const auto counted = [&](int c) -> int& { return table.few.matrix[(first + c) * int(shuffle.buckets) + b]; };
+            const auto counted = [&](int c) -> int& {
+                return table.few.matrix[(first + c) * int(shuffle.buckets) + b];
+            };
             int counts[kCountsAtOnce];
 #pragma unroll
-            for (int c = 0; c < kCountsAtOnce; ++c) counts[c] = first + c < shuffle.team.size ? counted(c) : 0;
+            for (int c = 0; c < kCountsAtOnce; ++c)
+                counts[c] = first + c < shuffle.team.size ? counted(c) : 0;
 #pragma unroll
             for (int c = 0; c < kCountsAtOnce; ++c) {
                 if (first + c < shuffle.team.size) counted(c) = sum;
@@ -82,7 +91,8 @@ __device__ int few_count(const Shuffle& shuffle, const Table& table, int source,
 __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u64 word) {
     if (!is_choice(word)) return kNoWay;
     const int bucket = bucket_of(shuffle, table, choice_place(word));
-    const int row = table.count[bucket] + table.few.matrix[source * int(shuffle.buckets) + bucket] + int(choice_number(word));
+    const int row = table.count[bucket] + table.few.matrix[source * int(shuffle.buckets) + bucket] +
+        int(choice_number(word));
     return row < table.limit[bucket] ? u32(row) : kNoWay;
 }
 
@@ -90,7 +100,8 @@ __device__ u32 row_of(const Shuffle& shuffle, const Table& table, int source, u6
 __device__ u32 few_way(const DispatchArgs& args, const Table& table, int source, u32 token, int c) {
     const Shuffle& shuffle = args.shuffle;
     if (args.reuse) return args.ways[(source * shuffle.max_tokens + token) * shuffle.k + c];
-    const u64 word = table.few.words[(u32(source) * u32(shuffle.few_tokens) + token) * u32(shuffle.k) + u32(c)];
+    const u64 word =
+        table.few.words[(u32(source) * u32(shuffle.few_tokens) + token) * u32(shuffle.k) + u32(c)];
     if (!is_choice(word) || place_rank(choice_place(word)) != shuffle.team.rank) return kNoWay;
     return row_of(shuffle, table, source, word);
 }
@@ -98,7 +109,8 @@ __device__ u32 few_way(const DispatchArgs& args, const Table& table, int source,
 // Puts the steps of this block into their rows.
 template <class To>
 __device__ void receive_steps(
-    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, const Table& table, Rows& list) {
+    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn,
+    const Table& table, Rows& list) {
     const Shuffle& shuffle = args.shuffle;
     const int me = shuffle.team.rank;
     const u32 lane = threadIdx.x % 32, groups = u32(groups_of(shuffle));
@@ -107,7 +119,8 @@ __device__ void receive_steps(
     few.share(table.tokens, most, turn, [&](int source, const Step& step) {
         const u32 i = step.first + lane;
         const auto way = [&](int c) { return few_way(args, table, source, step.token, c); };
-        FewTokens::Coming<1> coming(few, 1u << source, source, step);  // loads while the rows are listed
+        // loads while the rows are listed
+        FewTokens::Coming<1> coming(few, 1u << source, source, step);
         const int count = list.list(int(shuffle.k), way, [](int, int, u32) {});
         if (count == 0 || !few.receive(coming, source)) return;
         const Pack pack = coming.packs[0];
@@ -122,12 +135,14 @@ __device__ void receive_steps(
     });
 }
 
-// The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this rank's tokens.
+// The handle's arrays: ways of all tokens here, experts and weights of the rows, routes of this
+// rank's tokens.
 __device__ void write_few(const DispatchArgs& args, const Table& table) {
     const Shuffle& shuffle = args.shuffle;
     const u32 each = u32(shuffle.few_tokens) * u32(shuffle.k);
 #pragma unroll 1
-    for (u32 j = blockIdx.x * blockDim.x + number_from_last(); j < each * u32(shuffle.team.size); j += gridDim.x * blockDim.x) {
+    for (u32 j = blockIdx.x * blockDim.x + number_from_last(); j < each * u32(shuffle.team.size);
+         j += gridDim.x * blockDim.x) {
         const int source = int(j / each);
         const u32 i = j % each;
         if (i >= u32(table.tokens[source]) * u32(shuffle.k)) continue;
@@ -139,14 +154,16 @@ __device__ void write_few(const DispatchArgs& args, const Table& table) {
             args.row_experts[row] = int(place_local(choice_place(word)));
             args.row_weights[row] = choice_weight(word);
         }
-        if (source == shuffle.team.rank) args.routes[i] = row == kNoWay ? kNoRow : make_route(row, choice_place(word));
+        if (source == shuffle.team.rank)
+            args.routes[i] = row == kNoWay ? kNoRow : make_route(row, choice_place(word));
     }
 }
 
 // Past the rows there is no expert.
 __device__ void write_end(const DispatchArgs& args, i64 total) {
 #pragma unroll 1
-    for (i64 row = total + blockIdx.x * blockDim.x + number_from_last(); row < args.shuffle.capacity; row += gridDim.x * blockDim.x) {
+    for (i64 row = total + blockIdx.x * blockDim.x + number_from_last();
+         row < args.shuffle.capacity; row += gridDim.x * blockDim.x) {
         args.row_experts[row] = -1;
         args.row_weights[row] = 0.0f;
     }
@@ -155,12 +172,15 @@ __device__ void write_end(const DispatchArgs& args, i64 total) {
 // Writes the handle while the rows are in flight, then receives these.
 template <class To>
 __device__ void receive_few(
-    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, Table& table, DispatchList* lists) {
+    const DispatchArgs& args, const FewTokens& few, i64 most, const Steps::Turn& turn, Table& table,
+    DispatchList* lists) {
     const Shuffle& shuffle = args.shuffle;
     if (!args.reuse) {
         place_few(shuffle, table);
         if (writes_counts())
-            write_counts(args, table, [&](int source, int b) { return few_count(shuffle, table, source, b); });
+            write_counts(args, table, [&](int source, int b) {
+                return few_count(shuffle, table, source, b);
+            });
         write_few(args, table);
         write_end(args, total_of(shuffle, table));
     }

@@ -1,18 +1,24 @@
-// Dispatch over nodes: where each choice of all ranks goes, computed by every rank for its node; and what crosses.
+// Dispatch over nodes: where each choice of all ranks goes, computed by every rank for its node;
+// and what crosses.
 //
 //   1. announce_choices writes the words of this rank's choices, which all ranks then get.
-//   2. number_choices counts the choices in each bucket of this node, and numbers the tokens that a node gets.
-//   3. place_choices computes the rows as a dispatch inside a node does (buckets.cuh): rows of a bucket are in the order
-//      (source, token, choice). It writes the handle.
-//   4. pack_tokens copies this rank's tokens together by nodes. Of a collect, join_values does the opposite.
-// All ranks of a node compute the same from the same words, so routes and ways agree without another exchange. A thread
-// numbers the choices of a bucket one after the other: their order does not depend on the grid.
+//   2. number_choices counts the choices in each bucket of this node, and numbers the tokens that a
+//      node gets.
+//   3. place_choices computes the rows as a dispatch inside a node does (buckets.cuh): rows of a
+//      bucket are in the order (source, token, choice). It writes the handle.
+//   4. pack_tokens copies this rank's tokens together by nodes. Of a collect, join_values does the
+//      opposite.
+// All ranks of a node compute the same from the same words, so routes and ways agree without
+// another exchange. A thread numbers the choices of a bucket one after the other: their order does
+// not depend on the grid.
 // Launch: any number of blocks of whole warps; they wait for nothing.
 #include "tokens/over_nodes.cuh"
 
 constexpr int kTile = 1024;  // choices whose buckets are in shared memory at a time; not measured
 
-__device__ __forceinline__ u64 thread_of_grid() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 thread_of_grid() {
+    return u64(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ __forceinline__ u64 threads_of_grid() { return u64(gridDim.x) * blockDim.x; }
 
 // The place of an expert that a token chose, or that of none.
@@ -26,12 +32,16 @@ __device__ u32 place_of(const CrossingArgs& args, i64 token, i64 expert) {
 }
 
 template <class = void>
-__global__ void __launch_bounds__(kMaxThreads, 1) announce_choices(const __grid_constant__ CrossingArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    announce_choices(const __grid_constant__ CrossingArgs args) {
     u64* words = args.words + args.rank * args.words_of_rank();
     if (thread_of_grid() == 0) words[0] = u64(args.token_count);
-    for (i64 i = i64(thread_of_grid()); i < args.token_count * args.k; i += i64(threads_of_grid())) {
-        const i64 expert = args.expert_nbytes == 8 ? static_cast<const i64*>(args.chosen)[i] : static_cast<const int*>(args.chosen)[i];
-        words[1 + i] = make_choice(place_of(args, i / args.k, expert), args.weights ? args.weights[i] : 1.0f);
+    for (i64 i = i64(thread_of_grid()); i < args.token_count * args.k;
+         i += i64(threads_of_grid())) {
+        const i64 expert = args.expert_nbytes == 8 ? static_cast<const i64*>(args.chosen)[i]
+                                                   : static_cast<const int*>(args.chosen)[i];
+        words[1 + i] =
+            make_choice(place_of(args, i / args.k, expert), args.weights ? args.weights[i] : 1.0f);
     }
 }
 
@@ -43,10 +53,12 @@ __device__ __forceinline__ int bucket_of(const CrossingArgs& args, u64 word) {
     return args.by_source ? local : args.first[local] + int(place_local(place));
 }
 
-// Threads b, b + blockDim.x … look at the choices of a source in their order: found(b, number, choice) is called for each in
-// bucket b, with its number there; end(b, count) after the last one. All threads of a block.
+// Threads b, b + blockDim.x … look at the choices of a source in their order: found(b, number,
+// choice) is called for each in bucket b, with its number there; end(b, count) after the last one.
+// All threads of a block.
 template <class Found, class End>
-__device__ void scan_choices(const CrossingArgs& args, i64 source, int* tile, Found found, End end) {
+__device__ void scan_choices(
+    const CrossingArgs& args, i64 source, int* tile, Found found, End end) {
     const u64* choices = args.choices_of(source);
     const i64 all = args.tokens_of(source) * args.k;
     for (i64 first = 0; first < args.buckets; first += blockDim.x) {
@@ -55,7 +67,8 @@ __device__ void scan_choices(const CrossingArgs& args, i64 source, int* tile, Fo
         for (i64 begin = 0; begin < all; begin += kTile) {
             const int length = int(smaller(kTile, all - begin));
             __syncthreads();  // the last tile has been used
-            for (int i = int(threadIdx.x); i < length; i += int(blockDim.x)) tile[i] = bucket_of(args, choices[begin + i]);
+            for (int i = int(threadIdx.x); i < length; i += int(blockDim.x))
+                tile[i] = bucket_of(args, choices[begin + i]);
             __syncthreads();
             for (int i = 0; i < length && mine < args.buckets; ++i)
                 if (tile[i] == mine) found(mine, count++, begin + i);
@@ -64,7 +77,8 @@ __device__ void scan_choices(const CrossingArgs& args, i64 source, int* tile, Fo
     }
 }
 
-// A warp numbers the tokens of a source that have choices on a node: numbers[token], -1 for others. Returns how many.
+// A warp numbers the tokens of a source that have choices on a node: numbers[token], -1 for others.
+// Returns how many.
 __device__ i64 number_tokens(const CrossingArgs& args, i64 source, i64 node, int* numbers) {
     const u64* choices = args.choices_of(source);
     const i64 tokens = args.tokens_of(source);
@@ -86,7 +100,8 @@ __device__ i64 number_tokens(const CrossingArgs& args, i64 source, i64 node, int
 
 // Until place_choices has found some, no choice has a row, and no row a choice.
 __device__ void clear_handle(const CrossingArgs& args) {
-    const i64 choices = args.slots * args.max_tokens * args.k, first = i64(thread_of_grid()), step = i64(threads_of_grid());
+    const i64 choices = args.slots * args.max_tokens * args.k, first = i64(thread_of_grid()),
+              step = i64(threads_of_grid());
     for (i64 i = first; i < choices; i += step) args.routes[i] = kNoRow;
     for (i64 i = first; i < args.local_size * choices; i += step) args.ways[i] = kNoWay;
     for (i64 row = first; row < args.capacity; row += step) {
@@ -96,20 +111,25 @@ __device__ void clear_handle(const CrossingArgs& args) {
 }
 
 template <class = void>
-__global__ void __launch_bounds__(kMaxThreads, 1) number_choices(const __grid_constant__ CrossingArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    number_choices(const __grid_constant__ CrossingArgs args) {
     __shared__ int tile[kTile];
-    const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32), lane = int(threadIdx.x % 32);
+    const int warp = int(threadIdx.x / 32), warps = int(blockDim.x / 32),
+              lane = int(threadIdx.x % 32);
     clear_handle(args);
     for (i64 source = blockIdx.x; source < args.size; source += gridDim.x) {
         scan_choices(
-            args, source, tile, [](int, int, i64) {}, [&](int b, int count) { args.matrix[source * args.buckets + b] = count; });
+            args, source, tile, [](int, int, i64) {},
+            [&](int b, int count) { args.matrix[source * args.buckets + b] = count; });
         if (warp == 0) {
-            const i64 count = number_tokens(args, source, args.node, args.numbers + source * args.max_tokens);
+            const i64 count =
+                number_tokens(args, source, args.node, args.numbers + source * args.max_tokens);
             const bool here = args.proxy_of[source] == args.local_rank;
             if (here && lane == 0) args.crossing[args.nodes + args.slot_of[source]] = count;
         }
         for (i64 node = warp; source == args.rank && node < args.nodes; node += warps) {
-            const i64 count = number_tokens(args, source, node, args.where + node * args.max_tokens);
+            const i64 count =
+                number_tokens(args, source, node, args.where + node * args.max_tokens);
             if (lane == 0) args.crossing[node] = count;
         }
     }
@@ -122,7 +142,8 @@ struct Buckets {  // of this node, in shared memory
     int limit[kMaxBuckets];   //   and where its room ends
 };
 
-// All threads compute where the buckets begin and end, and how many choices come before those of `source`.
+// All threads compute where the buckets begin and end, and how many choices come before those of
+// `source`.
 __device__ void place_buckets(const CrossingArgs& args, i64 source, Buckets& buckets) {
     __syncthreads();  // the last source's have been used
     for (i64 b = threadIdx.x; b < args.buckets; b += blockDim.x) {
@@ -137,7 +158,8 @@ __device__ void place_buckets(const CrossingArgs& args, i64 source, Buckets& buc
     __syncthreads();
     for (i64 local = threadIdx.x; local < args.local_size; local += blockDim.x) {
         const int first = args.first[local], end = args.first[local + 1], sharers = end - first;
-        const i64 room = args.drops && !args.by_source && sharers > 0 ? args.capacity / sharers : args.capacity;
+        const i64 room =
+            args.drops && !args.by_source && sharers > 0 ? args.capacity / sharers : args.capacity;
         i64 used = 0;
         for (int b = first; b < end; ++b) {
             buckets.begin[b] = int(used);
@@ -155,11 +177,14 @@ __device__ __forceinline__ i64 kept_of(const Buckets& buckets, int b, i64 before
 }
 
 // The rows of this rank's buckets that a source has, and has no room for.
-__device__ void count_rows(const CrossingArgs& args, const Buckets& buckets, i64 source, int first, int end, i64& rows, i64& dropped) {
+__device__ void count_rows(
+    const CrossingArgs& args, const Buckets& buckets, i64 source, int first, int end, i64& rows,
+    i64& dropped) {
     rows = dropped = 0;
     for (int b = first; b < end; ++b) {
         i64 before = 0;
-        for (i64 other = 0; other < source; ++other) before += args.matrix[other * args.buckets + b];
+        for (i64 other = 0; other < source; ++other)
+            before += args.matrix[other * args.buckets + b];
         const i64 count = args.matrix[source * args.buckets + b];
         rows += count;
         dropped += count - kept_of(buckets, b, before, count);
@@ -194,7 +219,8 @@ __device__ void write_counts(const CrossingArgs& args, const Buckets& buckets) {
 }
 
 template <class = void>
-__global__ void __launch_bounds__(kMaxThreads, 1) place_choices(const __grid_constant__ CrossingArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    place_choices(const __grid_constant__ CrossingArgs args) {
     __shared__ int tile[kTile];
     __shared__ Buckets buckets;
     for (i64 source = blockIdx.x; source < args.size; source += gridDim.x) {
@@ -209,7 +235,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) place_choices(const __grid_con
             const u64 word = args.choices_of(source)[i];
             const u32 local = place_local(choice_place_of(word));
             const int holder = args.local_of[place_rank(choice_place_of(word))];
-            const i64 token = i / args.k, at = (slot + args.numbers[source * args.max_tokens + token]) * args.k + i % args.k;
+            const i64 token = i / args.k,
+                      at = (slot + args.numbers[source * args.max_tokens + token]) * args.k +
+                i % args.k;
             if (is_proxy) args.routes[at] = make_route(u32(row), expert_place(holder, local));
             if (holder != args.local_rank) return;
             ways[at] = u32(row);
@@ -222,7 +250,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) place_choices(const __grid_con
 
 // Copies tokens to where they leave for a node. A warp copies a token.
 template <class = void>
-__global__ void __launch_bounds__(kMaxThreads, 1) pack_tokens(const __grid_constant__ CrossingArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    pack_tokens(const __grid_constant__ CrossingArgs args) {
     const i64 warps = i64(threads_of_grid() / 32), all = args.nodes * args.token_count;
     const u64 packs = packs_in(u64(args.row_nbytes));
     for (i64 i = i64(thread_of_grid() / 32); i < all; i += warps) {
@@ -236,11 +265,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) pack_tokens(const __grid_const
     }
 }
 
-// Gives every choice of this rank the number that has come back for it: it has a row on one node at most, and 0 on others.
+// Gives every choice of this rank the number that has come back for it: it has a row on one node at
+// most, and 0 on others.
 template <class = void>
-__global__ void __launch_bounds__(kMaxThreads, 1) join_values(const __grid_constant__ CrossingArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    join_values(const __grid_constant__ CrossingArgs args) {
     u32* out = reinterpret_cast<u32*>(args.out);
-    for (i64 i = i64(thread_of_grid()); i < args.token_count * args.k; i += i64(threads_of_grid())) {
+    for (i64 i = i64(thread_of_grid()); i < args.token_count * args.k;
+         i += i64(threads_of_grid())) {
         const i64 token = i / args.k, c = i % args.k;
         u32 bits = 0;
         for (i64 node = 0; node < args.nodes; ++node) {

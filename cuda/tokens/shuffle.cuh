@@ -1,16 +1,19 @@
-// Token dispatch and combine: the memory that they share, and the words that describe where a choice goes.
+// Token dispatch and combine: the memory that they share, and the words that describe where a
+// choice goes.
 //
-// A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the expert. The data travels
-// once to each rank, to the first of the token's rows there (the *leader*), and is copied on there. The *ways* of a token
-// on a rank are its rows there: one word for each choice. Ranks communicate through a workspace of the shuffle's own,
-// laid out like a lease.
+// A token's *choice* is one of its k experts. Every choice becomes a row on a rank that has the
+// expert. The data travels once to each rank, to the first of the token's rows there (the
+// *leader*), and is copied on there. The *ways* of a token on a rank are its rows there: one word
+// for each choice. Ranks communicate through a workspace of the shuffle's own, laid out like a
+// lease.
 //
 //   *route*   at the token's rank: the rank and row that a choice becomes, and its expert's place
-//   *way*     at the row's rank: the row of a choice, or kNoWay
-//   *note*    at the row's rank: the expert and weight of a choice
-//   *bucket*  the rows of one expert on a rank, or of one source (by_source)
+//   *way*     at the row's rank: the row of a choice, or kNoWay *note*    at the row's rank: the
+//   expert and weight of a choice *bucket*  the rows of one expert on a rank, or of one source
+//   (by_source)
 //
-// Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/layout.py computes the offsets.
+// Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/layout.py computes the
+// offsets.
 #pragma once
 #include "protocol/channel.cuh"
 #include "protocol/lanes.cuh"
@@ -20,22 +23,25 @@
 constexpr int kMaxBuckets = 1024;  // of all ranks together
 constexpr int kMaxChoices = 128;   // of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
-constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was no room
+constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was
+                                   // no room
 constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 
 enum Phase : i64 { kSend = 1, kReceive = 2 };
 __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend | kReceive); }
 
-// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. Computed from the grid, for
-// with a word of the arguments the compiler issued one load less in the loop of combine that adds rows (1024 tokens 93
-// µs, not 79; 2 H200, CHANGES.md, "Of many tokens, too, what is needed is on its way before"; 2026-11-22).
+// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one.
+// Computed from the grid, for with a word of the arguments the compiler issued one load less in the
+// loop of combine that adds rows (1024 tokens 93 µs, not 79; 2 H200, CHANGES.md, "Of many tokens,
+// too, what is needed is on its way before"; 2026-11-22).
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
-// A thread's number from the last: the first warps move steps of few tokens, so the last ones do the rest.
+// A thread's number from the last: the first warps move steps of few tokens, so the last ones do
+// the rest.
 __device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - threadIdx.x; }
 
-// The constants of a shuffle. Rows of a rank are grouped in buckets: one for each of its experts, or one for each source
-// (by_source).
+// The constants of a shuffle. Rows of a rank are grouped in buckets: one for each of its experts,
+// or one for each source (by_source).
 struct Shuffle {
     Team team;  // of the shuffle: base[] are the workspaces
     char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
@@ -47,7 +53,8 @@ struct Shuffle {
     const u32* places;         // [experts][replicas]: expert_place
     int* histograms;           // [blocks][buckets]: how many choices of a block go to a bucket
     int* matrix;               // [size][buckets]: how many choices of a rank
-    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to itself, see few_tokens.cuh,
+    Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to
+                               // itself, see few_tokens.cuh,
     Pack* own_rows;            // [blocks][2][slot_rows][kRowPlaces]: and its rows of lines
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
@@ -83,7 +90,9 @@ __device__ __forceinline__ u32 route_place(u64 route) { return u32(route >> 32);
 __device__ __forceinline__ int route_rank(u64 route) { return place_rank(route_place(route)); }
 
 // The note of a choice: the expert's number among the rank's, and the weight.
-__device__ __forceinline__ u64 make_note(u32 local, float weight) { return u64(local) << 32 | bits_as<u32>(weight); }
+__device__ __forceinline__ u64 make_note(u32 local, float weight) {
+    return u64(local) << 32 | bits_as<u32>(weight);
+}
 __device__ __forceinline__ u32 note_local(u64 note) { return u32(note >> 32); }
 __device__ __forceinline__ float note_weight(u64 note) { return bits_as<float>(u32(note)); }
 
@@ -98,8 +107,10 @@ __device__ __forceinline__ int leading_choice(const u64* routes, int k, int rank
     return leading;
 }
 
-// Where the result of a token from `rank` comes back: a token has as many places as ranks that it can have rows on.
-__device__ __forceinline__ u64 result_slot(const Shuffle& shuffle, i64 token, int rank, int leading) {
+// Where the result of a token from `rank` comes back: a token has as many places as ranks that it
+// can have rows on.
+__device__ __forceinline__ u64
+result_slot(const Shuffle& shuffle, i64 token, int rank, int leading) {
     return u64(token * shuffle.results_of_token + (shuffle.k < shuffle.team.size ? leading : rank));
 }
 
@@ -108,8 +119,8 @@ struct Rows {
     u32 row[kMaxChoices];
     int leading;  // the choice of the first row
 
-    // All lanes of the warp. way(c) returns the way of choice c; keep(number, c, way) is called for each row. Returns the
-    // number of rows.
+    // All lanes of the warp. way(c) returns the way of choice c; keep(number, c, way) is called for
+    // each row. Returns the number of rows.
     template <class Way, class Keep>
     __device__ int list(int k, Way way, Keep keep) {
         const u32 lane = threadIdx.x % 32;
@@ -133,18 +144,23 @@ struct Rows {
     }
 };
 
-// All threads clear this rank's own slot of the next operation when the epoch begins anew, as Channel::scrub does with
-// those of peers: packets of 2^32 operations ago would look new.
+// All threads clear this rank's own slot of the next operation when the epoch begins anew, as
+// Channel::scrub does with those of peers: packets of 2^32 operations ago would look new.
 __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) {
     if (channel.epoch != 0xffffffffu && channel.epoch != 2) return;
-    const u64 slot = u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1), packets = shuffle.team.slot_packets;
+    const u64 slot = u64(blockIdx.x) * 2 + ((channel.epoch + 1) & 1),
+              packets = shuffle.team.slot_packets;
     const u64 places = u64(shuffle.team.slot_rows) * (kRowNbytes / kPackNbytes);
-    for (u64 i = threadIdx.x; i < packets; i += blockDim.x) st_packet_sys(shuffle.own_slots + slot * packets + i, Pack{0, 0});
-    for (u64 i = threadIdx.x; i < places; i += blockDim.x) st_packet_sys(shuffle.own_rows + slot * places + i, Pack{0, 0});
+    for (u64 i = threadIdx.x; i < packets; i += blockDim.x)
+        st_packet_sys(shuffle.own_slots + slot * packets + i, Pack{0, 0});
+    for (u64 i = threadIdx.x; i < places; i += blockDim.x)
+        st_packet_sys(shuffle.own_rows + slot * places + i, Pack{0, 0});
     __syncthreads();
 }
 
-// A block that has received packets of all ranks, though not of their blocks with its own number: whether that counts as
-// if all had entered the operation (Channel::leave). It does not in the operation in which those blocks clear their
-// slots.
-__device__ __forceinline__ bool counts_as_entered(const Channel& channel) { return channel.epoch != 2; }
+// A block that has received packets of all ranks, though not of their blocks with its own number:
+// whether that counts as if all had entered the operation (Channel::leave). It does not in the
+// operation in which those blocks clear their slots.
+__device__ __forceinline__ bool counts_as_entered(const Channel& channel) {
+    return channel.epoch != 2;
+}

@@ -1,12 +1,14 @@
 // Many tokens: how blocks and warps share them, and the signals for what has been stored.
 //
-// Tokens are divided among the blocks; block b of a rank handles the tokens that block b of any other rank has. Its warps
-// take tokens one after the other from a queue; some send while others handle what has arrived, stage by stage:
+// Tokens are divided among the blocks; block b of a rank handles the tokens that block b of any
+// other rank has. Its warps take tokens one after the other from a queue; some send while others
+// handle what has arrived, stage by stage:
 //   1. A warp takes a job (a token, or a part of one) and stores its data at the peers.
-//   2. The warp that finishes the last job of a stage makes a fence and signals the stage to all ranks (Signals).
+//   2. The warp that finishes the last job of a stage makes a fence and signals the stage to all
+//      ranks (Signals).
 //   3. A receiving warp waits for the stage of its next job, which acquires the data.
-// The Gate keeps a rank from storing before the peers have entered the operation, and so have read the last one's data.
-// Thresholds: not measured by themselves.
+// The Gate keeps a rank from storing before the peers have entered the operation, and so have read
+// the last one's data. Thresholds: not measured by themselves.
 #pragma once
 #include "tokens/shuffle.cuh"
 
@@ -33,20 +35,26 @@ struct Share {
     u32 member, members;
 };
 
-// The jobs of a block: the tokens of some sources, as many of each source as the one with most has; a job may have no
-// token. A job is a token, or a part of one where tokens are few.
+// The jobs of a block: the tokens of some sources, as many of each source as the one with most has;
+// a job may have no token. A job is a token, or a part of one where tokens are few.
 struct Jobs {
     const u32 sources, tokens, stage_tokens, parts;
 
-    // `longest`: the most tokens of a rank in this block, so that all ranks compute the same stages.
+    // `longest`: the most tokens of a rank in this block, so that all ranks compute the same
+    // stages.
     __device__ Jobs(u32 sources, u32 tokens, u32 longest)
-        : sources(sources), tokens(tokens), stage_tokens(stage_of(longest)), parts(parts_of(sources * tokens)) {}
+        : sources(sources),
+          tokens(tokens),
+          stage_tokens(stage_of(longest)),
+          parts(parts_of(sources * tokens)) {}
 
     __device__ u32 count() const { return sources * tokens * parts; }
     __device__ u32 source(u32 job) const { return job / parts % sources; }
     __device__ u32 token(u32 job) const { return job / (parts * sources); }
     __device__ u32 stage(u32 job) const { return token(job) / stage_tokens; }
-    __device__ Share share(u32 job) const { return Share{job % parts * 32 + threadIdx.x % 32, parts * 32}; }
+    __device__ Share share(u32 job) const {
+        return Share{job % parts * 32 + threadIdx.x % 32, parts * 32};
+    }
     __device__ u32 stages() const { return (tokens + stage_tokens - 1) / stage_tokens; }
 
     // The number of jobs in a stage.
@@ -65,11 +73,12 @@ struct Jobs {
     }
 };
 
-// The jobs of each half, which warps of a block take one after the other, so that none waits for a warp whose token has many
-// rows. In shared memory.
+// The jobs of each half, which warps of a block take one after the other, so that none waits for a
+// warp whose token has many rows. In shared memory.
 struct Queue {
     u32 taken[2];           // of kSend, of kReceive
-    u32 left[kMostStages];  // jobs of each stage still to be done, and 1 for the signal of the previous stage
+    u32 left[kMostStages];  // jobs of each stage still to be done, and 1 for the signal of the
+                            // previous stage
 
     // All threads.
     __device__ void begin(const Jobs& sent) {
@@ -86,7 +95,8 @@ struct Queue {
         return __shfl_sync(0xffffffffu, job, 0);
     }
 
-    // Counts a finished job, or the signal of the previous stage. Returns whether the stage is complete.
+    // Counts a finished job, or the signal of the previous stage. Returns whether the stage is
+    // complete.
     __device__ bool finish(u32 stage) {
         __syncwarp();
         u32 before = 0;
@@ -103,8 +113,8 @@ __device__ __forceinline__ u32 longest_range(const i64* tokens, int size) {
     return __reduce_max_sync(kWholeWarp, lane < size ? Range(tokens[lane]).length() : 0);
 }
 
-// Keeps warps from storing at peers before these have entered the operation: until then they may read the last one's data. A
-// warp waits once it has something to store.
+// Keeps warps from storing at peers before these have entered the operation: until then they may
+// read the last one's data. A warp waits once it has something to store.
 class Gate {
     const Channel& channel;
     bool is_open;
@@ -116,22 +126,25 @@ class Gate {
     __device__ bool pass() {
         if (is_open) return true;
         const int peer = int(threadIdx.x % 32);
-        is_open = __all_sync(kWholeWarp, !channel.is_peer(peer) || channel.wait_for_entered(peer, channel.epoch));
+        is_open = __all_sync(
+            kWholeWarp, !channel.is_peer(peer) || channel.wait_for_entered(peer, channel.epoch));
         __syncwarp();
         return is_open;
     }
 };
 
-// Whether this warp begins with what arrives, not with sending. If both halves are in this launch and there are several
-// stages, `sending` of kMaxWarps warps send first; of fewer warps the same share, at least one.
+// Whether this warp begins with what arrives, not with sending. If both halves are in this launch
+// and there are several stages, `sending` of kMaxWarps warps send first; of fewer warps the same
+// share, at least one.
 __device__ __forceinline__ bool receives_first(i64 phases, u32 sending, u32 stages) {
     const u32 warps = blockDim.x / 32, senders = (warps * sending + kMaxWarps - 1) / kMaxWarps;
-    return is_whole(phases) && stages > 1 && warps > 1 && threadIdx.x / 32 >= smaller(senders, warps - 1);
+    return is_whole(phases) && stages > 1 && warps > 1 &&
+        threadIdx.x / 32 >= smaller(senders, warps - 1);
 }
 
-// Signals of what a block has done in this operation. They use the words in which other operations count chunks
-// (ChannelControl::head), so Channel::scrub clears them. Ring 0: how many stages block b of rank s has stored here. Ring 1:
-// this rank's block b has counted.
+// Signals of what a block has done in this operation. They use the words in which other operations
+// count chunks (ChannelControl::head), so Channel::scrub clears them. Ring 0: how many stages block
+// b of rank s has stored here. Ring 1: this rank's block b has counted.
 struct Signals {
     const Team& team;
     const u32 epoch;
@@ -151,9 +164,11 @@ struct Signals {
         return Channel::everyone(ok);
     }
 
-    // A warp has done a job of a stage: signals the stages that are now complete to all ranks, in order.
+    // A warp has done a job of a stage: signals the stages that are now complete to all ranks, in
+    // order.
     __device__ void finish(Queue& queue, u32 stage, u32 stages) const {
-        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage)) signal_stored(stage + 1);
+        for (bool last = queue.finish(stage); last; last = ++stage < stages && queue.finish(stage))
+            signal_stored(stage + 1);
     }
 
     // All lanes of a warp: signals to all ranks, this one too, how many stages are stored.
@@ -169,7 +184,8 @@ struct Signals {
     __device__ bool await_stored(Needed needed) const {
         const int source = int(threadIdx.x % 32);
         const i64 stages = source < team.size ? needed(source) : 0;
-        const bool ok = __all_sync(0xffffffffu, stages == 0 || wait(0, int(blockIdx.x), source, stages));
+        const bool ok =
+            __all_sync(0xffffffffu, stages == 0 || wait(0, int(blockIdx.x), source, stages));
         __syncwarp();
         return ok;
     }
@@ -180,6 +196,8 @@ struct Signals {
         return &channel_control(team, holder, block)->head[ring][source];
     }
     __device__ bool wait(int ring, int block, int source, i64 count) const {
-        return wait_for(team, word(ring, team.rank, block, source), Awaited{epoch, block, source, mark(count), 0});
+        return wait_for(
+            team, word(ring, team.rank, block, source),
+            Awaited{epoch, block, source, mark(count), 0});
     }
 };
