@@ -13,7 +13,7 @@ CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,c
 READY := --arch host --types float32 bytes --ops SUM MAX \
 	--operations allgather allreduce alltoallv barrier bcast combine dispatch point_to_point
 
-.PHONY: demo test test-all docs cubins dist clean
+.PHONY: demo test test-all lint docs cubins dist clean
 
 demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
@@ -25,6 +25,13 @@ test: $(VENV)/ready
 
 test-all: $(VENV)/ready
 	@$(BIN)/python tests/run.py --all $(if $(K),host ranks -n 2 -k "$(K)")
+
+# Ruff, mypy, and what checks the recipes in packaging/ and the workflow.
+lint: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[lint]'
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python packaging/lint.py
 
 # The site, in docs/_build/html; every warning is an error.
 docs: $(VENV)/ready

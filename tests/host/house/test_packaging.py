@@ -1,11 +1,16 @@
 """The packages contain every module and CUDA source, and importing them loads no CUDA library."""
 
 import configparser
+import contextlib
+import functools
 import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -99,7 +104,7 @@ def numbers_of(text: str, distribution: str) -> set[str]:
 @pytest.mark.parametrize("distribution", ["mpi4py", "numpy"])
 def test_recipes_require_what_setup_does(distribution: str) -> None:
     required = numbers_of(SETUP["options"]["install_requires"], distribution)
-    conda = (ROOT / "packaging/conda/meta.yaml").read_text()
+    conda = (ROOT / "packaging/conda/recipe.yaml").read_text()
     assert numbers_of(conda.partition("run:")[2], distribution) == required
     spack = numbers_of((ROOT / "packaging/spack/package.py").read_text(), f"py-{distribution}@")
     # Spack's ranges include their end: 1.26:2 is all before 3
@@ -107,12 +112,49 @@ def test_recipes_require_what_setup_does(distribution: str) -> None:
 
 
 def test_recipes_have_the_version_the_python_and_extras_that_exist() -> None:
-    conda = (ROOT / "packaging/conda/meta.yaml").read_text()
-    assert f'version = "{SETUP["metadata"]["version"]}"' in conda
+    conda = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    assert f'version: "{SETUP["metadata"]["version"]}"' in conda
     assert f"python {SETUP['options']['python_requires']}" in conda
     for recipe in ("Dockerfile", "apptainer.def"):
         (extras,) = re.findall(r"/src\[([\w,]+)\]", (ROOT / "packaging" / recipe).read_text())
         assert set(extras.split(",")) <= set(SETUP["options.extras_require"])
+
+
+class Recorder(types.ModuleType):
+    """What Spack gives a recipe, which only records the directives."""
+
+    def __init__(self) -> None:
+        super().__init__("spack.package")
+        self.directives: list[tuple[str, str]] = []
+        for name in ("license", "version", "depends_on", "conflicts"):
+            setattr(self, name, functools.partial(self._record, name))
+        self.when = self._when
+
+    def _record(self, directive: str, spec: str, **options: object) -> None:
+        assert set(options) <= {"type", "when", "branch", "msg"}
+        self.directives.append((directive, spec))
+
+    @contextlib.contextmanager
+    def _when(self, condition: str) -> Iterator[None]:
+        self.directives.append(("when", condition))
+        yield
+
+
+def test_spacks_recipe_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    spack = Recorder()
+    monkeypatch.setitem(sys.modules, "spack.package", spack)
+    monkeypatch.setitem(sys.modules, "spack", types.ModuleType("spack"))
+    for name, architectures in (("cuda", ("80", "90")), ("python", ())):
+        system = types.ModuleType(f"spack_repo.builtin.build_systems.{name}")
+        base = type(f"{name.capitalize()}Package", (), {"cuda_arch_values": architectures})
+        setattr(system, base.__name__, base)
+        monkeypatch.setitem(sys.modules, system.__name__, system)
+    for name in ("spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    recipe = runpy.run_path(str(ROOT / "packaging/spack/package.py"))["PyPyncclx"]
+    assert recipe.git
+    assert ("depends_on", "py-mpi4py@4.1.1:") in spack.directives
+    assert ("depends_on", "py-cupy@14: +cuda cuda_arch=90") in spack.directives
 
 
 def test_the_workflow_runs_what_continuous_integration_runs() -> None:
