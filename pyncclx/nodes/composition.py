@@ -41,7 +41,7 @@ class Composition:
         self.spanning, self.operation, self.label = spanning, operation, label_of(operation, signature)
         self.places: Places = spanning.places
         self._steps: list[Placed] = []
-        self._follows_streams, self._is_compared = True, False
+        self._follows_streams = True
         self._kept: list[object] = []
 
     def memory(self, *lengths: int) -> list[int]:
@@ -136,7 +136,7 @@ class Composition:
             self.copy(short.address_of(me), source, nbytes)
         others = [[rank for rank in ranks if rank != me] for ranks in (to, sources)]
         share = Share(f"{self.operation}, {name}", self.label, nbytes, *others)
-        self._follows_streams, self._is_compared = False, True
+        self._follows_streams = False
         self._add(ShareStep(short, share, short.leaving_nbytes(share), self.spanning.traffic))
 
     def on_host(
@@ -170,8 +170,7 @@ class Composition:
     def program(self, buffers: Iterable[Buffer]) -> Program:
         """Return the program of the steps; `buffers` are those of the call."""
         producers = tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
-        label = b"" if self._is_compared else self.label
-        return Program(self.operation, self._steps, producers, follows_streams=self._follows_streams, label=label)
+        return Program(self.operation, self._steps, producers, follows_streams=self._follows_streams, label=self.label)
 
     def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
         self._steps.append(Placed(step, aside, after))

@@ -32,7 +32,7 @@ class Program:
     follows_streams : bool
         Whether all steps are enqueued as kernels are.
     label : bytes
-        The same on all ranks that make this call, as `label_of` makes it; empty if a step compares it.
+        The same on all ranks that make this call, as `label_of` makes it.
     watched : tuple of Engine
         Those whose steps the host does not wait for.
     peers : tuple of int

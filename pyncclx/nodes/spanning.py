@@ -131,10 +131,10 @@ class Spanning(Attachment):
         return self._short
 
     def compare(self, label: bytes, stream: Any) -> None:
-        """Compare a call with those of other ranks, if it has a label, until a graph has one. Collective at first."""
-        if label and self.team.device.is_capturing(stream):
+        """Compare a call with those of other ranks, until a graph has one. Collective at first."""
+        if self.team.device.is_capturing(stream):
             self.comparison.stop()
-        elif label:
+        else:
             self.comparison.add(label)
 
     def known(self, key: Hashable) -> Program | None:

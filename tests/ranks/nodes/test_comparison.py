@@ -66,13 +66,16 @@ def test_other_differences(comm, name):
 
 
 def test_equal_calls_in_any_form(comm):
-    """Blocking, nonblocking, persistent and empty ones; a rank may be far ahead of the next one."""
+    """Blocking, nonblocking, persistent, empty and short ones; some ranks make them with other arrays each time."""
     x, y, nothing = put(np.full(COUNT, RANK + 1.0, "f4")), Output(COUNT, "f4"), xp.empty(0, "f4")
     request = comm.Allreduce_init(x, y.array, MPI.MAX)
+    few, kept = [put(np.arange(3.0) + call) for call in range(20)], Output(3, "f8")
     with comparing() as compare:
         for call in range(20):
             comm.Bcast(x if call % SIZE == RANK else xp.empty(COUNT, "f4"), call % SIZE)
             comm.Allreduce(nothing, nothing)
+            comm.Allreduce(few[call if RANK % 2 else 0], kept.array, MPI.MIN)
+            compare(kept, np.arange(3.0) + (call if SIZE == 1 else 0), f"call {call}")
             request.Start()
             request.Wait()
             compare(y, np.full(COUNT, SIZE, "f4"), f"call {call}")
