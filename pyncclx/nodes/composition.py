@@ -11,13 +11,13 @@ from ..launch import kernels
 from ..launch.call import Call
 from ..launch.plan import plan_of
 from ..team.plans import Producer
-from .engine import Transfer
+from .engine import Engine, Transfer
 from .places import Places
 from .program import Placed, Program
 from .rails import without_empty
 from .short_exchange import Share, label_of
 from .spanning import Spanning
-from .steps import CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
+from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
 _THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
 
@@ -126,6 +126,15 @@ class Composition:
         step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming, self.spanning.traffic)
         return self._add(step, aside=aside, after=after)
 
+    def collective(
+        self, engine: Engine, name: str, enqueue: Callable[[Any], None], *, peers: Iterable[int], sent_nbytes: int
+    ) -> int:
+        """Add a collective of an engine, which is given the stream. All ranks add it; `peers` are those waited for."""
+        traffic = self.spanning.traffic
+        return self._add(
+            CollectiveStep(engine, f"{self.operation}, {name}", enqueue, tuple(peers), sent_nbytes, traffic)
+        )
+
     def share(self, name: str, source: int, nbytes: int, *, to: Iterable[int], sources: Iterable[int]) -> None:
         """Add steps that give this rank's bytes to some ranks, and bring those of others. All ranks add them.
 
@@ -175,3 +184,4 @@ class Composition:
     def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
         self._steps.append(Placed(step, aside, after))
         return len(self._steps) - 1
+

@@ -63,6 +63,16 @@ class NcclEngine:
         finally:
             nccl.group_end()
 
+    def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
+        """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
+        self.check()
+        self._nccl.broadcast(address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
+
+    def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
+        """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
+        self.check()
+        self._nccl.all_gather(own, everything, nbytes, _BYTES, self._comm, stream.ptr)
+
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)
 

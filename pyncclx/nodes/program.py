@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..backends import Event
 from ..team.plans import Producer
 from ..team.team import Team
-from .steps import ExchangeStep, HostStep, Step
+from .steps import CollectiveStep, ExchangeStep, HostStep, Step
 
 
 class Placed(NamedTuple):
@@ -55,11 +55,11 @@ class Program:
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
         self.label = label
         self._steps = steps
-        exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, HostStep))]
+        exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, CollectiveStep, HostStep))]
         used = [each.engine for each in exchanges if each.engine is not None]
         engines = {id(engine): engine for engine in used if engine.follows_streams}
         self.watched = tuple(engines.values())
-        names = dict.fromkeys(each.name for each in exchanges if isinstance(each, ExchangeStep))
+        names = dict.fromkeys(each.name for each in exchanges if not isinstance(each, HostStep))
         self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}

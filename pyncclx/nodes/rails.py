@@ -7,6 +7,7 @@ take part inside their node. What goes between other pairs of ranks goes through
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from mpi4py import MPI
 
@@ -58,6 +59,15 @@ class Rails:
     def rail(self) -> Engine:
         """Return the engine among the ranks with this rank's local index. All ranks of the communicator call this."""
         return self._nccl("rail") if self.uses_nccl else self.mpi()
+
+    def collectives(self) -> NcclEngine | None:
+        """Return NCCL's engine if its collectives can do those of the communicator. All ranks call this."""
+        return cast(NcclEngine, self.rail()) if self.has_collectives else None
+
+    @property
+    def has_collectives(self) -> bool:
+        """Whether a collective of NCCL can do one of the communicator: each rank is alone on its node."""
+        return self.uses_nccl and self._places.count == self._places.size
 
     def flat(self) -> Engine:
         """Return the engine among all ranks; they call this together."""

@@ -71,7 +71,7 @@ class Spanning(Attachment):
             cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed, shares_gpu=shares_gpu
         )
         self._host_waits = _host_waits(cast(MPI.Intracomm, comm), self.rails, state_of(comm).blocking)
-        self.verdicts = Verdicts(self.team.device, self.team.errors.address)
+        self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
         self.traffic = Traffic()
         self.refusals = ErrorRecord(self.team.device, topology.rank)
         self._short: ShortExchange | None = None

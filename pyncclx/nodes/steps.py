@@ -104,6 +104,23 @@ class ExchangeStep:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveStep:
+    """A collective of an engine among all its ranks."""
+
+    engine: Engine
+    name: str  # for messages
+    enqueue: Callable[[Any], None]  # given the stream
+    peers: tuple[int, ...]  # that it receives from
+    sent_nbytes: int
+    traffic: Traffic
+
+    def run(self, team: Team, stream: Any) -> None:
+        """As `Step.run`."""
+        self.traffic.sent_nbytes += self.sent_nbytes
+        self.enqueue(stream)
+
+
+@dataclass(frozen=True, slots=True)
 class ShareStep:
     """A short exchange of records on the host."""
 

@@ -1,7 +1,8 @@
 """What kernels of other nodes have given up: a word that travels with the data of each exchange.
 
 A kernel that has given up has left something undefined, which the engine sends on all the same. So each rank sends its
-failure word along, and those who receive it raise at the next look, instead of going on with what came.
+failure word along, and those who receive it raise at the next look, instead of going on with what came. On a node of
+one rank no kernel waits, and so none gives up: its word stays there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from ..backends import Device
 from ..errors import Aborted
 from ..memory.error_words import FAILURE
 from .engine import Transfer
+from .places import Places
 
 WORD_NBYTES = 8
 _MOST_WORDS = 512  # ranks beyond share words
@@ -25,20 +27,25 @@ class Verdicts:
     device : Device
     own : int
         The address of this rank's error record.
+    places : Places
     """
 
-    def __init__(self, device: Device, own: int) -> None:
+    def __init__(self, device: Device, own: int, places: Places) -> None:
+        self._places = places
         self._own = own + WORD_NBYTES * FAILURE
         self._watch = device.allocate_watch(WORD_NBYTES * _MOST_WORDS)
         self._ranks: dict[int, int] = {}  # peer -> the number of its word
 
     def sends(self, transfers: Iterable[Transfer]) -> list[Transfer]:
         """Return the words that go along with transfers."""
-        return [Transfer(peer, self._own, WORD_NBYTES) for peer in dict.fromkeys(each.peer for each in transfers)]
+        peers = dict.fromkeys(each.peer for each in transfers) if self._places.local_size > 1 else ()
+        return [Transfer(peer, self._own, WORD_NBYTES) for peer in peers]
 
     def receives(self, transfers: Iterable[Transfer]) -> list[Transfer]:
         """Return the words that come along with transfers."""
-        peers = dict.fromkeys(each.peer for each in transfers)
+        places = self._places
+        nodes = {each.peer: places.node_of(each.peer) for each in transfers}
+        peers = [peer for peer, node in nodes.items() if len(places.ranks_of(node)) > 1]
         return [Transfer(peer, self._watch.address + WORD_NBYTES * self._word(peer), WORD_NBYTES) for peer in peers]
 
     def _word(self, peer: int) -> int:

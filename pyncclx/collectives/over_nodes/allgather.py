@@ -1,7 +1,7 @@
 """Allgather and Allgatherv over nodes: a rank's block goes over its rail to each node, whose ranks get it by a kernel.
 
-Short ones, where MPI moves the data, go to all ranks on the host. Blocks of one node are spread while those of the next
-are on their way.
+Short ones, where the host waits, go to all ranks on the host. Where each rank is alone on its node, NCCL's own
+collective moves blocks of one length. Blocks of one node are spread while those of the next are on their way.
 """
 
 from __future__ import annotations
@@ -77,8 +77,19 @@ def compose(composition: Composition, *, own: int, recv: int, spans: list[Span])
     """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already."""
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
+    elif _are_blocks(spans) and (engine := composition.spanning.rails.collectives()) is not None:
+        others = [rank for rank in range(len(spans)) if rank != composition.places.rank]
+        nbytes = spans[0].nbytes
+        enqueue, sent_nbytes = partial(engine.allgather, own, recv + spans[0].begin, nbytes), nbytes * len(others)
+        composition.collective(engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=sent_nbytes)
     else:
         _by_node(composition, own, recv, spans)
+
+
+def _are_blocks(spans: list[Span]) -> bool:
+    """Whether they follow each other, in order and of the same length."""
+    first = spans[0]
+    return all(span == Span(first.begin + rank * first.nbytes, first.nbytes) for rank, span in enumerate(spans))
 
 
 def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:

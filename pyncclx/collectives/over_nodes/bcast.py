@@ -1,6 +1,7 @@
 """Bcast over nodes.
 
-Shortest, where MPI moves the data: root sends to all ranks on the host. Short: root sends to one rank of each node, and
+Shortest, where the host waits: root sends to all ranks on the host. Where each rank is alone on its node, NCCL's own
+collective moves the data. Else short: root sends to one rank of each node, and
 a kernel copies inside each node. Long: root's node has a piece on each of its ranks, which goes over the rails, and all
 ranks of a node get all pieces. With more than two nodes a piece is cut once more: each node gets a part of it from
 root's, and the nodes exchange the parts, so root's links carry it once.
@@ -57,6 +58,11 @@ def explain(places: Places, nbytes: int) -> str:
 def _compose(composition: Composition, *, address: int, nbytes: int, root: int) -> None:
     if composition.spanning.is_short(nbytes):
         _on_host(composition, address, nbytes, root)
+    elif (engine := composition.spanning.rails.collectives()) is not None:
+        is_root, others = composition.places.rank == root, composition.places.size - 1
+        enqueue, peers = partial(engine.broadcast, address, nbytes, root), () if is_root else (root,)
+        sent_nbytes = nbytes * others if is_root else 0
+        composition.collective(engine, "NCCL's broadcast", enqueue, peers=peers, sent_nbytes=sent_nbytes)
     elif nbytes <= SHORT_NBYTES:
         _short(composition, address, nbytes, root)
     else:

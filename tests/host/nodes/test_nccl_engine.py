@@ -88,6 +88,15 @@ def test_an_exchange_is_one_group_on_the_stream(bindings, engine):
     ]
 
 
+def test_collectives_name_ranks_of_the_engine(bindings, engine):
+    engine.broadcast(100, 8, 3, Stream())
+    engine.allgather(100, 200, 8, Stream())
+    assert bindings.calls[1:] == [
+        ("broadcast", 100, 100, 8, 1, 0, "communicator", 5),
+        ("all_gather", 100, 200, 8, 1, "communicator", 5),
+    ]
+
+
 def test_an_error_of_nccl_is_raised_at_every_call(bindings, engine):
     bindings.result = 6
     for _ in range(2):
