@@ -7,6 +7,7 @@ which also has those of other nodes. It starts with the first communicator of se
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -79,10 +80,17 @@ class Detector:
             self._watched.discard(watched)
 
     def add_peers(self, fds: Mapping[bytes, int]) -> None:
-        """Look at the pages of more processes, by the uid of each; closes the descriptors."""
+        """Look at the pages of more processes, by the uid of each: all of them, or none; closes the descriptors."""
+        left, pages = dict(fds), dict[bytes, PeerPresence]()
+        try:
+            while left:
+                uid, fd = left.popitem()
+                pages[uid] = PeerPresence(fd)  # which closes the descriptor, also if it raises
+        finally:
+            for unused in left.values():
+                os.close(unused)
         with self._lock:
-            for uid, fd in fds.items():
-                self.peers[uid] = PeerPresence(fd)
+            self.peers.update(pages)
 
     def gone(self) -> set[bytes]:
         """Return the uids of processes that have failed, and of which nothing runs any more, on a GPU neither."""

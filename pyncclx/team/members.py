@@ -98,7 +98,8 @@ def _map_presences(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> No
     if any(missing):
         wanted = [rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]]
         fds = mpi_bootstrap.allgather_fds(comm, DETECTOR.get().presence.fd, wanted)
-        DETECTOR.get().add_peers({members[rank].uid: fd for rank, fd in fds.items()})
+        pages = {members[rank].uid: fd for rank, fd in fds.items()}
+        mpi_bootstrap.agree(comm, lambda: DETECTOR.get().add_peers(pages))
 
 
 def channels(device: Device) -> int:

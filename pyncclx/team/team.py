@@ -95,19 +95,29 @@ class Team:
             self.id = leases[0][1]  # the same on all ranks
             self.heap.begin(self.id)
             self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
-            self.errors = mpi_bootstrap.agree(comm, lambda: ErrorRecord(device, comm.rank), undo=ErrorRecord.close)
-            self._look_after(comm)
+            self.errors = mpi_bootstrap.agree(comm, lambda: self._record(comm), undo=self._close_record)
         except BaseException:
             self.heap.release(self.lease, self.id)
             raise
 
-    def _look_after(self, comm: MPI.Intracomm) -> None:
-        """Let the failure detector look after the ranks."""
-        uids = [member.uid for member in self.members]
-        self.heap.join(uids)
-        self.errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
-        if comm.size > 1:
-            DETECTOR.get().watch(self.errors)
+    def _record(self, comm: MPI.Intracomm) -> ErrorRecord:
+        """Make the error record, and let the failure detector look after the ranks."""
+        errors, uids = ErrorRecord(self.device, comm.rank), [member.uid for member in self.members]
+        try:
+            errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
+            self.heap.join(errors.uids)
+            if comm.size > 1:
+                DETECTOR.get().watch(errors)
+        except BaseException:
+            self._close_record(errors)
+            raise
+        return errors
+
+    def _close_record(self, errors: ErrorRecord) -> None:
+        self.heap.part(errors.uids)
+        if DETECTOR.made is not None:
+            DETECTOR.made.forget(errors)
+        errors.close()
 
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
@@ -263,9 +273,6 @@ class Team:
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()
-        self.heap.part(self.errors.uids)
-        if DETECTOR.made is not None:
-            DETECTOR.made.forget(self.errors)
-        self.errors.close()
+        self._close_record(self.errors)
         self.windows.close()
         self.scratch.close()

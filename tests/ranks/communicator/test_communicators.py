@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import pyncclx
 from pyncclx import backends
 from pyncclx.memory.heap import HEAP, Heap
 from pyncclx.operators import ops
+from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings
 from pyncclx.team import members
 from support.arrays import Output, get, put, synchronize, xp
+from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing, contributions, counts, fold
 
 WORLD = MPI.COMM_WORLD
@@ -328,6 +331,35 @@ def test_one_that_cannot_be_made_keeps_nothing(heap, monkeypatch):
     monkeypatch.setattr(members, "_check", refuse)
     with pyncclx.Communicator().Dup() as comm, pytest.raises(pyncclx.NotSupported, match="several nodes"):
         comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+    assert heap.leases == []
+
+
+# Methods of the device, and of the failure detector.
+STEPS = ("fill_zero", "map_peer", "allocate_watch", "add_peers", "watch")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("step", STEPS)
+def test_one_that_a_rank_cannot_make_keeps_nothing(heap, monkeypatch, step):
+    """All ranks raise, and each gives its lease back, lets the detector go, and closes its descriptors."""
+    detector = DETECTOR.get()
+    monkeypatch.setattr(detector, "peers", {})  # so that pages are mapped again
+
+    def fail(*_):
+        raise MemoryError(step)
+
+    def remains():
+        return heap.leases, heap.living, +heap.members, len(detector._watched)
+
+    before = [], set(), Counter(), len(detector._watched)
+    with pyncclx.Communicator().Dup() as comm, comparing() as compare:
+        with monkeypatch.context() as context:
+            if comm.rank == comm.size - 1:
+                context.setattr(detector if hasattr(detector, step) else heap.device, step, fail)
+            with raises_everywhere(WORLD, MemoryError, match=f"{step} .failed on rank {comm.size - 1} of"):
+                comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+        assert_everywhere(WORLD, remains() == before, f"{remains()}, before {before}")
+        allreduce(comm, compare)
     assert heap.leases == []
 
 
