@@ -4,7 +4,7 @@ import array
 import itertools
 import pickle
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mpi4py import MPI
 
@@ -43,6 +43,9 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
     -----
     One Allreduce of 8 bytes where it succeeds; after a failure one of a bit a rank, and a broadcast.
 
+    Where `operation` agrees among some of the ranks itself, as those of a node do, the ranks in the text are those of
+    `comm` on which something failed, not all that have agreed on the failure.
+
     Examples
     --------
     >>> agree(MPI.COMM_SELF, lambda: open("/dev/null").name)
@@ -55,15 +58,20 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
                 result = operation()
         except BaseException as error:
             failure = error
-        first = first_bytes(comm, b"" if failure is None else _pack(failure))
-        failed = [] if first is None else _ranks_with(comm, failure is not None)
-        if failed and failure is None and undo is not None:
+        inner: _Agreed | None = getattr(failure, _AGREED, None)
+        packed = b"" if failure is None else _pack(failure) if inner is None else inner.packed
+        first = first_bytes(comm, packed)
+        if first is None:
+            return result
+        failed = _ranks_with(comm, failure is not None and (inner is None or inner.failed_here))
+        failed = failed or _ranks_with(comm, failure is not None)
+        if failure is None and undo is not None:
             undo(result)
-    if first is None:
-        return result
     if failure is not None and not isinstance(failure, Exception):
         raise failure
-    raise _naming_ranks(_unpack(first[1]), failed, comm.size) from failure
+    agreed = _naming_ranks(_unpack(first[1]), failed, comm.size)
+    agreed.__dict__[_AGREED] = _Agreed(first[1], comm.rank in failed)
+    raise agreed from (failure if inner is None or failure is None else failure.__cause__)
 
 
 def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
@@ -166,6 +174,15 @@ def allgather_objects(comm: MPI.Intracomm, value: T) -> list[T]:
 
 
 # ---- exceptions on their way ---------------------------------------------------------------------------
+
+_AGREED = "_agreed"  # the attribute of an exception that `agree` raises
+
+
+class _Agreed(NamedTuple):
+    """What an agreement among more ranks goes on with, when one among some of them has failed."""
+
+    packed: bytes  # the exception, before ranks were named
+    failed_here: bool
 
 
 def _pack(error: BaseException) -> bytes:

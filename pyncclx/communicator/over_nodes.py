@@ -84,7 +84,13 @@ class OverNodes(IntraBase):
         spanning = self.spanning
         if spanning is None:
             return super().Alloc(shape, dtype)
-        return mpi_bootstrap.agree(cast(MPI.Intracomm, self), lambda: spanning.local.Alloc(shape, dtype))
+        local, team = spanning.local, spanning.team
+        number = team.windows.next_number
+
+        def undo(_: Any) -> None:
+            team.deregister(local, team.windows[number])
+
+        return mpi_bootstrap.agree(cast(MPI.Intracomm, self), lambda: local.Alloc(shape, dtype), undo=undo)
 
     def Register(self, array: Any) -> Registration:
         """As on one node; over several, every rank of the node maps the memory. Collective."""

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
+from ..errors import Aborted, PeerTimeout, RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
 from ..recovery import losses
 from ..recovery.detector import DETECTOR
@@ -65,26 +65,47 @@ class Spanning(Attachment):
         self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
-        self.team: Team = self.local.team
-        shares_gpu = most_ranks_per_device(self.team.members) > 1
-        self.rails = Rails(
-            cast(MPI.Intracomm, comm), self.places, self.team.device, self._failed, shares_gpu=shares_gpu
-        )
-        self._host_waits = _host_waits(cast(MPI.Intracomm, comm), self.rails, state_of(comm).blocking)
-        self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
+        try:
+            self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
+        except (RankFailed, Revoked, RanksMissing):  # some rank will never come
+            self._local_state.abandon()
+            raise
+        except BaseException:
+            self.local.Free()
+            raise
         self.traffic = Traffic()
-        self.refusals = ErrorRecord(self.team.device, topology.rank)
         self._short: ShortExchange | None = None
         self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._failed)
         self.programs: dict[Hashable, Program] = {}
-        self._timeout_s = settings.TIMEOUT.get()
         self._generation = self.team.generation
         self._scratch = Scratch(self.team.device)
         self._thread: ThreadPoolExecutor | None = None
         self._in_thread: Future[None] | None = None  # the last call there
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
         self._operation = ""  # the last one
-        self.lookout = Lookout(cast(MPI.Intracomm, comm), self._lost)
+
+    def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
+        """Make what can fail: on all ranks of all nodes, or on none."""
+        self.team: Team = mpi_bootstrap.agree(comm, lambda: self.local.team)
+        shares_gpu = most_ranks_per_device(self.team.members) > 1
+        self.rails = Rails(comm, self.places, self.team.device, self._failed, shares_gpu=shares_gpu)
+        self._host_waits = _host_waits(comm, self.rails, blocking)
+        mpi_bootstrap.agree(comm, lambda: self._make_own(comm), undo=lambda _: self._close_own())
+
+    def _make_own(self, comm: MPI.Intracomm) -> None:
+        """Make what this rank has by itself."""
+        self._timeout_s = settings.TIMEOUT.get()
+        self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
+        self.refusals = ErrorRecord(self.team.device, comm.rank)
+        try:
+            self.lookout = Lookout(comm, self._lost)
+        except BaseException:
+            self.refusals.close()
+            raise
+
+    def _close_own(self) -> None:
+        self.refusals.close()
+        self.lookout.close()
 
     def _comm_of_engine(self) -> MPI.Intracomm:
         """Return the communicator of MPI's engine, in whose waits calls are compared, too. Collective at first."""
@@ -267,8 +288,7 @@ class Spanning(Attachment):
         """Release what this rank alone uses."""
         self.wait_for_thread()
         self.closed = True
-        self.refusals.close()
-        self.lookout.close()
+        self._close_own()
         self.programs.clear()
         self._scratch.close()
 
@@ -283,6 +303,7 @@ def spanning_of(comm: IntraBase) -> Spanning | None:
     return cast("Spanning | None", state_of(comm).attachments.get(_NAME))
 
 
+@mpi_bootstrap.interrupts_deferred()
 def span(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
     """Make what a communicator over several nodes has. Collective."""
     spanning = state_of(comm).attachments[_NAME] = Spanning(comm, topology)

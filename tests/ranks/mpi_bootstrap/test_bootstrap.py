@@ -145,6 +145,46 @@ def test_agree_raises_the_lowest_failing_ranks_error(plain: MPI.Intracomm, error
     assert raised.value.__cause__ is (error if plain.rank == last else None)
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_agree_among_all_after_some(plain: MPI.Intracomm, parts: int) -> None:
+    """The ranks of a part that agree on a failure go on with it: the rank where it was is named, and named once."""
+    last, undone = plain.size - 1, list[str]()
+    part = plain.Split(plain.rank % parts, plain.rank)
+    own = OSError(12, "no memory") if parts == 1 else ValueError("seven")
+    failing = last % parts == plain.rank % parts
+
+    def operation() -> None:
+        if plain.rank == last:
+            raise own
+
+    def operations() -> str:
+        mpi_bootstrap.agree(part, operation)
+        return "done"
+
+    with raises_everywhere(plain, type(own)) as raised:
+        mpi_bootstrap.agree(plain, operations, undo=undone.append)
+    part.Free()
+    where = f"[failed on rank {last} of {plain.size}]"
+    assert_everywhere(plain, str(raised.value).count("failed on") == 1 and where in str(raised.value))
+    assert undone == ([] if failing else ["done"])
+    assert raised.value.__cause__ is (own if plain.rank == last else None)
+
+
+def test_agree_among_all_after_others(plain: MPI.Intracomm) -> None:
+    """A failure that was agreed on before, on ranks that do not take part, counts where it is raised."""
+    with pytest.raises(ValueError, match="failed on rank 0 of 1") as before:
+        mpi_bootstrap.agree(MPI.COMM_SELF, lambda: int("no number"))
+    before.value.__dict__["_agreed"] = before.value.__dict__["_agreed"]._replace(failed_here=False)
+
+    def operation() -> None:
+        if plain.rank == plain.size - 1:
+            raise before.value
+
+    with raises_everywhere(plain, ValueError, match=f"no number' .failed on rank {plain.size - 1} of {plain.size}.$"):
+        mpi_bootstrap.agree(plain, operation)
+
+
 def test_agree_names_all_failing_ranks(plain: MPI.Intracomm) -> None:
     def operation() -> None:
         raise KeyError(plain.rank)
