@@ -1,7 +1,7 @@
 """Compiled code on disk: a file's name has a digest of all that decides its content, and its end one of the content.
 
 Processes that need the same file wait, asleep, for the one that makes it. What a process writes has its own name until
-it is complete; if the process has died before, the next one removes it.
+it is complete; if the process has died before, the next one removes it, as it does locks that nobody holds.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def write(path: Path, data: bytes) -> None:
 def unfinished(folder: Path) -> Iterator[Path]:
     """Make a folder in `folder` for files that are not complete, and remove it."""
     _remove_unfinished_of_the_dead(folder)
+    _remove_locks_of_the_dead(folder)
     made = tempfile.mkdtemp(prefix=f"{_UNFINISHED}-{_place()}-{os.getpid()}-", dir=folder)
     try:
         yield Path(made)
@@ -142,6 +143,13 @@ def _remove_unfinished_of_the_dead(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         except PermissionError:
             pass  # another user's process has the number now
+
+
+def _remove_locks_of_the_dead(folder: Path) -> None:
+    for path in folder.glob(".*.lock"):
+        with contextlib.suppress(OSError), open(path, "r+") as file:  # as where a process holds the lock
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
 
 
 @cached

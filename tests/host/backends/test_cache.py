@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -145,6 +146,32 @@ def test_a_full_disk(own, monkeypatch, caplog, tmp_path):
         f"compiled kernels cannot be kept in {folder} (No space left on device)" for folder in full
     ]
     assert [path.name for path in own.iterdir()] == []
+
+
+def test_locks_of_killed_processes_are_removed(own):
+    """Not those that a process holds, nor what is no lock."""
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, signal\nfrom pyncclx.backends.compilers import cache\n"
+            f"cache.find_or_make({NAME!r}, lambda: os.kill(os.getpid(), signal.SIGKILL))",
+        ],
+        check=False,
+        env={**os.environ, "PYNCCLX_CACHE": str(own)},
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = own / f".{NAME}.lock"
+    assert left.exists()
+
+    def make():
+        cache.find_or_make("other", lambda: b"")
+        assert {path.name for path in own.iterdir()} == {".held.lock", "held.lock", "other"}
+        return b""
+
+    (own / "held.lock").touch()
+    cache.find_or_make("held", make)
+    assert {path.name for path in own.iterdir()} == {"held.lock", "held", "other"}
 
 
 def test_what_a_dead_process_left_is_removed(own):
