@@ -9,8 +9,9 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from .. import backends
+from ..backends import Device
 from ..team.base import Base
-from ..team.state import Attachment, State, state_of
+from ..team.state import Attachment, state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .probe import ProbedMessages
@@ -79,7 +80,6 @@ class MessageBase(Base):
         if not device.is_capturing(device.current_stream()):
             _ = self.endpoint
 
-    def _make_team(self, state: State) -> Team:
-        team = super()._make_team(state)
+    def _device_of_team(self) -> Device:
         PROGRESS.get()  # kernels that wait come next: MPI goes on meanwhile
-        return team
+        return super()._device_of_team()

@@ -14,6 +14,7 @@ import mpi_bootstrap
 
 from .. import backends
 from ..arrays.buffers import resolve
+from ..backends import Device
 from ..errors import NotSupported
 from ..memory.layout import MAX_RANKS
 from ..recording.dump import PROGRESSING
@@ -76,10 +77,14 @@ class Base(Options):
             )
         state.meet(comm)
         try:
-            return Team(comm, mpi_bootstrap.agree(comm, backends.select))
+            return Team(comm, mpi_bootstrap.agree(comm, self._device_of_team))
         except NotSupported as refusal:
             state.refusal = refusal
             raise
+
+    def _device_of_team(self) -> Device:
+        """Return the device; families that need more of this process before its kernels wait make it here."""
+        return backends.select()
 
     @property
     def node_topology(self) -> mpi_bootstrap.Topology:

@@ -125,8 +125,7 @@ class Launching(Settings):
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return
-        memory.team.device.synchronize()
-        mpi_bootstrap.sleeping_barrier(cast(MPI.Intracomm, self.comm))
+        mpi_bootstrap.agree(cast(MPI.Intracomm, self.comm), memory.team.device.synchronize)
         memory.close()
 
     def __enter__(self: _Self) -> _Self:

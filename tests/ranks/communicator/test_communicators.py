@@ -11,6 +11,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.memory.heap import HEAP, Heap
+from pyncclx.messages.progress import PROGRESS
 from pyncclx.operators import ops
 from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings
@@ -334,8 +335,8 @@ def test_one_that_cannot_be_made_keeps_nothing(heap, monkeypatch):
     assert heap.leases == []
 
 
-# Methods of the device, and of the failure detector.
-STEPS = ("fill_zero", "map_peer", "allocate_watch", "add_peers", "watch")
+# Methods of the device, of the failure detector, and of what makes the progress of receives.
+STEPS = ("fill_zero", "map_peer", "allocate_watch", "add_peers", "watch", "get")
 
 
 @pytest.mark.ranks(2)
@@ -355,7 +356,8 @@ def test_one_that_a_rank_cannot_make_keeps_nothing(heap, monkeypatch, step):
     with pyncclx.Communicator().Dup() as comm, comparing() as compare:
         with monkeypatch.context() as context:
             if comm.rank == comm.size - 1:
-                context.setattr(detector if hasattr(detector, step) else heap.device, step, fail)
+                holder = next(each for each in (heap.device, detector, PROGRESS) if hasattr(each, step))
+                context.setattr(holder, step, fail)
             with raises_everywhere(WORLD, MemoryError, match=f"{step} .failed on rank {comm.size - 1} of"):
                 comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
         assert_everywhere(WORLD, remains() == before, f"{remains()}, before {before}")

@@ -101,6 +101,25 @@ def test_token_shuffle_of_no_number_on_one_rank(comm):
         comm.Create_token_shuffle(4, 16, 16, k=0 if comm.rank == comm.size - 1 else 1, max_tokens=4)
 
 
+def test_a_token_shuffle_that_one_rank_cannot_free(comm, monkeypatch):
+    """All ranks raise, and the memory goes with the communicator."""
+    duplicate = comm.Dup()
+    shuffle = duplicate.Create_token_shuffle(4, 16, 16, "f4", k=1, max_tokens=4)
+    shuffle.explain()  # allocates
+
+    def fail():
+        raise MemoryError("the device has failed")
+
+    with monkeypatch.context() as context:
+        if comm.rank == comm.size - 1:
+            context.setattr(backends.select(), "synchronize", fail)
+        with raises_everywhere(comm, MemoryError, match=f"failed on rank {comm.size - 1} of"):
+            shuffle.Free()
+    assert_everywhere(comm, len(duplicate.team.dependents) == 1)
+    shuffle.Free()
+    duplicate.Free()
+
+
 def test_a_view_of_a_peers_memory_outlives_the_communicator(comm):
     """On one rank alone: no rank may raise. On a GPU the view must not be used then."""
     duplicate = comm.Dup()
