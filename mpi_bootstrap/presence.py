@@ -19,12 +19,14 @@ NBYTES = 4096
 RUNNING, ENDED, RAISED = range(3)  # how a process is: at work, over as it should be, over with an exception
 _MUTEX_NBYTES = 64  # at the beginning; more than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
+_NAMESPACE_AT, _STARTED_AT = 96, 104
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
 _NOTES_BEGIN = 512
 _NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
 _NOTE_NBYTES = 128
 _MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
+CLOSING_S = 2.0  # from the mark on, until Linux has closed all that the process had open
 _ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
 
 
@@ -89,6 +91,24 @@ class _Page:
         return ctypes.c_int64.from_address(self._address + offset)
 
 
+def _pid_namespace() -> int:
+    """Return the number of the PID namespace; 0 if /proc is that of another one, or hidden."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
+    except OSError:
+        return 0
+
+
+def _stat(process: int | str) -> tuple[bytes, int]:
+    """Return a process's state, and when it began; neither if /proc is hidden."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return b"", 0
+    return fields[0], int(fields[19])
+
+
 class Presence(_Page):
     """The page of this process; `fd` is for its peers.
 
@@ -107,7 +127,11 @@ class Presence(_Page):
         os.ftruncate(self.fd, NBYTES)
         super().__init__(self.fd)
         self._lock = threading.Lock()
-        self._long(_PID_AT).value = os.getpid()
+        self._identify()
+
+    def _identify(self) -> None:
+        self._long(_PID_AT).value, self._long(_NAMESPACE_AT).value = os.getpid(), _pid_namespace()
+        self._long(_STARTED_AT).value = _stat("self")[1]
 
     def hold(self) -> bool:
         """Lock the mutex, on a thread that lives as long as the process; False if its end would not be marked."""
@@ -154,20 +178,29 @@ class PeerPresence(_Page):
             super().__init__(fd)
         finally:
             os.close(fd)
-        self.pid = self._long(_PID_AT).value
+        self.pid, self._started = self._long(_PID_AT).value, self._long(_STARTED_AT).value
+        self._has_number_here = self._long(_NAMESPACE_AT).value == _pid_namespace() != 0
         self._state, self._beat, self._count = self._word(_STATE_AT), self._long(_BEAT_AT), self._word(_NOTES_AT)
         self._mutex = self._word(self._word(_OFFSET_AT).value)
         self._read = 0
+        self._marked_s: float | None = None  # when the mark was first seen
+
+    def _is_marked(self) -> bool:
+        """Return whether Linux has marked the mutex."""
+        marked = bool(self._mutex.value & _OWNER_DIED)
+        if marked and self._marked_s is None:
+            self._marked_s = time.monotonic()
+        return marked
 
     def is_quiet(self) -> bool:
         """Return whether its process is at work, and has written no new note."""
         quiet = self._count.value == self._read and self._state.value == RUNNING
-        return quiet and not self._mutex.value & _OWNER_DIED
+        return quiet and not self._is_marked()
 
     @property
     def has_died(self) -> bool:
         """Whether its process has ended, and not by itself."""
-        return bool(self._mutex.value & _OWNER_DIED) and self._state.value == RUNNING
+        return self._is_marked() and self._state.value == RUNNING
 
     @property
     def state(self) -> int:
@@ -201,9 +234,15 @@ class PeerPresence(_Page):
         return notes
 
     def is_gone(self) -> bool:
-        """Whether nothing of the process runs any more, on a GPU neither: Linux has closed all that it had open."""
+        """Return whether nothing of the process runs any more, on a GPU neither: Linux has closed what it had open.
+
+        Its number shows that. In another PID namespace the number is nobody's, or another process's: there the mark
+        counts, once it has been there for longer than Linux takes for the rest.
+        """
+        if not self._has_number_here:
+            return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S
         try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-        except OSError:
-            return True
+            state, started = _stat(self.pid)
+        except OSError:  # no descriptor is free, for example
+            return False
+        return state in (b"", b"Z", b"X") or started != self._started

@@ -1,30 +1,47 @@
 """Pages of processes: a death is marked, an end by itself is told from it, notes arrive whole."""
 
+import errno
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
+from contextlib import suppress
 
 import pytest
 
+from mpi_bootstrap import presence as pages
 from mpi_bootstrap.presence import _MOST_NOTES, ENDED, RAISED, RUNNING, Note, PeerPresence, Presence
 
 NOTE = Note(b"g" * 16, "timed out", 1, 2, 3, 4, 5, 6, "Allreduce")
 
 
 @pytest.fixture
-def child():
-    """A process with a page, as another one sees it; it ends as the word says that it is sent."""
+def process():
+    """A process with a page; it ends as the word says that it is sent."""
     presence, (begin, begun), (orders, order) = Presence(), os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         os._exit(_live(presence, begun, orders))
     os.read(begin, 1)
-    yield PeerPresence(os.dup(presence.fd)), pid, lambda word: os.write(order, word)
+    yield presence, pid, lambda word: os.write(order, word)
+    os.write(order, b"nothing")
+    with suppress(ChildProcessError):  # the test has waited for it
+        os.waitpid(pid, 0)
     for fd in (presence.fd, begin, begun, orders, order):
         os.close(fd)
 
 
+@pytest.fixture
+def child(process):
+    """The same, as another process sees it."""
+    presence, *others = process
+    return PeerPresence(os.dup(presence.fd)), *others
+
+
 def _live(presence, begun, orders):
+    presence._identify()
     presence.hold()
     os.write(begun, b"x")
     word = os.read(orders, 20)
@@ -68,6 +85,81 @@ def test_a_process_that_ends_by_itself(child, word, state, text):
     os.waitpid(pid, 0)
     assert not seen.has_died
     assert (seen.state, seen.text) == (state, text)
+
+
+def test_a_process_is_gone_after_its_end(child):
+    seen, pid, order = child
+    assert not seen.is_gone()
+    order(b"end")
+    assert until(seen.is_gone)  # a zombie so far
+    os.waitpid(pid, 0)
+    assert seen.is_gone()
+
+
+def test_a_number_that_another_process_has(child):
+    """The process that had it before is gone."""
+    seen, _, _ = child
+    seen._started -= 1
+    assert seen.is_gone()
+
+
+def test_a_process_that_cannot_be_looked_for(child, monkeypatch):
+    """It may run."""
+    seen, _, _ = child
+
+    def fail(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("builtins.open", fail)
+    assert not seen.is_gone()
+
+
+@pytest.mark.parametrize("number", [os.getpid(), 1 << 30])
+def test_a_process_in_another_pid_namespace(process, monkeypatch, number):
+    """Its number here is that of another process, or nobody's; the mark counts, some time after it came."""
+    presence, pid, _ = process
+    presence._long(pages._NAMESPACE_AT).value += 1
+    presence._long(pages._PID_AT).value = number
+    seen = PeerPresence(os.dup(presence.fd))
+    assert not seen.is_gone()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not seen.is_gone()
+    monkeypatch.setattr(pages, "CLOSING_S", 0.01)
+    assert until(seen.is_gone)
+
+
+OTHER_NAMESPACE = """
+import os, socket, sys
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi_bootstrap.presence import Presence
+presence, channel = Presence(), socket.socket(fileno=int(sys.argv[1]))
+presence.hold()
+socket.send_fds(channel, [b"x"], [presence.fd])
+channel.recv(1)
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("proc", [[], ["--mount-proc"]])
+def test_a_process_in_a_pid_namespace_of_its_own(monkeypatch, proc):
+    unshare = ["unshare", "--pid", "--fork", *proc]
+    refused = subprocess.run([*unshare, "true"], stderr=subprocess.PIPE, text=True, check=False)
+    if refused.returncode:
+        pytest.skip(f"no PID namespace can be made: {refused.stderr.strip()}")
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    program = [sys.executable, "-c", OTHER_NAMESPACE, str(theirs.fileno())]
+    monkeypatch.setattr(pages, "CLOSING_S", 0.01)
+    with subprocess.Popen([*unshare, *program], pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        seen = PeerPresence(socket.recv_fds(ours, 1, 1)[1][0])
+        assert seen.pid == 1
+        assert not seen.is_gone()
+        ours.close()
+        assert until(seen.is_gone)
+    assert process.returncode == 9
 
 
 def test_notes():
