@@ -5,11 +5,20 @@ import threading
 from pyncclx.backends.host import Device as HostDevice
 
 
+class CaptureError(RuntimeError):
+    """CuPy's, if it is asked whether a stream is being captured whose capture has been invalidated."""
+
+
 class Stream:
     """A stream, or the stream of each thread; `capture` is the number of the graph that captures it, 0 for none."""
 
     def __init__(self, *, per_thread=False):
         self.per_thread, self.capture, self._ends = per_thread, 0, {}
+        self.invalidated = False  # the capture, by something that CUDA cannot capture
+
+    def end_capture(self):
+        """End the capture, as a program must also when it was invalidated; there is no graph then."""
+        self.capture, self.invalidated = 0, False
 
     @property
     def place(self):
@@ -74,6 +83,8 @@ class Device(HostDevice):
         self.synchronized.append(stream)
 
     def is_capturing(self, stream):
+        if stream.invalidated:
+            raise CaptureError
         return bool(stream.capture)
 
     def is_per_thread(self, stream):

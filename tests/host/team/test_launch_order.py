@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from pyncclx.team.launch_order import LaunchOrder
-from support.fake_streams import Device, Repeated, Stream
+from support.fake_streams import CaptureError, Device, Repeated, Stream
 
 
 @pytest.fixture
@@ -53,6 +53,26 @@ def test_a_capture_between(device, launch, kept):
     assert device.before["next"] == {"eager"}
     launch.order.synchronize()
     assert device.synchronized == [first, last]
+
+
+@pytest.mark.parametrize("where", ["of the capture", "another"])
+def test_a_capture_that_is_invalidated(device, launch, where):
+    """The call raises. When the capture has ended there is no graph, and the order is kept without it."""
+    first, captured, other = Stream(), Stream(), Stream()
+    launch("eager", first)
+    captured.capture = 1
+    launch("captured", captured)
+    captured.invalidated = True
+    with pytest.raises(CaptureError):
+        launch("lost", captured)
+    captured.end_capture()
+    last = captured if where == "of the capture" else other
+    launch("next", last)
+    launch("after it", first)
+    assert device.before["next"] == {"eager"}
+    assert device.before["after it"] == {"eager", "next"}
+    launch.order.synchronize()
+    assert device.synchronized == [first]
 
 
 def test_the_stream_of_the_last_launch_is_captured(device, launch):

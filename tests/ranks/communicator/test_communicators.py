@@ -365,6 +365,25 @@ def test_one_that_a_rank_cannot_make_keeps_nothing(heap, monkeypatch, step):
     assert heap.leases == []
 
 
+@pytest.mark.parametrize("where", ["all", "first", "last"])
+def test_warnings_that_are_errors(heap, monkeypatch, where):
+    """The first rank warns: if that is an error there, all ranks raise it, else none; `where` has the filter."""
+    monkeypatch.setenv("PYNCCLX_CHANELS", "8")
+    ranks = {"all": range(WORLD.size), "first": [0], "last": [WORLD.size - 1]}[where]
+    with pyncclx.Communicator().Dup() as comm, comparing() as compare:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if comm.rank in ranks else "ignore", RuntimeWarning)
+            if 0 not in ranks:
+                allreduce(comm, compare)
+            else:
+                with raises_everywhere(WORLD, RuntimeWarning, match="PYNCCLX_CHANELS is no setting.*failed on rank 0"):
+                    comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
+                assert_everywhere(WORLD, heap.leases == [])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            allreduce(comm, compare)
+
+
 def test_lease_of_a_freed_communicator_is_clean():
     """The next holder of the lease finds no packets and no epochs of the last one."""
     with comparing() as compare:

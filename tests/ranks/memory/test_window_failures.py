@@ -8,6 +8,7 @@ import pytest
 
 import pyncclx
 from pyncclx import backends
+from pyncclx.launch import kernels
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
@@ -94,6 +95,25 @@ def test_what_a_kernel_of_one_rank_has_recorded(comm, monkeypatch, make):
     with raises_everywhere(comm, pyncclx.PeerTimeout):
         MAKERS[make](duplicate, memory)
     duplicate.Free()
+
+
+def test_a_window_whose_kernels_do_not_compile(comm, monkeypatch):
+    """One rank compiles them: all ranks raise, and the next window works."""
+    memory = comm.Alloc(10)
+    before = len(comm.team.device_teams)
+
+    def compile_image(*_):
+        raise RuntimeError("no compiler")
+
+    with monkeypatch.context() as context:
+        context.setattr(kernels, "_loaded", {})
+        context.setattr(kernels, "compile_image", compile_image)
+        with raises_everywhere(comm, RuntimeError, match=f"no compiler .failed on rank 0 of {comm.size}"):
+            pyncclx.Win.Create(memory, comm=comm)
+    assert_everywhere(comm, len(comm.team.device_teams) == before)
+    win = pyncclx.Win.Create(memory, comm=comm)
+    win.Fence()
+    win.Free()
 
 
 def test_token_shuffle_of_no_number_on_one_rank(comm):
