@@ -58,10 +58,12 @@ class SpanningWork:
             spanning.compare(program.label, stream)
         self._is_compared = False
         event = self._event = team.device.event()
-        if program.follows_streams or team.device.name == "host":
+        if team.device.is_capturing(stream):
+            spanning.thread.wait()
+        if (program.follows_streams or team.device.name == "host") and not spanning.thread.is_busy:
             self._enqueue(program, stream, event)
         else:
-            self._thread = spanning.in_thread(lambda: self._enqueue(program, stream, event))
+            self._thread = spanning.thread.do(lambda: self._enqueue(program, stream, event))
 
     def _enqueue(self, program: Program, stream: Any, event: Event) -> None:
         self._spanning.enqueue(program, stream)

@@ -32,7 +32,7 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
 
 
 def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any) -> None:
-    spanning.wait_for_thread()
+    spanning.thread.wait()
     spanning.enqueue(program, stream)
     if state.blocking == "host":
         spanning.drain()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Hashable
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -30,6 +29,7 @@ from .places import Places
 from .program import Program
 from .rails import Rails
 from .short_exchange import MOST_NBYTES, MOST_RANKS, ShortExchange
+from .step_thread import StepThread
 from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Awaited
@@ -54,6 +54,7 @@ class Spanning(Attachment):
     refusals : ErrorRecord
         Numbers on the device that steps over nodes refuse, by ranks of the communicator.
     traffic : Traffic
+    thread : StepThread
     closed : bool
         Whether the communicator has been freed.
     programs : dict
@@ -79,8 +80,7 @@ class Spanning(Attachment):
         self.programs: dict[Hashable, Program] = {}
         self._generation = self.team.generation
         self._scratch = Scratch(self.team.device)
-        self._thread: ThreadPoolExecutor | None = None
-        self._in_thread: Future[None] | None = None  # the last call there
+        self.thread = StepThread(self.team.device)
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
         self._operation = ""  # the last one
 
@@ -184,25 +184,6 @@ class Spanning(Attachment):
             awaited = Awaited(program.waits, end, deadline, program.watched, self.places.rank, program.peers)
             WATCHDOG.get().add(device, awaited)
 
-    def in_thread(self, function: Callable[[], None]) -> Future[None]:
-        """Call a function in a thread of this communicator, which uses the device; earlier ones come first."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "pyncclx nodes")
-        device = self.team.device
-
-        def call() -> None:
-            with device.attached():
-                function()
-
-        self._in_thread = self._thread.submit(call)
-        return self._in_thread
-
-    def wait_for_thread(self) -> None:
-        """Wait until the thread has nothing to do: what it raises belongs to requests."""
-        last, self._in_thread = self._in_thread, None
-        if last is not None:
-            last.exception()
-
     def check(self) -> None:
         """Raise what has gone wrong in a step of an earlier call.
 
@@ -249,7 +230,7 @@ class Spanning(Attachment):
 
     def drain(self) -> None:
         """As `Attachment.drain`."""
-        self.wait_for_thread()
+        self.thread.wait()
         self.team.order.synchronize()
         if not self.has_failed:
             self.comparison.check_all()
@@ -260,7 +241,7 @@ class Spanning(Attachment):
         if self.closed or self.has_failed:
             self.abandon()
             return
-        self.wait_for_thread()
+        self.thread.wait()
         self.team.order.synchronize()
         self.comparison.close()
         self._release()
@@ -286,7 +267,7 @@ class Spanning(Attachment):
 
     def _release(self) -> None:
         """Release what this rank alone uses."""
-        self.wait_for_thread()
+        self.thread.wait()
         self.closed = True
         self._close_own()
         self.programs.clear()

@@ -62,7 +62,7 @@ class SpanningShuffle(TokenShuffle):
             )
         memory, spanning, state = self.memory(), self._spanning, state_of(self.comm)
         spanning.check()
-        spanning.wait_for_thread()
+        spanning.thread.wait()
         stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
         capturing = spanning.team.device.is_capturing(stream)
         for program in programs_of(memory, move, phases, capturing=capturing):
