@@ -26,6 +26,10 @@ heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they f
 `python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
 off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
+The runner gives each rank a GPU of its own; with the import, programs have to: `comm.select_device()` comes before the
+first array. On two GPUs neither program does. pylops-mpi's ranks are both on GPU 0 then, and without MPS processes take
+turns there. heat's second rank has its tensors on GPU 1, while pyncclx is on GPU 0.
+
 PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux
 distributions package, does not have, and its CUDA backend needs a GPU.
 """
