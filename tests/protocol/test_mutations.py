@@ -32,6 +32,7 @@ class Mutation:
     finds: str  # the check that notices: "tsan" (a race is reported) or "hostile" (a result is wrong, or a wait ends)
     epoch: int = 0
     occurrences: int = 1
+    calls: int = 120  # of each rank under ThreadSanitizer
 
 
 MUTATIONS = {
@@ -176,7 +177,9 @@ MUTATIONS = {
         "tsan",
     ),
     # The same of a known dispatch, and of sums.
-    "gate always open": Mutation("tokens/stages.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan"),
+    "gate always open": Mutation(
+        "tokens/stages.cuh", "if (is_open) return", "if (is_open || {}) return", "tsan", calls=400
+    ),
     # One thread signals while others still store.
     "no barrier before a signal": Mutation(
         "protocol/chunk.cuh",
@@ -313,9 +316,9 @@ def run(programs):
     """Return a function that makes a run with a mutation, by its number, and gives its exit status and its errors."""
 
     @functools.cache
-    def run(name: str, mutation: int, seed: int, epoch: int) -> tuple[int, str]:
+    def run(name: str, mutation: int, seed: int, epoch: int, calls: int) -> tuple[int, str]:
         if name == "mutated-tsan":
-            done = programs[name](ranks=3, seed=seed, calls=120, epoch=epoch, mutation=mutation)
+            done = programs[name](ranks=3, seed=seed, calls=calls, epoch=epoch, mutation=mutation)
         else:
             options = {"epoch": epoch, "hostile": 1, "patience_s": 5, "mutation": mutation}
             done = programs[name](ranks=2 + seed % 3, seed=seed, calls=200, **options)
@@ -330,11 +333,11 @@ def test_each_mutation_is_noticed(run, name):
     mutation = MUTATIONS[name]
     program, noticed = ("mutated-tsan", {RACE}) if mutation.finds == "tsan" else ("mutated", AWRY)
     for seed in range(SEEDS):
-        status, errors = run(program, number(name), seed, mutation.epoch)
+        status, errors = run(program, number(name), seed, mutation.epoch, mutation.calls)
         assert status in {0, *AWRY, *noticed}, errors  # who does not wait may be stuck before it races
         if status in noticed:
             # a race may be with a buffer that is still read, or that has gone by then
             assert status != RACE or "data race" in errors or "heap-use-after-free" in errors, errors
-            assert run(program, 0, seed, mutation.epoch) == (0, ""), "it is not right without the mutation"
+            assert run(program, 0, seed, mutation.epoch, mutation.calls) == (0, ""), "it is not right without the mutation"
             return
     pytest.fail(f"{SEEDS} runs were as if nothing was wrong")
