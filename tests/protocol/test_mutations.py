@@ -333,11 +333,12 @@ def test_each_mutation_is_noticed(run, name):
     mutation = MUTATIONS[name]
     program, noticed = ("mutated-tsan", {RACE}) if mutation.finds == "tsan" else ("mutated", AWRY)
     for seed in range(SEEDS):
-        status, errors = run(program, number(name), seed, mutation.epoch, mutation.calls)
+        setting = seed, mutation.epoch, mutation.calls
+        status, errors = run(program, number(name), *setting)
         assert status in {0, *AWRY, *noticed}, errors  # who does not wait may be stuck before it races
         if status in noticed:
             # a race may be with a buffer that is still read, or that has gone by then
             assert status != RACE or "data race" in errors or "heap-use-after-free" in errors, errors
-            assert run(program, 0, seed, mutation.epoch, mutation.calls) == (0, ""), "it is not right without the mutation"
+            assert run(program, 0, *setting) == (0, ""), "it is not right without the mutation"
             return
     pytest.fail(f"{SEEDS} runs were as if nothing was wrong")
