@@ -57,7 +57,7 @@ class Verdicts:
 
     def check(self) -> None:
         """Raise Aborted, from then on, if a peer's kernels had given up when it sent something."""
-        if self._watch.array.any():
+        if self._ranks and self._watch.array.any():
             ranks = [peer for peer, word in self._ranks.items() if self._watch.array[word]]
             text = f"kernels on rank {', '.join(map(str, ranks))} have given up a step of an earlier call"
             raise Aborted(f"{text}, which raises the reason there; what came from there is undefined")
