@@ -236,7 +236,7 @@ class PeerPresence(_Page):
     def is_gone(self) -> bool:
         """Return whether nothing of the process runs any more, on a GPU neither: Linux has closed what it had open.
 
-        Its number shows that. In another PID namespace the number is nobody's, or another process's: there the mark
+        Its number shows that. In another PID namespace the number is free, or another process's: there the mark
         counts, once it has been there for longer than Linux takes for the rest.
         """
         if not self._has_number_here:

@@ -1,7 +1,7 @@
 """Compiled code on disk: a file's name has a digest of all that decides its content, and its end one of the content.
 
 Processes that need the same file wait, asleep, for the one that makes it. What a process writes has its own name until
-it is complete; if the process has died before, the next one removes it, as it does locks that nobody holds.
+it is complete; if the process has died before, the next one removes it, as it does locks that no process holds.
 """
 
 from __future__ import annotations

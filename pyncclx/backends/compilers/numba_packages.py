@@ -62,7 +62,7 @@ NUMBA_CUDA_MLIR = Package(
 def chosen() -> Package:
     """Return what this process compiles with, from the first call on.
 
-    A kernel can only call functions that its own compiler knows: so it is the successor if the program has imported
+    A kernel can only call functions of its own compiler: so it is the successor if the program has imported
     that, or has nothing else.
     """
     if NUMBA_CUDA_MLIR.top in sys.modules:
