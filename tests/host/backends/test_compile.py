@@ -192,7 +192,7 @@ def test_registers_are_enough(reports):
     """Next to nothing is spilled, and a block of the largest size fits."""
     sources = "\n".join(path.read_text() for path in sorted(paths.CUDA_DIR.rglob("*.cu*")))
     constants = {name: int(value) for name, value in re.findall(r"constexpr int (k\w+) = (\d+);", sources)}
-    bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\) (\w+)\(", sources)
+    bounds = re.findall(r"__launch_bounds__\((k\w+)(?:, (\d+))?\)\s+(\w+)\(", sources)
     threads = {kernel: constants[bound] * int(blocks or 1) for bound, blocks, kernel in bounds}
     for name, found in reports.items():
         kernel = name.split("<")[0]
