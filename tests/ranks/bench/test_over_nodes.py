@@ -24,7 +24,11 @@ pytestmark = pytest.mark.ranks(3)
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def comm(request):
-    """A communicator over two pretend nodes."""
+    """A communicator over two pretend nodes.
+
+    The memory for messages is made before, on the real node: a process has it once, for all tests that follow.
+    """
+    _ = pyncclx.Communicator().endpoint
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYNCCLX_NODE", str(LAYOUTS[request.param]))
         comm = pyncclx.Communicator().Dup()
