@@ -19,6 +19,7 @@ from mpi4py import MPI
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout
 from ..recording.failures import noted
 from .engine import Failed
+from .outbox import Outbox
 from .short_exchange import text_of
 
 _TAG = 9  # those of pieces and of records are others
@@ -45,7 +46,7 @@ class Comparison:
         self._comm: MPI.Intracomm | None = None
         self._own: deque[bytes] = deque()
         self._theirs: deque[bytes] = deque()
-        self._sent: deque[tuple[MPI.Request, bytes]] = deque()  # not known to be over
+        self._outbox = Outbox(_TAG)
         self._goes_on = True  # whether this rank and the one before send all their calls
         self._sends = True
         self._failure: CollectiveMismatch | None = None
@@ -117,18 +118,13 @@ class Comparison:
         """Take the last messages: all ranks have made their calls."""
         end = time.monotonic() + _CLOSE_S
         with suppress(CollectiveMismatch):
-            while (self._own or not self._has_sent()) and time.monotonic() < end:
+            while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
     def _send(self, message: bytes) -> None:
         assert self._comm is not None
-        self._has_sent()  # lets go of those that are over
-        self._sent.append((self._comm.Isend([message, MPI.BYTE], self._behind, _TAG), message))
-
-    def _has_sent(self) -> bool:
-        while self._sent and self._sent[0][0].Test():
-            self._sent.popleft()
-        return not self._sent
+        self._outbox.is_empty()  # lets go of those that are over
+        self._outbox.send(self._comm, message, self._behind)
 
     def _next(self) -> bytes | None:
         status = MPI.Status()

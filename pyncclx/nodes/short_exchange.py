@@ -9,7 +9,6 @@ call, which must be the same on all ranks.
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from ..errors import CollectiveMismatch
 from ..recording.failures import noted
 from ..team.error_record import ErrorRecord
 from .mpi_engine import MpiEngine
+from .outbox import Outbox
 from .places import Places
 from .verdicts import Verdicts
 
@@ -72,7 +72,7 @@ class ShortExchange:
         self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts
     ) -> None:
         self._engine, self._places, self._errors, self._verdicts = engine, places, own, verdicts
-        self._sent: deque[tuple[MPI.Request, int, bytes]] = deque()  # not known to be over; its rank and bytes
+        self._outbox = Outbox(_TAG)
         self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
         memory = self._memory.array.data.cast("B")
         begins = [places.place_of(rank) * STRIDE_NBYTES for rank in range(places.size)]
@@ -114,32 +114,24 @@ class ShortExchange:
         receives = [self._receives[rank] for rank in share.sources]
         if receives:
             MPI.Prequest.Startall(receives)
-        self._send(bytes(own[: HEADER_NBYTES + share.nbytes]), share.to)
+        message = bytes(own[: HEADER_NBYTES + share.nbytes])
+        for rank in share.to:
+            self._outbox.send(self._engine.comm, message, rank)
         waiting = receives[:]
 
         def over() -> bool:
             while waiting and waiting[-1].Test():
                 waiting.pop()
-            return not waiting and self._has_sent()
+            # A kernel may be next, and while the host waits for it MPI sends nothing.
+            return not waiting and self._outbox.is_empty()
 
         def late() -> tuple[int, ...]:
             senders = {rank for rank in share.sources if not self._receives[rank].Test()}
-            receivers = {rank for request, rank, _ in self._sent if not request.Test()}
-            return tuple(sorted(senders | receivers))
+            return tuple(sorted(senders | self._outbox.receivers()))
 
         self._engine.wait(share.name, over, late)
         for rank in share.sources:
             self._check(share, rank)
-
-    def _send(self, message: bytes, to: Sequence[int]) -> None:
-        """Begin to send a copy of the record."""
-        self._sent += [(self._engine.comm.Isend([message, MPI.BYTE], rank, _TAG), rank, message) for rank in to]
-
-    def _has_sent(self) -> bool:
-        """Whether MPI has sent all records; a kernel may be next, and while the host waits for it MPI sends none."""
-        while self._sent and self._sent[0][0].Test():
-            self._sent.popleft()
-        return not self._sent
 
     def _check(self, share: Share, rank: int) -> None:
         record = self._records[rank]
