@@ -109,7 +109,7 @@ def namespace(kind: str) -> int:
 
 
 def ptrace_scope(proc: Path = PROC) -> int | None:
-    """Return kernel.yama.ptrace_scope, from 0 (as always in Unix) to 3 (nobody may); None on systems without Yama."""
+    """Return kernel.yama.ptrace_scope, from 0 (as always in Unix) to 3 (none may); None on systems without Yama."""
     try:
         return int((proc / "sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):

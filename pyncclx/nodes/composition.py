@@ -184,4 +184,3 @@ class Composition:
     def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
         self._steps.append(Placed(step, aside, after))
         return len(self._steps) - 1
-

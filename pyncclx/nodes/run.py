@@ -8,7 +8,7 @@ from typing import Any
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.state import State
-from ..team.streams import stream_for
+from ..team.streams import current_stream, stream_for
 from .call import SpanningCall
 from .composition import Composition
 from .program import Program
@@ -47,7 +47,7 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
         compare(comm, call.operation, call.signature)
     spanning.check()
     composition = Composition(spanning, call.operation, call.signature)
-    spanning.compare(composition.label, stream_for(spanning.team.device, call.buffers))
+    spanning.compare(composition.label, current_stream(spanning.team.device, call.buffers))
     if not call.empty:
         with spanning.comparison.explaining():
             call.compose(composition)

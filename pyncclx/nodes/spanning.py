@@ -66,6 +66,7 @@ class Spanning(Attachment):
         self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
+        self._operation = ""  # the last one; the detector's thread reads it as soon as there is a lookout
         try:
             self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
         except (RankFailed, Revoked, RanksMissing):  # some rank will never come
@@ -82,7 +83,6 @@ class Spanning(Attachment):
         self._scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
-        self._operation = ""  # the last one
 
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
         """Make what can fail: on all ranks of all nodes, or on none."""

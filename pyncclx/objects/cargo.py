@@ -133,10 +133,11 @@ class Cargo(NamedTuple):
         return copy
 
     def upload(self, device: Device, copy: np.ndarray[Any, Any]) -> list[Any]:
-        """Bring the data from host memory, and return the arrays, which the stream fills."""
+        """Bring the data from host memory, and return the arrays."""
         data = self.block(device)
         device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
         self.unpack(device, data.address)
+        device.synchronize(self.stream)
         return self.finish(device)
 
     def finish(self, device: Device) -> list[Any]:

@@ -1,10 +1,10 @@
 """Bcast over nodes.
 
 Shortest, where the host waits: root sends to all ranks on the host. Where each rank is alone on its node, NCCL's own
-collective moves the data. Else short: root sends to one rank of each node, and
-a kernel copies inside each node. Long: root's node has a piece on each of its ranks, which goes over the rails, and all
-ranks of a node get all pieces. With more than two nodes a piece is cut once more: each node gets a part of it from
-root's, and the nodes exchange the parts, so root's links carry it once.
+collective moves the data. Else short: root sends to one rank of each node, and a kernel copies inside each node. Long:
+root's node has a piece on each of its ranks, which goes over the rails, and all ranks of a node get all pieces. With
+more than two nodes a piece is cut once more: each node gets a part of it from root's, and the nodes exchange the parts,
+so root's links carry it once.
 """
 
 from __future__ import annotations
