@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_looked_for(child, monkeypatch):
 
 @pytest.mark.parametrize("number", [os.getpid(), 1 << 30])
 def test_a_process_in_another_pid_namespace(process, monkeypatch, number):
-    """Its number here is that of another process, or nobody's; the mark counts, some time after it came."""
+    """Its number here is free, or another process's; the mark counts, some time after it came."""
     presence, pid, _ = process
     presence._long(pages._NAMESPACE_AT).value += 1
     presence._long(pages._PID_AT).value = number

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from support.arrays import get, gpu_only, put, xp
+from support.arrays import Interface, get, gpu_only, put, xp
 from support.forms import FORMS, call
 from support.reversed_ranks import ring
 
@@ -19,12 +19,9 @@ extern "C" __global__ void hold(volatile int *released) {
 """
 
 
-class Foreign:
-    """Memory that names no stream: it is ready, as the interface's definition says."""
-
-    def __init__(self, array):
-        self.array = array
-        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "version": 3, "stream": None}
+def foreign(array):
+    """The memory as a library has it that names no stream: ready, as the interface's definition says."""
+    return Interface(array, stream=None)
 
 
 @contextmanager
@@ -89,10 +86,10 @@ KINDS = {
 @pytest.mark.parametrize("count", [64, 40_000])
 def test_calls_end_beside_it(comm, kind, count):
     mine, results = values(comm, count, comm.rank), xp.full(count, -1.0)
-    x, y = put(mine), Foreign(results)
-    kind(comm, Foreign(x), y)  # what is loaded at the first use waits for the device
+    x, y = put(mine), foreign(results)
+    kind(comm, foreign(x), y)  # what is loaded at the first use waits for the device
     x[...], results[...] = put(mine), -1.0
     xp.cuda.Device().synchronize()
     with a_kernel_that_runs_on():
-        kind(comm, Foreign(x), y)
+        kind(comm, foreign(x), y)
     np.testing.assert_array_equal(get(results), KINDS[kind](comm, count))

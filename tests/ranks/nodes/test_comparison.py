@@ -85,7 +85,7 @@ def test_equal_calls_in_any_form(comm):
     comm.synchronize()
 
 
-def late_mismatch():
+def one_compared():
     """A comparison among all ranks, which have compared one call."""
     failures = []
     made = Comparison(RANK, SIZE, WORLD.Dup, lambda step, reason: failures.append(step))
@@ -100,7 +100,7 @@ def check_until_it_raises(comparison):
 
 
 def test_news_go_around():
-    made, failures = late_mismatch()
+    made, failures = one_compared()
     made.add(label_of("Bcast", (RANK == 0,)))
     with pytest.raises(pyncclx.CollectiveMismatch, match=r"rank 0 called Bcast\(True,\)|Bcast\(True,\)$"):
         check_until_it_raises(made)
@@ -111,7 +111,7 @@ def test_news_go_around():
 @pytest.mark.parametrize("stops", [0, SIZE - 1])
 def test_a_rank_whose_calls_are_in_graphs(stops):
     """It is not compared any more, and what others send it does no harm."""
-    made, failures = late_mismatch()
+    made, failures = one_compared()
     for call in range(5):
         if stops == RANK:
             made.stop()
