@@ -226,7 +226,7 @@ class Agreement:
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed:
-            self._watchdog.hurry(f"the other ranks do not finish what failed here: {_text(report)}")
+            self._watchdog.hurry(f"{report.nodeid}: the other ranks do not finish what failed here: {_text(report)}")
         counts = self._count(report.outcome)
         if counts["failed"] or min(counts["passed"], counts["skipped"]) > 0:
             texts = self._comm.allgather(_text(report) if report.outcome != "passed" else "")

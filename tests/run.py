@@ -153,6 +153,9 @@ def main() -> int:
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
         print(line(each))
+    for each in finished:
+        for failure in each.failures:
+            print(f"{each.name}: {failure}")
     passed, failed, skipped = (sum(getattr(each, key) for each in finished) for key in ("passed", "failed", "skipped"))
     print(f"\n{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     return int(failed > 0 or passed == 0)

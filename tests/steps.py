@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree
@@ -46,6 +46,7 @@ class Result:
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # of all its processes: on a machine that others use, too, what it costs
     note: str = ""
+    failures: list[str] = field(default_factory=list)  # names of tests
     last_words: str = ""  # of ranks of a run that hung
 
 
@@ -126,6 +127,7 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
         result = judge(name, code, report, selected="-k" in arguments)
         if words.exists():
             result.last_words = words.read_text(errors="replace")
+            result.failures += [line for line in result.last_words.splitlines() if line.startswith("rank ")]
         return result
 
 
@@ -154,8 +156,15 @@ def judge(name: str, code: int, report: Path, *, selected: bool = False) -> Resu
             result.failed += count["failures"] + count["errors"]
             result.skipped += count["skipped"]
             result.passed += max(0, count["tests"] - count["failures"] - count["errors"] - count["skipped"])
+            result.failures += _failed(suite)
     if code == NO_TESTS:
         result.failed, result.note = int(not selected), "no tests found"
     elif code != 0 and result.failed == 0:
         result.failed, result.note = 1, f"ended with code {code}"
     return result
+
+
+def _failed(suite: ElementTree.Element) -> list[str]:
+    """Return the names of the tests of a report that failed."""
+    cases = [case for case in suite.iter("testcase") if {"failure", "error"}.intersection(each.tag for each in case)]
+    return [f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}" for case in cases]

@@ -74,7 +74,8 @@ def test_a_failure_of_one_rank_is_reported_once(tmp_path: Path) -> None:
 def test_a_hang_ends_the_run_and_shows_the_failure_behind_it(tmp_path: Path) -> None:
     code, output = on_two_ranks(tmp_path, STUCK)
     assert code != 0
-    assert "rank 1 of 2: the other ranks do not finish what failed here: AssertionError: the reason" in output
+    reason = "the other ranks do not finish what failed here: AssertionError: the reason"
+    assert re.search(f"rank 1 of 2: .*test_sample.py::test_[a-z_]+: {reason}", output)
     assert "rank 0 of 2: " in output
     assert "world.Barrier()" in output
     last_words = (tmp_path / "last_words").read_text()
@@ -112,6 +113,14 @@ def test_a_run_that_went_wrong_is_a_failure(
         path.write_text(f"<testsuites>{report}</testsuites>")
     result = steps.judge("step", code, path)
     assert (result.passed, result.failed, result.skipped) == expected
+
+
+def test_what_failed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "report.xml"
+    failed = '<testcase classname="tests.host.test_a" name="test_b[1]"><failure/></testcase>'
+    suite = f'<testsuite tests="2" failures="1"><testcase classname="tests.host.test_a" name="test_c"/>{failed}'
+    path.write_text(f"<testsuites>{suite}</testsuite></testsuites>")
+    assert steps.judge("step", 1, path).failures == ["tests/host/test_a.py::test_b[1]"]
 
 
 def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
