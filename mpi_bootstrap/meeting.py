@@ -23,16 +23,22 @@ class Meeting:
     def __init__(self) -> None:
         self._waiting: MPI.Request | None = None  # of a meeting to which not all have come
 
-    def missing(self, comm: MPI.Intracomm, seconds: float, late: Callable[[], None] | None = None) -> list[int]:
+    def missing(
+        self,
+        comm: MPI.Intracomm,
+        seconds: float,
+        late: Callable[[], None] | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> list[int]:
         """Wait for all ranks to come, asleep, and return the ranks that have not. Collective.
 
-        All ranks that have come return as soon as one of them has waited for so long. After three quarters of the time
-        `late` is called, and what it raises is raised.
+        All ranks that have come return as soon as one of them has waited for so long. Meanwhile `look` is called again
+        and again, and after three quarters of the time `late`; what they raise is raised.
         """
         if self._waiting is None:
             waiting.begin(comm)
             self._waiting = plain(comm).Ibarrier()
-        ranks = waiting.missing(comm, self._waiting, seconds, late)
+        ranks = waiting.missing(comm, self._waiting, seconds, late, look)
         if not ranks:
             self._waiting = None
         return ranks

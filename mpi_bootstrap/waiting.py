@@ -109,11 +109,15 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None) -> N
 
 
 def missing(
-    comm: MPI.Comm, request: MPI.Request, seconds: float, late: Callable[[], None] | None = None
+    comm: MPI.Comm,
+    request: MPI.Request,
+    seconds: float,
+    late: Callable[[], None] | None = None,
+    look: Callable[[], None] | None = None,
 ) -> list[int]:
     """Do so, and return the ranks that have not come in time, the same on all that have come.
 
-    After three quarters of the time `late` is called, and what it raises is raised.
+    Meanwhile `look` is called again and again, and after three quarters of the time `late`; what they raise is raised.
     """
     begun, asked, has_looked = time.monotonic(), late is None, False
 
@@ -122,6 +126,8 @@ def missing(
         while not has_looked and _take_note(comm, MPI.ANY_SOURCE):  # of a wait to which this rank had not come
             pass
         has_looked = True
+        if look is not None:
+            look()
         if late is not None and not asked and time.monotonic() - begun > 0.75 * seconds:
             asked = True
             late()

@@ -83,8 +83,10 @@ class Comparison:
             From then on.
         """
         with self._lock:
+            self._compare()  # what has come before the own call
             while self._failure is None and (message := self._next()) is not None:
                 self._take(message[:1], message[1:])
+                self._compare()
                 if not self._own:  # a look in vain costs most, where MPI yields the processor
                     break
         if self._failure is not None:
@@ -141,6 +143,8 @@ class Comparison:
             self._end()
         elif self._goes_on:
             self._theirs.append(content)
+
+    def _compare(self) -> None:
         while self._failure is None and self._own and self._theirs:
             own, other = self._own.popleft(), self._theirs.popleft()
             if own != other:

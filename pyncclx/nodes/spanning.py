@@ -78,6 +78,7 @@ class Spanning(Attachment):
         self.traffic = Traffic()
         self._short: ShortExchange | None = None
         self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._failed)
+        self._local_state.look = self.comparison.check
         self.programs: dict[Hashable, Program] = {}
         self._generation = self.team.generation
         self._scratch = Scratch(self.team.device)
@@ -269,6 +270,7 @@ class Spanning(Attachment):
         """Release what this rank alone uses."""
         self.thread.wait()
         self.closed = True
+        self._local_state.look = None
         self._close_own()
         self.programs.clear()
         self._scratch.close()

@@ -75,6 +75,7 @@ class State:
         self.loss: Loss | None = None  # why the ranks never meet again
         self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
         self.meeting = mpi_bootstrap.Meeting()
+        self.look: Callable[[], None] | None = None  # while this rank waits for others: raises what ends the wait
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
@@ -112,7 +113,7 @@ class State:
         patience = settings.TIMEOUT.get() if seconds is None else seconds
         check = None if self.team is None else functools.partial(self.team.errors.check_for_call, call)
         with self.waiting(comm, "the other ranks", "before something is made together"):
-            missing = self.meeting.missing(comm, patience, check)
+            missing = self.meeting.missing(comm, patience, check, self.look)
         if missing:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.ranks(2)
 
 @pytest.fixture(params=LAYOUTS)
 def comm(request, monkeypatch):
-    """A communicator over pretend nodes, which has made a call."""
+    """A communicator over pretend nodes, which has made a call; no test waits until ranks are missed."""
     monkeypatch.setenv("PYNCCLX_NODE", str(LAYOUTS[request.param]))
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", "10")
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "100")
     comm = pyncclx.Communicator().Dup()
     comm.Allreduce(put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4"))
     yield comm
@@ -105,6 +105,22 @@ def test_news_go_around():
     with pytest.raises(pyncclx.CollectiveMismatch, match=r"rank 0 called Bcast\(True,\)|Bcast\(True,\)$"):
         check_until_it_raises(made)
     assert failures == ["comparison of calls"]
+    WORLD.Barrier()
+
+
+def test_a_call_that_comes_before_the_own_one():
+    """It is compared when the own one is made, not when the next one comes."""
+    made, failures = one_compared()
+    if RANK == 0:
+        made.add(label_of("Bcast", (True,)))
+    for _ in range(3):
+        WORLD.Barrier()
+        made.check()
+    if RANK == 1:
+        made.add(label_of("Bcast", (False,)))
+        with pytest.raises(pyncclx.CollectiveMismatch, match=r"rank 0 called Bcast\(True,\); rank 1"):
+            made.check()
+    assert len(failures) == (RANK == 1)
     WORLD.Barrier()
 
 
