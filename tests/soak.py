@@ -18,6 +18,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mpi4py import MPI
 
 import pyncclx
 from support.arrays import HOST, xp
-from support.soak_jobs import BATCH, Job, Maker
+from support.soak_jobs import BATCH, DTYPES, Job, Maker
 from support.soak_kinds import allgather, draw
 
 # By then kernels are loaded, and pools and caches have what they keep.
@@ -42,11 +43,11 @@ MOST_DESCRIPTORS = 2 * BATCH
 class Soak:
     """The communicators, and a count of what has been done."""
 
-    def __init__(self, seed: int, most: int) -> None:
+    def __init__(self, seed: int, most: int, dtypes: Sequence[str] = DTYPES) -> None:
         world = pyncclx.Communicator(MPI.COMM_WORLD)
         halves = world.Split(world.rank % 2, world.rank)
         self.comms = [world.Dup(), world.Split(0, -world.rank), halves]
-        self.makers = [Maker(comm, seed + i, most) for i, comm in enumerate(self.comms)]
+        self.makers = [Maker(comm, seed + i, most, dtypes) for i, comm in enumerate(self.comms)]
         self.shared = np.random.default_rng([seed, 99])
         self.own = np.random.default_rng([seed, 98, world.rank])
         for maker in self.makers:  # loads the kernel, which the ranks do together

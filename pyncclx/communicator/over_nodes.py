@@ -13,8 +13,11 @@ from ..arrays.places import on_host
 from ..collectives.edges import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.keys import key_of_call
+from ..launch.run import facts_of
+from ..nodes.call import SpanningCall
 from ..nodes.run import run, run_call
 from ..nodes.spanning import Spanning, span, spanning_of
+from ..recording.calls import Begun
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.registration import Registration
@@ -62,21 +65,47 @@ class OverNodes(IntraBase):
             if call is not None:
                 compare(cast(MPI.Intracomm, self), call.operation, call.signature)
 
-    def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
-        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""
+    def by_nodes(
+        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
+    ) -> bool | None:
+        """As `Base.by_nodes`."""
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
             return None
-        state = state_of(self)
-        key = None if state.checking else key_of_call(make, args, options)
-        program = None if key is None else spanning.known(key)
-        if program is not None:
-            run(state, spanning, program)
-            return True
-        call = OVER_NODES[make](self, *args, **options)
+        try:
+            call = OVER_NODES[make](self, *args, **options)
+        except BaseException:
+            if begun is not None:
+                begun.refused()
+            raise
+        if begun is not None:
+            _describe(begun, make.__name__.capitalize(), call)
         if call is None:
             return False
-        run_call(self, state, spanning, call, key)
+        state = state_of(self)
+        program = run_call(
+            self, state, spanning, call, None if state.checking else key_of_call(make, args, options)
+        )
+        if begun is not None:
+            program.facts = begun.by_steps()
+        return True
+
+    def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """As `Base.by_nodes_again`."""
+        state, spanning = state_of(self), spanning_of(self)
+        if spanning is None or state.checking:
+            return False
+        key = key_of_call(make, args, options)
+        program = None if key is None else spanning.known(key)
+        if program is None:
+            return False
+        calls, facts = state.calls(self), program.facts
+        if calls is None or facts is None:
+            run(state, spanning, program)
+        else:
+            sequence = calls.again(facts)
+            run(state, spanning, program)
+            calls.end(sequence)
         return True
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
@@ -106,3 +135,11 @@ class OverNodes(IntraBase):
         """As `Base.scratch`: over nodes that of the node's Team."""
         spanning = self.spanning
         return self.team.scratch if spanning is None else spanning.team.scratch
+
+
+def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:
+    """Write what a call is into its entry of the flight recorder; None: its arrays are on the host."""
+    if call is None:
+        begun.of_host_arrays(operation)
+    else:
+        begun.describe(operation=call.operation, signature=call.signature, **facts_of(call.buffers))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
+from ..arrays.buffers import Buffer
 from ..errors import NotSupported
 from ..recording import layout
 from ..recording.calls import Begun
@@ -88,12 +89,11 @@ def _by_new_kernel(
     began: float | None,
 ) -> bool:
     operation, calls = make.__name__.capitalize(), state.calls(comm)
-    begun = None if calls is None else calls.begin(operation)
+    again = state.team is None and comm.by_nodes_again(make, args, options)
+    begun = None if again or calls is None else calls.begin(operation)
     if state.team is None:
-        done = comm.by_nodes(make, args, options)
+        done = again or comm.by_nodes(make, args, options, begun)
         if done is not None:
-            if begun is not None:
-                begun.by_steps(operation)
             if done and began is not None:
                 _emit(comm, operation, began, args)
             return done
@@ -189,16 +189,23 @@ def _enqueue(
 
 def describe(begun: Begun, call: Call) -> None:
     """Write what a call is into its entry of the flight recorder."""
-    last = call.buffers[-1] if call.buffers else None
     begun.describe(
         operation=call.operation,
         signature=call.signature,
-        count=last.count if last else 0,
-        nbytes=max((buffer.nbytes for buffer in call.buffers), default=0),
-        datatype=last.datatype.name if last else "",
+        **facts_of(call.buffers),
         reduction=call.template[1].upper() if len(call.template) == 2 else "",
         root=call.root,
     )
+
+
+def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
+    """Return what an entry of the flight recorder has about the buffers of a call."""
+    last = buffers[-1] if buffers else None
+    return {
+        "count": last.count if last else 0,
+        "nbytes": max((buffer.nbytes for buffer in buffers), default=0),
+        "datatype": last.datatype.name if last else "",
+    }
 
 
 def handle_of(stream: Any) -> int:

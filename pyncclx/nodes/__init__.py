@@ -19,8 +19,9 @@ host's memory, and no kernel waits for another: `short_exchange.py`, `Compositio
 
 The way of ``comm.Allreduce(x, y)``:
 
-1. `launch/run.py`, `by_kernel`: there is no Team, so it asks `Base.by_nodes`, which `communicator/over_nodes.py` has.
-2. An equal call that came before has a `Program` (`Spanning.known`), which is enqueued: step 5.
+1. `launch/run.py`, `by_kernel`: there is no Team, so it asks `Base.by_nodes_again`, which `communicator/over_nodes.py`
+   has. An equal call that came before has a `Program` (`Spanning.known`), which is enqueued: step 5.
+2. Else `Base.by_nodes` does the call.
 3. `collectives/over_nodes/allreduce.py` checks the arguments and makes a `SpanningCall` (`call.py`).
 4. Its `compose` adds steps to a `Composition` (`composition.py`): kernels among the ranks of the node, made from a
    `launch.Call` as inside one node (`collectives/over_nodes/inside.py`), exchanges, folds of what has come, copies

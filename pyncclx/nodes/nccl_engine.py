@@ -51,8 +51,8 @@ class NcclEngine:
         self._failure: Exception | None = None
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
-        """As `Engine.exchange`."""
-        self.check()
+        """As `Engine.exchange`; errors of earlier steps raise in `check`."""
+        self._raise_failure()
         nccl, comm, pointer = self._nccl, self._comm, stream.ptr
         nccl.group_start()
         try:
@@ -65,12 +65,12 @@ class NcclEngine:
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
         """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
-        self.check()
+        self._raise_failure()
         self._nccl.broadcast(address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
         """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
-        self.check()
+        self._raise_failure()
         self._nccl.all_gather(own, everything, nbytes, _BYTES, self._comm, stream.ptr)
 
     def _index(self, peer: int) -> int:
@@ -84,8 +84,11 @@ class NcclEngine:
                 return
             text = f"NCCL {version_text()} between nodes: {self._nccl.get_error_string(result)}"
             self.abort("a step between nodes", MPIError(MPI.ERR_OTHER, f"{text}; free the communicator"))
-        assert self._failure is not None
-        raise self._failure
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def abort(self, step: str, reason: Exception) -> None:
         """As `Engine.abort`."""

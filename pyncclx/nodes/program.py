@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..backends import Event
+from ..recording.layout import Facts
 from ..team.plans import Producer
 from ..team.team import Team
 from .steps import CollectiveStep, ExchangeStep, HostStep, Step
@@ -39,6 +40,8 @@ class Program:
         The ranks of other nodes that it waits for.
     before, after : callable or None
         As of the call.
+    facts : Facts or None
+        Of the flight recorder's entry of this call, made again.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Program:
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
         self.label = label
+        self.facts: Facts | None = None
         self._steps = steps
         exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, CollectiveStep, HostStep))]
         used = [each.engine for each in exchanges if each.engine is not None]

@@ -23,12 +23,13 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
     _enqueue(state, spanning, program, stream)
 
 
-def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> None:
-    """Do a call on the current stream, and remember its program under the key, unless that is None."""
+def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
+    """Do a call on the current stream, and remember its program under the key, unless that is None; return it."""
     program = prepare(comm, state, spanning, call)
     if key is not None and (call.is_again or (call.before is None and call.after is None)):
         spanning.remember(key, program)
     _enqueue(state, spanning, program, stream_for(spanning.team.device, program.producers))
+    return program
 
 
 def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any) -> None:

@@ -17,6 +17,7 @@ from ..arrays.buffers import resolve
 from ..backends import Device
 from ..errors import NotSupported
 from ..memory.layout import MAX_RANKS
+from ..recording.calls import Begun
 from ..recording.dump import PROGRESSING
 from .compare import compare
 from .options import Options
@@ -100,9 +101,18 @@ class Base(Options):
             state.topology = nodes_of(cast(MPI.Intracomm, self), state)
         return state.topology
 
-    def by_nodes(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool | None:
-        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective."""
+    def by_nodes(
+        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
+    ) -> bool | None:
+        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective.
+
+        `begun` is its entry in the flight recorder.
+        """
         return None
+
+    def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Do so if an equal operation came before; else return False."""
+        return False
 
     @property
     def scratch(self) -> Scratch:

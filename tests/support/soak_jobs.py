@@ -227,11 +227,11 @@ def shareable(nbytes: int) -> Any:
 class Maker:
     """Makes the jobs of one communicator. `shared` draws the same on all ranks, `own` does not."""
 
-    def __init__(self, comm: Any, seed: int, most: int) -> None:
+    def __init__(self, comm: Any, seed: int, most: int, dtypes: Sequence[str] = DTYPES) -> None:
         self.comm, self.size, self.rank = comm, comm.size, comm.rank
         self.shared = np.random.default_rng(seed)
         self.own = np.random.default_rng([seed, MPI.COMM_WORLD.rank])
-        self.most = most
+        self.most, self.dtypes = most, dtypes
         data = self.own.integers(0, 3, 2 * most)
         self.pools = {dtype: Pair(xp.asarray(data.astype(dtype)), data.astype(dtype)) for dtype in DTYPES}
         self.window = comm.Alloc(4 * BATCH * most, "u1")
@@ -244,7 +244,7 @@ class Maker:
 
     def draw(self) -> None:
         """Draw what most operations have."""
-        self.dtype = DTYPES[self.shared.integers(len(DTYPES))]
+        self.dtype = self.dtypes[self.shared.integers(len(self.dtypes))]
         self.itemsize = np.dtype(self.dtype).itemsize
         self.op = OPS[self.shared.integers(2 if self.dtype[0] == "c" else 3)]
         self.root = int(self.shared.integers(self.size))

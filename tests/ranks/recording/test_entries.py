@@ -78,6 +78,29 @@ def test_collectives(own, since):
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
+@pytest.mark.ranks(2)
+def test_collectives_over_nodes(since, monkeypatch):
+    """Equal calls have entries of their own; a call with wrong arguments is over, and has no number."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank % 2))
+    x, y = xp.ones(10), xp.zeros(10)
+    with pyncclx.Communicator().Dup() as own:
+        for _ in range(3):
+            own.Allreduce(x, y)
+            own.Bcast(x, own.size - 1)
+        with pytest.raises(ValueError, match="mismatch in send count 10"):
+            own.Allreduce(x, y[:5])
+        own.Allreduce(x, y)
+    *entries, wrong, last, _ = since()  # Free, too
+    expected = [("collective", operation, 10, 80, "float64", "", -1) for operation in ("Allreduce", "Bcast")]
+    assert list(map(shortened, [*entries, last])) == [*expected * 3, expected[0]]
+    assert [entry["number"] for entry in [*entries, last]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [entry["flags"] for entry in [*entries, last]] == [[], [], *[["repeated"]] * 5]
+    assert all(entry["began_ns"] <= entry["ended_ns"] for entry in [*entries, wrong, last])
+    assert all(entry["site"].endswith("in test_collectives_over_nodes") for entry in entries)
+    assert wrong["number"] == 0
+    assert len({entry["signature"] for entry in entries}) == 2
+
+
 def test_the_signature_shows_what_differs(own, since):
     own.Allreduce(xp.ones(10), xp.zeros(10))
     own.Allreduce(xp.ones(10), xp.zeros(10), MPI.MAX)

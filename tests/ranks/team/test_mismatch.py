@@ -126,8 +126,8 @@ def differ(comm, first, other, of_first, of_other, *, awaited=True):
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("call", [allreduce, reduce, scan, reduce_scatter, reduce_scatter_block])
 def test_operators(comm, call, count):
-    texts = [_text(call, count, "float32", op) for op in ("SUM", "MAX")]
-    differ(comm, lambda c: call(c, count), lambda c: call(c, count, op=MPI.MAX), *texts)
+    texts = [_text(call, count, "int32", op) for op in ("SUM", "MAX")]
+    differ(comm, lambda c: call(c, count, "i4"), lambda c: call(c, count, "i4", MPI.MAX), *texts)
 
 
 def _text(call, count, dtype, op):
