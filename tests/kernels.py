@@ -24,6 +24,8 @@ from support.reduction_pairs import FEW, PAIRS, SUITE
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
 
+CHOSEN = {"collectives/allreduce.cu": PAIRS, "collectives/scan.cu": FEW, "collectives/fold.cu": FEW}
+NOT_OF_SUITE = ("collectives/fold.cu", "collectives/reduce_chain.cu")
 TRANSFORMS = [  # of tests/ranks/operators/test_row_transform.py
     *(("collectives/transformed.cu", "float", "float"), ("collectives/transformed.cu", "float", "Bfloat16")),
     *(("collectives/transformed.cu", "Bfloat16", "signed char"), ("collectives/transformed.cu", "double", "float")),
@@ -37,8 +39,8 @@ def templates_of(file: str) -> list[Template]:
     """Return the template arguments of a file's kernels that the sample needs."""
     if file not in REDUCTIONS:
         return FILES[file].templates() if file != "windows/rma.cu" else []
-    pairs = {"collectives/allreduce.cu": PAIRS, "collectives/scan.cu": FEW}.get(file, [("float32", "SUM")])
-    pairs = list(dict.fromkeys([*pairs, *(SUITE if file != "collectives/reduce_chain.cu" else [])]))
+    pairs = CHOSEN.get(file, [("float32", "SUM")])
+    pairs = list(dict.fromkeys([*pairs, *(SUITE if file not in NOT_OF_SUITE else [])]))
     return [(TABLE[datatype].cxx, ops.TABLE[operator].cxx) for datatype, operator in pairs]
 
 

@@ -19,7 +19,7 @@ def _sampled() -> list[tuple[str, str]]:
     return sorted(COMMON | chosen, key=EVERY.index)
 
 
-# Of Scan, which folds as Allreduce does.
+# Of Scan, which folds as Allreduce does, and over nodes.
 FEW = [*sorted(COMMON), ("complex128", "AVG"), ("float_int", "MINLOC")]
 
 # Of mpi4py's tests that `make test` runs: those that MPI has, of the types that conformance/run.py chooses.
@@ -27,4 +27,7 @@ SUITE = [(name, op) for name in ("int32", "float64", "complex128") for op in ("S
 SUITE = [pair for pair in SUITE if pair in EVERY]
 
 # All of them on the host device only: for GPUs each pair is compiled by itself, for seconds.
-PAIRS = EVERY if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host" else _sampled()
+if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host":
+    PAIRS = EVERY
+else:
+    PAIRS = FEW if os.environ.get("PYNCCLX_TEST_NODES") else _sampled()

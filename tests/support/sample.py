@@ -25,11 +25,17 @@ MOST_RANKS = {
     **dict.fromkeys(("messages/test_message_requests", "messages/test_probe"), 2),
     **dict.fromkeys(("simulation/", "windows/test_win_arguments"), 2),
     **dict.fromkeys(("objects/", "operators/", "team/test_mismatch"), 3),
-    **dict.fromkeys(("nodes/test_token_shuffles", "bench/test_over_nodes"), 3),
+    **dict.fromkeys(("nodes/test_token_shuffles", "bench/test_over_nodes", "launch/test_kernels"), 3),
+    **dict.fromkeys(("device/test_device_api_misuse", "memory/test_window_failures", "team/test_failures"), 4),
+    **dict.fromkeys(("nodes/test_one_rank", "nodes/test_operators", "nodes/test_pinned", "nodes/test_short"), 4),
+    **dict.fromkeys(("team/test_comparison", "tuning/"), 4),
 }
 
-# What does the same with every MPI library: kernels, and what is compiled for them.
-ONE_LIBRARY = ("bench/", "device/", "examples/", "numba_kernels/", "operators/", "tuning/")
+# What does the same with every MPI library: kernels, what is compiled for them, and what they find out.
+ONE_LIBRARY = (
+    *("bench/", "device/", "examples/", "launch/test_kernels", "numba_kernels/", "operators/", "tuning/"),
+    *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
+)
 OPEN_MPI = "Open MPI"
 
 Item = TypeVar("Item")
