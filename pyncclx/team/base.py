@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -198,8 +197,7 @@ class Base(Options):
             compare(self, "Alloc")
         with state_of(self).recorded(self, "Alloc"):
             team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
-            window = team.add_window(cast(MPI.Intracomm, self), math.prod(lengths) * datatype.itemsize)
-        return team.device.array(window.owner, lengths, datatype)
+            return team.add_window(cast(MPI.Intracomm, self), lengths, datatype)
 
     def Register(self, array: Any) -> Registration:
         """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.

@@ -5,12 +5,14 @@ A Team is made at the communicator's first operation on device arrays, by all it
 
 from __future__ import annotations
 
+import math
 import struct
 import uuid
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 import mpi_bootstrap
@@ -35,6 +37,7 @@ from .scratch import Scratch
 from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
+T = TypeVar("T")
 _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 64-bit integers
 
 
@@ -166,16 +169,18 @@ class Team:
         self.generation += 1
 
     @mpi_bootstrap.interrupts_deferred()
-    def add_window(self, comm: MPI.Intracomm, nbytes: int) -> Window:
-        """Allocate memory that all ranks map. Collective."""
-        return self._add(comm, allocate_window(comm, self.device, self.windows.next_number, nbytes))
+    def add_window(self, comm: MPI.Intracomm, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Allocate an array in memory that all ranks map. Collective."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        window = allocate_window(comm, self.device, self.windows.next_number, nbytes)
+        return self._add(comm, window, None, lambda: self.device.array(window.owner, shape, dtype))
 
     @mpi_bootstrap.interrupts_deferred()
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
         """Map the memory that an array of each rank is in. Collective."""
         number = self.windows.next_number
         window = register_window(comm, self.device, number, buffer.address, buffer.nbytes)
-        return self._add(comm, window, buffer.owner)
+        return self._add(comm, window, buffer.owner, lambda: window)
 
     @mpi_bootstrap.interrupts_deferred()
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
@@ -183,15 +188,16 @@ class Team:
         mpi_bootstrap.agree(comm, self.device.synchronize)
         mpi_bootstrap.agree(comm, lambda: self._remove(window))
 
-    def _add(self, comm: MPI.Intracomm, window: Window, array: object = None) -> Window:
-        """Give kernels a window from the next launch on; if a rank cannot, none has it."""
+    def _add(self, comm: MPI.Intracomm, window: Window, array: object, make: Callable[[], T]) -> T:
+        """Give kernels a window from the next launch on, and return what `make` does; if a rank cannot, none has it."""
 
-        def add() -> None:
+        def add() -> T:
             self.windows.add(window, array)
             self._window_changed(window.number)
+            return make()
 
         try:
-            mpi_bootstrap.agree(comm, add)
+            made = mpi_bootstrap.agree(comm, add)
         except BaseException:
             self.windows.remove(window)  # the table has its row until the next one gets the number
             raise
@@ -199,7 +205,7 @@ class Team:
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
             self.forget_structs()
-        return window
+        return made
 
     def _remove(self, window: Window) -> None:
         self.windows.remove(window)
