@@ -22,10 +22,7 @@ SHORT, LONG = 12, 1 << 17  # 8 bytes each: about 100 bytes, and 1 MB
 MANY = 2000  # messages, more than any MPI takes before their receiver looks
 INT64 = MPI.INT64_T
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="only one thread may call MPI"),
-]
+pytestmark = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="only one thread may call MPI")
 
 
 @pytest.fixture(autouse=True)
@@ -320,7 +317,6 @@ def test_mpi_has_still_to_send(comm, is_over):
         allreduce(comm)
 
 
-@pytest.mark.timeout(200)
 def test_storm(comm):
     """Every rank has receives from every rank open; ranks meet in between, and wait in some order."""
     shared, own = np.random.default_rng(3), np.random.default_rng(comm.rank)

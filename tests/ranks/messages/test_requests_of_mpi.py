@@ -16,7 +16,6 @@ NBYTES = 1 << 22  # more than any MPI sends before its receiver asks for it
 MANY = 2000  # messages, more than any MPI takes before their receiver looks
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.ranks(2),
     pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="only one thread may call MPI"),
 ]

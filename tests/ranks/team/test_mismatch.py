@@ -19,7 +19,7 @@ RANKS = WORLD.size
 COUNTS = [2, 3000, 400_000]  # elements of four bytes that go as packets, lines and chunks
 NEXT = 2**32 - 3  # the epoch begins anew soon
 
-pytestmark = [pytest.mark.ranks(2), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.ranks(2)
 
 
 @pytest.fixture
