@@ -103,18 +103,18 @@ def _to_each(
     """The call that sends bytes to every rank; in place both buffers are one, with the same counts."""
 
     def compose(composition: Composition) -> None:
-        address = send.address
+        address, after = send.address, tuple[int, ...]()
         if send.address == recv.address and any(send_counts):
             begin = min(displ for displ, count in zip(send_displs, send_counts, strict=True) if count)
             end = max(displ + count for displ, count in zip(send_displs, send_counts, strict=True))
             (copy,) = composition.memory(end - begin)
-            composition.copy(copy, send.address + begin, end - begin)
+            after = (composition.copy(copy, send.address + begin, end - begin),)
             address = copy - begin
         pairs = enumerate(zip(send_displs, send_counts, strict=True))
         sends = [Transfer(rank, address + displ, count) for rank, (displ, count) in pairs]
         pairs = enumerate(zip(recv_displs, recv_counts, strict=True))
         receives = [Transfer(rank, recv.address + displ, count) for rank, (displ, count) in pairs]
-        exchange(composition, "exchange between nodes", sends, receives)
+        exchange(composition, "exchange between nodes", sends, receives, after)
 
     return SpanningCall(operation=operation, compose=compose, buffers=(send, recv), signature=signature)
 

@@ -1,0 +1,83 @@
+"""Steps of calls over nodes that run late: those on the other stream which need them wait.
+
+Nonblocking calls are on streams of their own, which on the host device are threads. So a step may be late there, and
+one that does not come after it on purpose is early.
+"""
+
+import functools
+import itertools
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import backends
+from support.arrays import Output, host_only, put
+from support.forms import NAMES, arguments, spec, total
+from support.reference import comparing, labels
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2}
+LATE_S = 0.01
+LATE = {"copy": 3, "launch": 4, "call_between": 0}  # methods of the device: where the stream is among their arguments
+COUNT = 3000  # elements of eight bytes: more than what goes through the host's memory
+IN_PLACE = ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall", "Scan", "Exscan")
+pytestmark = [pytest.mark.ranks(2, 4), host_only]
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def comm(request):
+    """A communicator over pretend nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYNCCLX_NODE", str(LAYOUTS[request.param]))
+        comm = pyncclx.Communicator().Dup()
+        yield comm
+        comm.Free()
+
+
+@pytest.fixture
+def late(request, monkeypatch):
+    """Copies, kernels, or what the engine does between nodes: each begins late, on a stream of its own."""
+    device, place = backends.select(), LATE[request.param]
+    unchanged = getattr(device, request.param)
+
+    def begin_late(*args, **options):
+        if args[place] is not None:
+            args[place].enqueue(functools.partial(time.sleep, LATE_S))
+        return unchanged(*args, **options)
+
+    monkeypatch.setattr(device, request.param, begin_late)
+
+
+@pytest.fixture(autouse=True)
+def longer(monkeypatch):
+    monkeypatch.setattr("support.forms.COUNT", COUNT)
+
+
+@pytest.mark.parametrize(("late", "name"), list(itertools.product(LATE, NAMES)), indirect=["late"])
+def test_nonblocking(comm, late, name):
+    sent, received, more, named = arguments(comm, name)
+    name = f"I{name.lower()}"
+    with comparing() as compare:
+        for call in range(2):
+            values, output = labels(RANK, total(sent), call), Output(total(received), "i8")
+            expected = output.read()
+            getattr(MPI.Intracomm, name)(comm, spec(values, sent), spec(expected, received), *more, **named).Wait()
+            getattr(comm, name)(spec(put(values), sent), spec(output.array, received), *more, **named).Wait()
+            compare(output, expected, f"call {call}")
+
+
+@pytest.mark.parametrize(("late", "name"), list(itertools.product(LATE, IN_PLACE)), indirect=["late"])
+def test_in_place(comm, late, name):
+    sent, received, more, named = arguments(comm, name)
+    with comparing() as compare:
+        for call in range(2):
+            values = labels(RANK, max(sent, received), call)
+            expected, output = values.copy(), Output(len(values), "i8").fill(values)
+            getattr(MPI.Intracomm, f"I{name.lower()}")(comm, MPI.IN_PLACE, expected, *more, **named).Wait()
+            getattr(comm, f"I{name.lower()}")(MPI.IN_PLACE, output.array, *more, **named).Wait()
+            length = received if name == "Reduce_scatter_block" else len(values)  # MPI leaves the rest undefined
+            compare(np.array(output.read()[:length]), expected[:length], f"call {call}")
