@@ -5,7 +5,7 @@
 // offset in what is sent. So packets, chunks and windows are as in exchange.cuh.
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
-#include "elements/row_transform.cuh"
+#include "elements/transformed_packs.cuh"
 
 struct TransformedArgs {
     Team team;
@@ -16,65 +16,10 @@ struct TransformedArgs {
     TransformArgs transform;
 };
 
-// Consecutive elements, loaded by the widest words that their number allows.
-template <class T, int kCount>
-struct alignas(kCount * sizeof(T) < kPackNbytes ? kCount * sizeof(T) : kPackNbytes) Run {
-    T values[kCount];
-};
-
-template <class From, class To, class Transform>
-struct TransformedPacks {
-    using Whole = Run<From, Elements<To>::kCount>;
-    const TransformedArgs& args;
-
-    // Pack `i` of the span that begins at byte `address` of what is sent.
-    __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
-        constexpr u64 kCount = Elements<To>::kCount;
-        const u64 first = u64(address) / sizeof(To) + i * kCount, left = (nbytes - i * kPackNbytes) / sizeof(To);
-        const u64 columns = u64(args.columns);
-        const u64 row = (first | columns) >> 32 ? first / columns : u32(first) / u32(columns);  // a division of 64 bits is slow
-        const u64 column = first - row * columns;
-        const From* from = reinterpret_cast<const From*>(args.send) + first;
-        if (left < kCount || column + kCount > columns || u64(from) % alignof(Whole) != 0)
-            return one_by_one(args, from, smaller(left, kCount), row, column);
-        const Whole whole = *reinterpret_cast<const Whole*>(from);
-        Elements<To> made;
-#pragma unroll
-        for (u64 e = 0; e < kCount; ++e)
-            made.values[e] = Transform::template element<From, To>(args.transform, whole.values[e], i64(row), i64(column + e));
-        return pack_of(made);
-    }
-
-    template <bool kPut>
-    __device__ __forceinline__ void copy(u32 member, u32 members, const char* from, void* target, u64 nbytes) const {
-        char* to = static_cast<char*>(target);
-        move_packs(
-            member, packs_in(nbytes), members, [&](u64 i) { return (*this)(from, i, nbytes); },
-            [&](u64 i, Pack pack) {
-                if constexpr (kPut) put_pack(to, i, nbytes, pack);
-                else store_pack(to, i, nbytes, pack);
-            });
-    }
-
-  private:
-    // The rare way, out of the loops: a pack of several rows, a message's last pack, an unaligned address.
-    static __device__ __noinline__ Pack one_by_one(const TransformedArgs& args, const From* from, u64 count, u64 row, u64 column) {
-        Elements<To> made = {};
-#pragma unroll 1
-        for (u64 e = 0; e < count; ++e) {
-            made.values[e] = Transform::template element<From, To>(args.transform, from[e], i64(row), i64(column));
-            if (++column < u64(args.columns)) continue;
-            column = 0;
-            ++row;
-        }
-        return pack_of(made);
-    }
-};
-
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __grid_constant__ TransformedArgs args) {
     await_previous();
-    const TransformedPacks<From, To, Transform> packs{args};
+    const TransformedPacks<From, To, Transform, TransformedArgs> packs{args};
     char* own = args.recv + args.team.rank * args.nbytes;
     const Span from = part_of(nullptr, args.nbytes), to = part_of(own, args.nbytes);
     move_packs(
@@ -91,5 +36,5 @@ __global__ void __launch_bounds__(kMaxThreads, 1) alltoall_transformed(const __g
     exchange_all<true>(
         args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.nbytes, args.nbytes); },
         [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); }, true,
-        TransformedPacks<From, To, Transform>{args});
+        TransformedPacks<From, To, Transform, TransformedArgs>{args});
 }

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..arrays.readers import in_c_order
 from ..backends.compilers.numba_functions import MOST_ARRAYS
@@ -39,10 +40,33 @@ def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
     return as_spans(layout, kernel, nbytes)
 
 
-def transformed(
+class Arguments(NamedTuple):
+    """Those of Allgather or Alltoall with a transform."""
+
+    send: Buffer
+    recv: Buffer
+    applied: row_transform.Applied
+    columns: int  # of a row of what is sent
+
+    @property
+    def types(self) -> tuple[str, str]:
+        """The C++ types of what is sent and received."""
+        return self.send.datatype.cxx, self.recv.datatype.cxx
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return self.send, *self.applied.buffers, self.recv
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """What must be equal on all ranks."""
+        return f"{self.recv.nbytes} bytes", *self.types, self.applied.name
+
+
+def arguments_of(
     comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
-) -> Call:
-    """The call of Allgather or Alltoall with a transform.
+) -> Arguments:
+    """Check the arguments.
 
     Raises
     ------
@@ -66,15 +90,23 @@ def transformed(
         raise ValueError(f"{operation}: sendbuf is in Fortran order; a transform takes an array in C order")
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
-    nbytes, columns = recv.nbytes, math.prod(send.shape[1:] or send.shape)  # a vector is a row
+    return Arguments(send, recv, applied, math.prod(send.shape[1:] or send.shape))  # a vector is a row
+
+
+def transformed(
+    comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
+) -> Call:
+    """The call of Allgather or Alltoall with a transform; raise as `arguments_of`."""
+    given = arguments_of(comm, operation, sendbuf, recvbuf, transform, algorithm)
+    send, recv, applied, columns = given
     return Call(
         operation=operation,
         choose=choose,
-        sized=(nbytes, f"{operation.lower()}_transformed"),
+        sized=(recv.nbytes, f"{operation.lower()}_transformed"),
         template=applied.template,
         arguments=TransformedArgs(
-            send=send.address, recv=recv.address, nbytes=nbytes, columns=columns, arrays=applied.addresses
+            send=send.address, recv=recv.address, nbytes=recv.nbytes, columns=columns, arrays=applied.addresses
         ).pack(),
-        buffers=(send, *applied.buffers, recv),
-        signature=(f"{nbytes} bytes", *types, applied.name),
+        buffers=given.buffers,
+        signature=given.signature,
     )

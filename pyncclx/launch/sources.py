@@ -74,6 +74,7 @@ FILES = {
     "collectives/allgather.cu": Source(("allgather", "allgather_long")),
     "collectives/alltoall.cu": Source(("alltoall", "alltoall_long")),
     "collectives/transformed.cu": Source(("allgather_transformed", "alltoall_transformed"), _unlimited),
+    "collectives/transform_rows.cu": Source(("transform_rows",), _unlimited),
     "collectives/alltoallv.cu": Source(("alltoallv",)),
     "collectives/alltoallv_segments.cu": Source(("list_segments", "move_segments")),
     "collectives/gather.cu": Source(("gather", "gather_long")),

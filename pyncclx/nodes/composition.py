@@ -10,6 +10,7 @@ from ..backends import Function
 from ..launch import kernels
 from ..launch.call import Call
 from ..launch.plan import plan_of
+from ..operators.row_transform import Applied, template_for
 from ..team.plans import Producer
 from .engine import Engine, Transfer
 from .places import Places
@@ -17,9 +18,20 @@ from .program import Placed, Program
 from .rails import without_empty
 from .short_exchange import Share, label_of
 from .spanning import Spanning
-from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
+from .steps import (
+    CollectiveStep,
+    CopyStep,
+    ExchangeStep,
+    FoldArgs,
+    HostStep,
+    KernelStep,
+    LaunchStep,
+    ShareStep,
+    Step,
+    TransformRowsArgs,
+)
 
-_THREAD_NBYTES = 64  # that a thread of `fold` reads of each vector before more blocks are worth it; not measured
+_THREAD_NBYTES = 64  # of a vector or of results that a thread is for before more blocks are worth it; not measured
 
 
 class Composition:
@@ -89,6 +101,22 @@ class Composition:
             size=finish_as or self.places.size,
         )
         return self.launch(function, grid, device.threads, args.pack(), after=after)
+
+    def transform(
+        self, applied: Applied, types: tuple[str, str], *, send: int, recv: int, nbytes: int, columns: int
+    ) -> int:
+        """Add what a row transform makes of elements at `send`: `nbytes` at `recv`. Collective in the node.
+
+        `types` are the C++ types of what is read and written, and `columns` elements are a row.
+        """
+        spanning, template = self.spanning, template_for(applied, types)
+        function = kernels.get(
+            spanning.local, spanning.team, "collectives/transform_rows.cu", "transform_rows", *template
+        )
+        device = spanning.team.device
+        grid = max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
+        args = TransformRowsArgs(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=applied.addresses)
+        return self.launch(function, grid, device.threads, args.pack())
 
     def launch(
         self,

@@ -123,6 +123,12 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
 NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
+def template_for(applied: Applied, types: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the template arguments of another kernel that applies the same transform, if there is one."""
+    function = linked.named(applied.template)
+    return types if function is None else _linked_for(function.fn, function.types, types).template
+
+
 #: By a transform's function and the types it is compiled for.
 _FUNCTIONS: dict[Any, LinkedFunction] = held({})
 

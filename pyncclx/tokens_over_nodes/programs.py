@@ -20,6 +20,7 @@ from ..launch import kernels
 from ..nodes.composition import Composition
 from ..nodes.engine import Transfer
 from ..nodes.program import Program
+from ..operators.row_transform import Applied, template_for
 from ..tokens.launch import Move
 from ..tokens.parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
 from ..tokens.row_types import CXX
@@ -91,8 +92,11 @@ def _dispatch(
         run(composition, kernel="place_choices", threads=ranks * _THREADS)
 
     def cross(composition: Composition) -> None:
-        nodes = memory.spanning.places.count
-        run(composition, kernel="pack_tokens", threads=nodes * arguments.token_count * _TOKEN_THREADS)
+        nodes, packed = memory.spanning.places.count, of_call
+        if move.applied.name:
+            packed = of_call | {"tokens": _transformed(memory, composition, move.applied, arguments)}
+        threads = nodes * arguments.token_count * _TOKEN_THREADS
+        _run(memory, move.operation, packed, composition, kernel="pack_tokens", threads=threads)
         _exchange(memory, composition, handle, memory.row_nbytes, capturing)
 
     def spread(composition: Composition) -> None:
@@ -116,6 +120,23 @@ def _dispatch(
     return [announce, partial(_share_words, memory), in_turn(number, cross, spread)]
 
 
+def _transformed(
+    memory: SpanningMemory, composition: Composition, applied: Applied, arguments: DispatchArgs
+) -> int:
+    """Add what a transform makes of this rank's tokens; return its address."""
+    nbytes, element = arguments.token_count * memory.row_nbytes, CXX[memory.settings.dtype]
+    (made,) = composition.memory(nbytes)
+    composition.transform(
+        applied,
+        (element, element),
+        send=arguments.tokens,
+        recv=made,
+        nbytes=nbytes,
+        columns=memory.settings.hidden,
+    )
+    return made
+
+
 def _combine(
     memory: SpanningMemory, move: Move, arguments: CombineArgs, phases: int, capturing: bool
 ) -> list[_Compose]:
@@ -133,7 +154,7 @@ def _combine(
         inside = replace(
             arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=_WHOLE
         )
-        _run_inside(memory, composition, move.operation, inside.pack(), (element, element))
+        _run_inside(memory, composition, move.operation, inside.pack(), template_for(move.applied, (element, element)))
 
     def cross(composition: Composition) -> None:
         _exchange(memory, composition, handle, memory.row_nbytes, capturing, backwards=True)

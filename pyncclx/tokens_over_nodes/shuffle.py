@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..errors import NotSupported
 from ..nodes.spanning import Spanning, spanning_of
 from ..team.state import state_of
 from ..team.streams import stream_for
@@ -17,7 +16,7 @@ from .programs import PADDED_NBYTES, is_padded, programs_of
 class SpanningShuffle(TokenShuffle):
     """A `TokenShuffle` whose ranks are on several nodes; it has the same methods, with the same results.
 
-    Only the order of sums differs: see `combine`. Transforms are refused with NotSupported.
+    Only the order of sums differs: see `combine`. A dispatch applies a transform before tokens cross.
     All ranks capture a call in a CUDA graph, or none: as many rows cross in it as there can be.
     """
 
@@ -55,11 +54,6 @@ class SpanningShuffle(TokenShuffle):
         )
 
     def _enqueue(self, move: Move, phases: int) -> None:
-        if move.applied.name:
-            raise NotSupported(
-                f"{move.operation.lower()}: transforms work inside one node, and these ranks are on several; apply it "
-                "before"
-            )
         memory, spanning, state = self.memory(), self._spanning, state_of(self.comm)
         spanning.check()
         spanning.thread.wait()

@@ -12,7 +12,6 @@ from typing import Any
 from ...arrays.buffers import Buffer
 from ...arrays.places import on_host
 from ...derived.calls import BLOCKS, ONE, VECTOR, takes_derived
-from ...errors import NotSupported
 from ...launch.call import is_in_place
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
@@ -21,9 +20,11 @@ from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_fits, resolve_recvbuf, resolve_sendbuf
 from ..blocks import resolve_blocks
+from ..transformed import Arguments, arguments_of
 from .inside import allgatherv_call
 from .options import check_no_choice
 from .pieces import Span
+from .transformed import add_transform, transformed_call
 
 
 @takes_derived("Allgather", ONE, BLOCKS)
@@ -32,14 +33,12 @@ def allgather(
 ) -> SpanningCall | None:
     """See `Intracomm.Allgather`."""
     if transform is not None:
-        raise NotSupported("Allgather: transforms work inside one node, and these ranks are on several")
+        return _transformed(comm.size, arguments_of(comm, "Allgather", sendbuf, recvbuf, transform, algorithm))
     if on_host(sendbuf, recvbuf):
         return None
     check_no_choice("Allgather", algorithm)
     recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
-    nbytes = recv.nbytes
-    spans = [Span(rank * nbytes, nbytes) for rank in range(comm.size)]
-    return _call(comm, "Allgather", sendbuf, recv, spans)
+    return _call(comm, "Allgather", sendbuf, recv, _blocks(recv.nbytes, comm.size))
 
 
 @takes_derived("Allgatherv", ONE, VECTOR)
@@ -73,8 +72,29 @@ def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: li
     )
 
 
-def compose(composition: Composition, *, own: int, recv: int, spans: list[Span]) -> None:
-    """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already."""
+def _transformed(size: int, given: Arguments) -> SpanningCall:
+    """The call in which each rank makes its own block in its place, and sends it from there."""
+    recv, nbytes = given.recv.address, given.recv.nbytes
+
+    def compose_both(composition: Composition) -> None:
+        own = recv + composition.places.rank * nbytes
+        made = add_transform(composition, given, own, nbytes)
+        compose(composition, own=own, recv=recv, spans=_blocks(nbytes, size), after=(made,))
+
+    return transformed_call("Allgather", given, compose_both)
+
+
+def _blocks(nbytes: int, size: int) -> list[Span]:
+    return [Span(rank * nbytes, nbytes) for rank in range(size)]
+
+
+def compose(
+    composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()
+) -> None:
+    """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already.
+
+    `after` are the steps that make them.
+    """
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
     elif _are_blocks(spans) and (engine := composition.spanning.rails.collectives()) is not None:
@@ -83,7 +103,7 @@ def compose(composition: Composition, *, own: int, recv: int, spans: list[Span])
         enqueue, sent_nbytes = partial(engine.allgather, own, recv + spans[0].begin, nbytes), nbytes * len(others)
         composition.collective(engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=sent_nbytes)
     else:
-        _by_node(composition, own, recv, spans)
+        _by_node(composition, own, recv, spans, after)
 
 
 def _are_blocks(spans: list[Span]) -> bool:
@@ -101,7 +121,7 @@ def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -
             composition.copy(recv + span.begin, short.address_of(rank), span.nbytes)
 
 
-def _by_node(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:
+def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], after: tuple[int, ...]) -> None:
     places = composition.places
     mine = spans[places.rank]
     arrived = []
@@ -114,7 +134,7 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span]) -
             if _holder(places, places.node, index) == places.rank
         ]
         name = "each rank's block to every node"
-        place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=True)
+        place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=True, after=after)
         arrived.append((source, place))
     _spread(composition, places.node, own, recv, spans, after=())
     for source, place in arrived:

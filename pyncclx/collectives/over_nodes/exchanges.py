@@ -8,7 +8,6 @@ from typing import Any
 from ...arrays.buffers import Buffer
 from ...arrays.places import on_host
 from ...derived.calls import BLOCKS, ONE, VECTOR, takes_derived
-from ...errors import NotSupported
 from ...launch.call import is_in_place
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
@@ -23,12 +22,14 @@ from ..arguments import check_fits, check_root, resolve_recvbuf, resolve_sendbuf
 from ..blocks import check_room, resolve_blocks
 from ..gather import resolve_gather
 from ..scatter import resolve_scatter
+from ..transformed import Arguments, arguments_of
 from ..typed_exchange import Side
 from ..typed_exchange import exchange as typed_exchange
 from .alltoallv_counts import HOW as BY_COUNTS
 from .alltoallv_counts import alltoallv_counts
 from .movement import HOW, exchange
 from .options import check_no_choice
+from .transformed import add_transform, transformed_call
 
 
 def explain(places: Places, nbytes: int) -> str:
@@ -47,7 +48,7 @@ def alltoall(
 ) -> SpanningCall | None:
     """See `Intracomm.Alltoall`."""
     if transform is not None:
-        raise NotSupported("Alltoall: transforms work inside one node, and these ranks are on several")
+        return _transformed(comm.size, arguments_of(comm, "Alltoall", sendbuf, recvbuf, transform, algorithm))
     if on_host(sendbuf, recvbuf):
         return None
     check_no_choice("Alltoall", algorithm)
@@ -56,6 +57,20 @@ def alltoall(
     check_fits("Alltoall", send.nbytes, recv.nbytes)
     counts, displs = [recv.nbytes] * comm.size, [rank * recv.nbytes for rank in range(comm.size)]
     return _to_each("Alltoall", send, recv, counts, displs, counts, displs, (recv.nbytes,))
+
+
+def _transformed(size: int, given: Arguments) -> SpanningCall:
+    recv, nbytes = given.recv.address, given.recv.nbytes
+
+    def compose(composition: Composition) -> None:
+        (made,) = composition.memory(size * nbytes)
+        after = (add_transform(composition, given, made, size * nbytes),)
+        sends, receives = (
+            [Transfer(rank, begin + rank * nbytes, nbytes) for rank in range(size)] for begin in (made, recv)
+        )
+        exchange(composition, "exchange between nodes", sends, receives, after)
+
+    return transformed_call("Alltoall", given, compose)
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)

@@ -9,6 +9,7 @@ from pyncclx.collectives.transformed import TransformedArgs
 from pyncclx.device.team import DeviceTeamStruct
 from pyncclx.memory.cstruct import offsets_of, sizeof
 from pyncclx.memory.parameters import TEAM_NBYTES, AlltoallvArgs, MoveArgs, ReduceArgs
+from pyncclx.nodes.steps import TransformRowsArgs
 from support.cxx_layout import check, needs_compiler
 
 
@@ -30,6 +31,7 @@ def test_fields(source, name, struct, tmp_path):
 def test_fields_of_other_names(tmp_path):
     rows = TEAM_NBYTES + sizeof(AlltoallvArgs)
     segments, transformed = offsets_of(SegmentsArgs), offsets_of(TransformedArgs)
+    rows_made = offsets_of(TransformRowsArgs)
     constants = {
         "offsetof(AlltoallvArgs, fixed)": TEAM_NBYTES + offsets_of(AlltoallvArgs)["fixed_send_counts"],
         "sizeof(AlltoallvArgs)": rows,
@@ -38,7 +40,11 @@ def test_fields_of_other_names(tmp_path):
         "offsetof(TransformedArgs, columns)": TEAM_NBYTES + transformed["columns"],
         "offsetof(TransformedArgs, transform)": TEAM_NBYTES + transformed["arrays"],
         "sizeof(TransformedArgs)": TEAM_NBYTES + sizeof(TransformedArgs),
+        "offsetof(TransformRowsArgs, columns)": rows_made["columns"],
+        "offsetof(TransformRowsArgs, transform)": rows_made["arrays"],
+        "sizeof(TransformRowsArgs)": sizeof(TransformRowsArgs),
         "offsetof(DeviceTeam, state)": TEAM_NBYTES + offsets_of(DeviceTeamStruct)["state"],
     }
-    sources = ["collectives/alltoallv_segments.cu", "collectives/transformed.cu", "device/team.cuh"]
+    sources = ["collectives/alltoallv_segments.cu", "collectives/transformed.cu", "collectives/transform_rows.cu"]
+    sources.append("device/team.cuh")
     check(tmp_path, sources, {}, constants)

@@ -123,14 +123,18 @@ def normalised(x, row, column, scale, weight):
 
 @needs_code
 @pytest.mark.parametrize(
-    "kernel", ["allgather_transformed<float, Bfloat16, RowTransform>", "combine<Half, Half, RowTransform>"]
+    ("file", "kernel"),
+    [
+        ("collectives/transformed", "allgather_transformed<float, Bfloat16, RowTransform>"),
+        ("collectives/transform_rows", "transform_rows<float, Bfloat16, RowTransform>"),
+        ("tokens/combine", "combine<Half, Half, RowTransform>"),
+    ],
 )
-def test_nothing_of_a_row_transform_is_called(kernel, tmp_path):
+def test_nothing_of_a_row_transform_is_called(file, kernel, tmp_path):
     row = np.dtype("f4")
     code = numba_functions.for_gpu(normalised, numba_functions.RowTypes(row, row, (row, row)), ARCHITECTURE)
-    name = kernel.partition("<")[0]
-    file = "collectives/transformed.cu" if "transformed" in name else f"tokens/{name}.cu"
-    binary = nvrtc.link(nvrtc.compile_kernels(file, [kernel], ARCHITECTURE, "-dlto"), code, ARCHITECTURE, "-verbose")
+    compiled = nvrtc.compile_kernels(f"{file}.cu", [kernel], ARCHITECTURE, "-dlto")
+    binary = nvrtc.link(compiled, code, ARCHITECTURE, "-verbose")
     instructions = machine_code(binary, tmp_path)[kernel]
     assert [line for line in instructions if "CALL" in line and not re.search(RARE, line)] == []
     # Half numbers are converted by integers; in combine 272 bytes are spilled.

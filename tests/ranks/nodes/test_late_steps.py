@@ -23,9 +23,14 @@ SIZE, RANK = WORLD.size, WORLD.rank
 LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2}
 LATE_S = 0.01
 LATE = {"copy": 3, "launch": 4, "call_between": 0}  # methods of the device: where the stream is among their arguments
-COUNT = 3000  # elements of eight bytes: more than what goes through the host's memory
+COUNT = 40_000  # elements of eight bytes: more than what goes through the host's memory, and in pieces
 IN_PLACE = ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall", "Scan", "Exscan")
 pytestmark = [pytest.mark.ranks(2, 4), host_only]
+
+
+@pyncclx.Transform
+def doubled(x, row, column):
+    return 2 * x
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -81,3 +86,17 @@ def test_in_place(comm, late, name):
             getattr(comm, f"I{name.lower()}")(MPI.IN_PLACE, output.array, *more, **named).Wait()
             length = received if name == "Reduce_scatter_block" else len(values)  # MPI leaves the rest undefined
             compare(np.array(output.read()[:length]), expected[:length], f"call {call}")
+
+
+@pytest.mark.parametrize("name", ["Allgather", "Alltoall"])
+@pytest.mark.parametrize("late", ["launch"], indirect=True)
+def test_row_transforms(comm, late, name):
+    pytest.importorskip("numba", reason="transforms are compiled by Numba")
+    count = COUNT * (SIZE if name == "Alltoall" else 1)
+    with comparing() as compare:
+        for call in range(2):
+            every = np.array([np.arange(count) % 91 + rank + call for rank in range(SIZE)], "f4")
+            of_ranks = every.reshape(SIZE, SIZE, COUNT)[:, RANK] if name == "Alltoall" else every
+            output = Output(SIZE * COUNT, "f4")
+            getattr(comm, f"I{name.lower()}")(put(every[RANK]), output.array, transform=doubled).Wait()
+            compare(output, 2 * of_ranks.reshape(-1), f"call {call}")

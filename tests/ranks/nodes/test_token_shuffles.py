@@ -8,11 +8,10 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import NotSupported
 from pyncclx.nodes.verdicts import WORD_NBYTES
 from pyncclx.tokens_over_nodes import programs
 from support.arrays import put
-from support.everywhere import assert_everywhere, raises_everywhere
+from support.everywhere import assert_everywhere
 from support.reference import comparing
 from support.sample import some
 from support.token_case import Case, generator
@@ -148,17 +147,3 @@ def test_rows_are_padded_in_captures(comm, nodes, monkeypatch):
             found = sent(comm, case.shuffle.dispatch, put(case.values[RANK]), handle=handle)
             case.draw([7] * SIZE).round_trip(compare, "as in a capture")
         assert_everywhere(comm, found == padded, f"{found} bytes")
-
-
-def test_transforms_are_refused(comm, nodes):
-    @pyncclx.Transform
-    def twice(x, row, column):
-        return 2 * x
-
-    case = case_of(comm, nodes)
-    with case.shuffle, comparing() as compare:
-        case.draw()
-        tokens, ids = put(case.values[RANK]), put(case.routing.ids[RANK])
-        with raises_everywhere(comm, NotSupported, "inside one node"):
-            case.shuffle.dispatch(tokens, ids, transform=twice)
-        case.round_trip(compare, "afterwards")

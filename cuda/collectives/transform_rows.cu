@@ -1,0 +1,20 @@
+// What a row transform makes of an array of this rank, in memory of this rank: over nodes an engine sends it from there.
+//
+// Launch: any number of blocks of whole warps; they wait for nothing.
+#include "elements/transformed_packs.cuh"
+
+struct TransformRowsArgs {
+    const char* send;  // elements of From
+    char* recv;        // elements of To
+    u64 nbytes;        // of recv
+    i64 columns;       // elements of a row of send
+    TransformArgs transform;
+};
+
+template <class From, class To, class Transform>
+__global__ void __launch_bounds__(kMaxThreads, 1) transform_rows(const __grid_constant__ TransformRowsArgs args) {
+    const TransformedPacks<From, To, Transform, TransformRowsArgs> packs{args};
+    const u64 members = u64(gridDim.x) * blockDim.x;
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < packs_in(args.nbytes); i += members)
+        store_pack(args.recv, i, args.nbytes, packs(nullptr, i, args.nbytes));
+}
