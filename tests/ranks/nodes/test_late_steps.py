@@ -28,6 +28,9 @@ IN_PLACE = ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall", "Scan"
 pytestmark = [pytest.mark.ranks(2, 4), host_only]
 
 
+ADDED = pyncclx.Op(lambda a, b: a + b, "f8")
+
+
 @pyncclx.Transform
 def doubled(x, row, column):
     return 2 * x
@@ -100,3 +103,16 @@ def test_row_transforms(comm, late, name):
             output = Output(SIZE * COUNT, "f4")
             getattr(comm, f"I{name.lower()}")(put(every[RANK]), output.array, transform=doubled).Wait()
             compare(output, 2 * of_ranks.reshape(-1), f"call {call}")
+
+
+@pytest.mark.parametrize("late", ["launch"], indirect=True)
+def test_operators_of_the_program(comm, late):
+    """Where ranks take turns on the nodes, each folds a part of the vectors in rank order, and gives it to all."""
+    pytest.importorskip("numba", reason="operators are compiled by Numba")
+    values, expected = (np.arange(COUNT, dtype="f8") * factor for factor in (RANK + 1, SIZE * (SIZE + 1) // 2))
+    with comparing() as compare:
+        for name in ("Allreduce", "Reduce"):
+            output = Output(COUNT, "f8")
+            getattr(comm, f"I{name.lower()}")(put(values), output.array, ADDED).Wait()
+            if name == "Allreduce" or RANK == 0:
+                compare(output, expected, name)

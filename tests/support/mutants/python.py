@@ -221,4 +221,49 @@ PYTHON = {
     "MIN on integers only": Mutant(
         "pyncclx/operators/ops.py", '"Min", "integer float"', '"Min", "integer"', "host/operators/test_ops.py"
     ),
+    "over nodes, in place: what is sent before it is copied": Mutant(
+        "pyncclx/collectives/over_nodes/exchanges.py",
+        "after = (composition.copy(copy, send.address + begin, end - begin),)",
+        "composition.copy(copy, send.address + begin, end - begin)",
+        "ranks/nodes/test_late_steps.py",
+    ),
+    "over nodes: results go before they are folded": Mutant(
+        "pyncclx/collectives/over_nodes/allreduce.py",
+        'exchange(composition, "exchange of results", sends, receives, after=(folded,))',
+        'exchange(composition, "exchange of results", sends, receives)',
+        "ranks/nodes/test_late_steps.py",
+        ranks=3,
+    ),
+    "over nodes: blocks are spread before they have come": Mutant(
+        "pyncclx/collectives/over_nodes/allgather.py",
+        "_spread(composition, source, None, recv, spans, after=(place,))",
+        "_spread(composition, source, None, recv, spans, after=())",
+        "ranks/nodes/test_late_steps.py",
+        ranks=3,
+    ),
+    "over nodes: a transform of the send buffer for one block": Mutant(
+        "pyncclx/collectives/over_nodes/exchanges.py",
+        "add_transform(composition, given, made, size * nbytes)",
+        "add_transform(composition, given, made, nbytes)",
+        "ranks/nodes/test_late_steps.py",
+    ),
+    "calls over nodes: the call of another rank waits for the next one": Mutant(
+        "pyncclx/nodes/comparison.py",
+        "            self._compare()  # what has come before the own call\n",
+        "",
+        "ranks/nodes/test_comparison.py",
+    ),
+    "calls over nodes: ranks that meet do not look": Mutant(
+        "pyncclx/nodes/spanning.py",
+        "self._local_state.look = self.comparison.check",
+        "self._local_state.look = None",
+        "ranks/nodes/test_comparison.py",
+        ranks=3,
+    ),
+    "calls over nodes: known ones are not recorded": Mutant(
+        "pyncclx/communicator/over_nodes.py",
+        "if calls is None or facts is None:",
+        "if True:",
+        "ranks/recording/test_entries.py",
+    ),
 }
