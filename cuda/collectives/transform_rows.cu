@@ -3,17 +3,9 @@
 // Launch: any number of blocks of whole warps; they wait for nothing.
 #include "elements/transformed_packs.cuh"
 
-struct TransformRowsArgs {
-    const char* send;  // elements of From
-    char* recv;        // elements of To
-    u64 nbytes;        // of recv
-    i64 columns;       // elements of a row of send
-    TransformArgs transform;
-};
-
 template <class From, class To, class Transform>
-__global__ void __launch_bounds__(kMaxThreads, 1) transform_rows(const __grid_constant__ TransformRowsArgs args) {
-    const TransformedPacks<From, To, Transform, TransformRowsArgs> packs{args};
+__global__ void __launch_bounds__(kMaxThreads, 1) transform_rows(const __grid_constant__ TransformedRows args) {
+    const TransformedPacks<From, To, Transform> packs{args};
     const u64 members = u64(gridDim.x) * blockDim.x;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < packs_in(args.nbytes); i += members)
         store_pack(args.recv, i, args.nbytes, packs(nullptr, i, args.nbytes));

@@ -9,32 +9,28 @@
 
 struct TransformedArgs {
     Team team;
-    const char* send;  // elements of From
-    char* recv;        // elements of To
-    u64 nbytes;        // of one rank's block of recv
-    i64 columns;       // elements of a row of send
-    TransformArgs transform;
+    TransformedRows rows;
 };
 
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) allgather_transformed(const __grid_constant__ TransformedArgs args) {
     await_previous();
-    const TransformedPacks<From, To, Transform, TransformedArgs> packs{args};
-    char* own = args.recv + args.team.rank * args.nbytes;
-    const Span from = part_of(nullptr, args.nbytes), to = part_of(own, args.nbytes);
+    const TransformedPacks<From, To, Transform> packs{args.rows};
+    char* own = args.rows.recv + args.team.rank * args.rows.nbytes;
+    const Span from = part_of(nullptr, args.rows.nbytes), to = part_of(own, args.rows.nbytes);
     move_packs(
         threadIdx.x, packs_in(to.nbytes), blockDim.x, [&](u64 i) { return packs(from.address, i, from.nbytes); },
         [&](u64 i, Pack pack) { store_pack(to.address, i, to.nbytes, pack); });
     __syncthreads();
     exchange_all<true>(
         args.team, [&](int) { return to; },
-        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); });
+        [&](int rank) { return part_of(args.rows.recv + rank * args.rows.nbytes, args.rows.nbytes); });
 }
 
 template <class From, class To, class Transform>
 __global__ void __launch_bounds__(kMaxThreads, 1) alltoall_transformed(const __grid_constant__ TransformedArgs args) {
     exchange_all<true>(
-        args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.nbytes, args.nbytes); },
-        [&](int rank) { return part_of(args.recv + rank * args.nbytes, args.nbytes); }, true,
-        TransformedPacks<From, To, Transform, TransformedArgs>{args});
+        args.team, [&](int rank) { return part_of(static_cast<const char*>(nullptr) + rank * args.rows.nbytes, args.rows.nbytes); },
+        [&](int rank) { return part_of(args.rows.recv + rank * args.rows.nbytes, args.rows.nbytes); }, true,
+        TransformedPacks<From, To, Transform>{args.rows});
 }

@@ -2,17 +2,25 @@
 #pragma once
 #include "elements/row_transform.cuh"
 
+// Twin: TransformedRows of pyncclx/memory/parameters.py.
+struct TransformedRows {
+    const char* send;  // elements of From
+    char* recv;        // elements of To
+    u64 nbytes;        // of recv, or of one rank's block of it
+    i64 columns;       // elements of a row of send
+    TransformArgs transform;
+};
+
 // Consecutive elements, loaded by the widest words that their number allows.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < kPackNbytes ? kCount * sizeof(T) : kPackNbytes) Run {
     T values[kCount];
 };
 
-// What a transform makes of the elements at `send`, in rows of `columns`: members of Args, as is `transform`.
-template <class From, class To, class Transform, class Args>
+template <class From, class To, class Transform>
 struct TransformedPacks {
     using Whole = Run<From, Elements<To>::kCount>;
-    const Args& args;
+    const TransformedRows& args;
 
     // Pack `i` of the span that begins at byte `address` of what is sent.
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
@@ -45,7 +53,7 @@ struct TransformedPacks {
 
   private:
     // The rare way, out of the loops: a pack of several rows, a message's last pack, an unaligned address.
-    static __device__ __noinline__ Pack one_by_one(const Args& args, const From* from, u64 count, u64 row, u64 column) {
+    static __device__ __noinline__ Pack one_by_one(const TransformedRows& args, const From* from, u64 count, u64 row, u64 column) {
         Elements<To> made = {};
 #pragma unroll 1
         for (u64 e = 0; e < count; ++e) {

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..arrays.readers import in_c_order
-from ..backends.compilers.numba_functions import MOST_ARRAYS
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
-from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout
+from ..memory.parameters import TransformedRows
 from ..operators import row_transform
 from ..team.base import IntraBase as Intracomm
 from .arguments import resolve_recvbuf, resolve_sendbuf
 from .transports import as_spans
-
-
-@dataclass(slots=True, kw_only=True)
-class TransformedArgs(CStruct):
-    """`TransformedArgs` of cuda/collectives/transformed.cu after its Team."""
-
-    send: U64
-    recv: U64
-    nbytes: U64  # of a rank's block of recv
-    columns: I64  # elements of a row of send
-    arrays: Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of the transform's arrays
 
 
 @lru_cache  # the same few sizes come again and again
@@ -49,18 +35,18 @@ class Arguments(NamedTuple):
     columns: int  # of a row of what is sent
 
     @property
-    def types(self) -> tuple[str, str]:
-        """The C++ types of what is sent and received."""
-        return self.send.datatype.cxx, self.recv.datatype.cxx
-
-    @property
     def buffers(self) -> tuple[Buffer, ...]:
         return self.send, *self.applied.buffers, self.recv
 
     @property
     def signature(self) -> tuple[str, ...]:
         """What must be equal on all ranks."""
-        return f"{self.recv.nbytes} bytes", *self.types, self.applied.name
+        return f"{self.recv.nbytes} bytes", *self.applied.template[:2], self.applied.name
+
+    def rows(self, recv: int, nbytes: int) -> TransformedRows:
+        """What a kernel is given to make `nbytes` at an address, or in each rank's block there."""
+        send, columns, arrays = self.send.address, self.columns, self.applied.addresses
+        return TransformedRows(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=arrays)
 
 
 def arguments_of(
@@ -98,15 +84,13 @@ def transformed(
 ) -> Call:
     """The call of Allgather or Alltoall with a transform; raise as `arguments_of`."""
     given = arguments_of(comm, operation, sendbuf, recvbuf, transform, algorithm)
-    send, recv, applied, columns = given
+    recv = given.recv
     return Call(
         operation=operation,
         choose=choose,
         sized=(recv.nbytes, f"{operation.lower()}_transformed"),
-        template=applied.template,
-        arguments=TransformedArgs(
-            send=send.address, recv=recv.address, nbytes=recv.nbytes, columns=columns, arrays=applied.addresses
-        ).pack(),
+        template=given.applied.template,
+        arguments=given.rows(recv.address, recv.nbytes).pack(),
         buffers=given.buffers,
         signature=given.signature,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from ..backends.compilers.numba_functions import MOST_ARRAYS
 from . import called
 from .cstruct import I32, I64, U32, U64, CStruct, offsets_of, sizeof
 from .layout import MAX_RANKS, Layout
@@ -15,6 +16,7 @@ PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement
 
 EachRankI64 = Annotated[Sequence[int], f"{MAX_RANKS}q"]
 EachRankU64 = Annotated[Sequence[int], f"{MAX_RANKS}Q"]
+TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of a transform's arrays
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +127,17 @@ class AlltoallvArgs(CStruct):
     def numbers(self) -> list[int]:
         """Return the fields before those of `fixed`."""
         return [getattr(self, name) for name in offsets_of(type(self)) if not name.startswith("fixed_")]
+
+
+@dataclass(slots=True, kw_only=True)
+class TransformedRows(CStruct):
+    """`TransformedRows` of cuda/elements/transformed_packs.cuh."""
+
+    send: U64
+    recv: U64
+    nbytes: U64  # of recv, or of one rank's block of it
+    columns: I64  # elements of a row of send
+    arrays: TransformArrays
 
 
 WINDOW_ROW_NBYTES = 8 * MAX_RANKS

@@ -10,7 +10,7 @@ from ..backends import Function
 from ..launch import kernels
 from ..launch.call import Call
 from ..launch.plan import plan_of
-from ..operators.row_transform import Applied, template_for
+from ..memory.parameters import TransformedRows
 from ..team.plans import Producer
 from .engine import Engine, Transfer
 from .places import Places
@@ -18,18 +18,7 @@ from .program import Placed, Program
 from .rails import without_empty
 from .short_exchange import Share, label_of
 from .spanning import Spanning
-from .steps import (
-    CollectiveStep,
-    CopyStep,
-    ExchangeStep,
-    FoldArgs,
-    HostStep,
-    KernelStep,
-    LaunchStep,
-    ShareStep,
-    Step,
-    TransformRowsArgs,
-)
+from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
 _THREAD_NBYTES = 64  # of a vector or of results that a thread is for before more blocks are worth it; not measured
 
@@ -90,8 +79,6 @@ class Composition:
             function = kernels.load_template(spanning.team.device, *kernel)
         else:
             function = kernels.get(spanning.local, spanning.team, *kernel)
-        device = spanning.team.device
-        grid = max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
         args = FoldArgs(
             vectors=vectors,
             result=result,
@@ -100,23 +87,21 @@ class Composition:
             vector_count=count,
             size=finish_as or self.places.size,
         )
-        return self.launch(function, grid, device.threads, args.pack(), after=after)
+        return self.launch(function, self._blocks_for(nbytes), spanning.team.device.threads, args.pack(), after=after)
 
-    def transform(
-        self, applied: Applied, types: tuple[str, str], *, send: int, recv: int, nbytes: int, columns: int
-    ) -> int:
-        """Add what a row transform makes of elements at `send`: `nbytes` at `recv`. Collective in the node.
+    def transform(self, template: tuple[str, ...], rows: TransformedRows) -> int:
+        """Add what a row transform makes of an array in this rank's memory. Collective in the node.
 
-        `types` are the C++ types of what is read and written, and `columns` elements are a row.
+        `template` names the elements that are read and written, and the transform.
         """
-        spanning, template = self.spanning, template_for(applied, types)
-        function = kernels.get(
-            spanning.local, spanning.team, "collectives/transform_rows.cu", "transform_rows", *template
-        )
-        device = spanning.team.device
-        grid = max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
-        args = TransformRowsArgs(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=applied.addresses)
-        return self.launch(function, grid, device.threads, args.pack())
+        spanning, kernel = self.spanning, ("collectives/transform_rows.cu", "transform_rows", *template)
+        function = kernels.get(spanning.local, spanning.team, *kernel)
+        return self.launch(function, self._blocks_for(rows.nbytes), spanning.team.device.threads, rows.pack())
+
+    def _blocks_for(self, nbytes: int) -> int:
+        """Return the blocks of a kernel that waits for nothing, by the bytes of a vector or of results."""
+        device = self.spanning.team.device
+        return max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
 
     def launch(
         self,

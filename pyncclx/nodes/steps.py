@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 from ..backends import Function
-from ..backends.compilers.numba_functions import MOST_ARRAYS
-from ..memory.cstruct import I32, I64, U64, CStruct
+from ..memory.cstruct import I32, U64, CStruct
 from ..team.plans import Plan
 from ..team.team import Team
 from .engine import Engine, Transfer
@@ -46,17 +45,6 @@ class FoldArgs(CStruct):
     stride: U64
     vector_count: I32
     size: I32
-
-
-@dataclass(slots=True, kw_only=True)
-class TransformRowsArgs(CStruct):
-    """`TransformRowsArgs` of cuda/collectives/transform_rows.cu."""
-
-    send: U64
-    recv: U64
-    nbytes: U64
-    columns: I64
-    arrays: Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..backends.compilers.numba_functions import MOST_ARRAYS
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import MAX_RANKS
-from ..memory.parameters import EachRankU64
+from ..memory.parameters import EachRankU64, TransformArrays
 
 SEND, RECEIVE = 1, 2  # Phase, as bits
-
-_Transform = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of its arrays
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +63,7 @@ class DispatchArgs(CStruct):
     token_count: I64
     expert_nbytes: I64
     reuse: I64
-    transform: _Transform
+    transform: TransformArrays
     phases: I64 = 0
 
 
@@ -82,7 +79,7 @@ class CombineArgs(CStruct):
     out: U64
     token_count: I64
     weighted: I64
-    transform: _Transform
+    transform: TransformArrays
     phases: I64 = 0
 
 

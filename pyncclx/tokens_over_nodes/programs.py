@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..collectives.over_nodes import allgather
-from ..collectives.over_nodes.pieces import Span
+from ..collectives.over_nodes.pieces import blocks
 from ..launch import kernels
+from ..memory.parameters import TransformedRows
 from ..nodes.composition import Composition
 from ..nodes.engine import Transfer
 from ..nodes.program import Program
@@ -126,14 +127,9 @@ def _transformed(
     """Add what a transform makes of this rank's tokens; return its address."""
     nbytes, element = arguments.token_count * memory.row_nbytes, CXX[memory.settings.dtype]
     (made,) = composition.memory(nbytes)
-    composition.transform(
-        applied,
-        (element, element),
-        send=arguments.tokens,
-        recv=made,
-        nbytes=nbytes,
-        columns=memory.settings.hidden,
-    )
+    columns, arrays = memory.settings.hidden, applied.addresses
+    rows = TransformedRows(send=arguments.tokens, recv=made, nbytes=nbytes, columns=columns, arrays=arrays)
+    composition.transform(template_for(applied, (element, element)), rows)
     return made
 
 
@@ -234,7 +230,7 @@ def _run_inside(
 def _share_words(memory: SpanningMemory, composition: Composition) -> None:
     """Give all ranks each rank's announcement."""
     words, nbytes, rank = memory.constants.words, memory.words_nbytes, memory.spanning.places.rank
-    spans = [Span(each * nbytes, nbytes) for each in range(memory.spanning.places.size)]
+    spans = blocks(nbytes, memory.spanning.places.size)
     allgather.compose(composition, own=words + rank * nbytes, recv=words, spans=spans)
 
 

@@ -4,9 +4,9 @@ COUNT = 37
 FORMS = ("blocking", "nonblocking", "persistent")
 
 
-def arguments(comm, name):
+def arguments(comm, name, count=COUNT):
     """A send buffer's length, elements to receive, with counts as a tuple; what comes after; keywords."""
-    n, rank, size = COUNT, comm.rank, comm.size
+    n, rank, size = count, comm.rank, comm.size
     lengths = [n + r for r in range(size)]
     rooted = {"root": size - 1}
     return {

@@ -23,8 +23,7 @@ from ..blocks import resolve_blocks
 from ..transformed import Arguments, arguments_of
 from .inside import allgatherv_call
 from .options import check_no_choice
-from .pieces import Span
-from .transformed import add_transform, transformed_call
+from .pieces import Span, blocks
 
 
 @takes_derived("Allgather", ONE, BLOCKS)
@@ -38,7 +37,7 @@ def allgather(
         return None
     check_no_choice("Allgather", algorithm)
     recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
-    return _call(comm, "Allgather", sendbuf, recv, _blocks(recv.nbytes, comm.size))
+    return _call(comm, "Allgather", sendbuf, recv, blocks(recv.nbytes, comm.size))
 
 
 @takes_derived("Allgatherv", ONE, VECTOR)
@@ -78,14 +77,16 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
     def compose_both(composition: Composition) -> None:
         own = recv + composition.places.rank * nbytes
-        made = add_transform(composition, given, own, nbytes)
-        compose(composition, own=own, recv=recv, spans=_blocks(nbytes, size), after=(made,))
+        made = composition.transform(given.applied.template, given.rows(own, nbytes))
+        compose(composition, own=own, recv=recv, spans=blocks(nbytes, size), after=(made,))
 
-    return transformed_call("Allgather", given, compose_both)
-
-
-def _blocks(nbytes: int, size: int) -> list[Span]:
-    return [Span(rank * nbytes, nbytes) for rank in range(size)]
+    return SpanningCall(
+        operation="Allgather",
+        compose=compose_both,
+        buffers=given.buffers,
+        signature=given.signature,
+        empty=nbytes == 0,
+    )
 
 
 def compose(

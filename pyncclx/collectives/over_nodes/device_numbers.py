@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
 from ...nodes.composition import Composition
-from ...nodes.engine import Transfer
 from ...team.kernel_errors import CUT
-from .movement import exchange
+from .movement import blocks_at, exchange
 
 WORD_NBYTES = 8
 Integers = npt.NDArray[np.int64]
@@ -39,9 +38,7 @@ def exchange_numbers(
     size = composition.places.size
     sent, received = composition.memory(size * nbytes, size * nbytes)
     announced = composition.on_host(partial(announce, to=sent))
-    sends, receives = (
-        [Transfer(rank, begin + rank * nbytes, nbytes) for rank in range(size)] for begin in (sent, received)
-    )
+    sends, receives = (blocks_at(address, nbytes, size) for address in (sent, received))
     came = exchange(composition, name, sends, receives, after=(announced,))
     move = partial(move, sent=sent, received=received)
     composition.on_host(move, on_rail=False, peers=composition.places.away, after=(came,))

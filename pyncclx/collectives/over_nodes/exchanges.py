@@ -27,9 +27,8 @@ from ..typed_exchange import Side
 from ..typed_exchange import exchange as typed_exchange
 from .alltoallv_counts import HOW as BY_COUNTS
 from .alltoallv_counts import alltoallv_counts
-from .movement import HOW, exchange
+from .movement import HOW, blocks_at, exchange
 from .options import check_no_choice
-from .transformed import add_transform, transformed_call
 
 
 def explain(places: Places, nbytes: int) -> str:
@@ -64,13 +63,13 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
     def compose(composition: Composition) -> None:
         (made,) = composition.memory(size * nbytes)
-        after = (add_transform(composition, given, made, size * nbytes),)
-        sends, receives = (
-            [Transfer(rank, begin + rank * nbytes, nbytes) for rank in range(size)] for begin in (made, recv)
-        )
+        after = (composition.transform(given.applied.template, given.rows(made, size * nbytes)),)
+        sends, receives = (blocks_at(address, nbytes, size) for address in (made, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
 
-    return transformed_call("Alltoall", given, compose)
+    return SpanningCall(
+        operation="Alltoall", compose=compose, buffers=given.buffers, signature=given.signature, empty=nbytes == 0
+    )
 
 
 @takes_derived("Alltoallv", VECTOR, VECTOR)

@@ -12,6 +12,11 @@ from .inside import alltoallv_call
 HOW = "each rank sends what goes to other nodes to its receiver, while a kernel moves what stays in the node"
 
 
+def blocks_at(address: int, nbytes: int, size: int) -> list[Transfer]:
+    """Return transfers of one length with all ranks, from memory where they follow each other."""
+    return [Transfer(rank, address + rank * nbytes, nbytes) for rank in range(size)]
+
+
 def exchange(
     composition: Composition,
     name: str,

@@ -25,6 +25,11 @@ class Span(NamedTuple):
         return [Span(self.begin + a, b - a) for a, b in itertools.pairwise(begins)]
 
 
+def blocks(nbytes: int, count: int) -> list[Span]:
+    """Return spans of one length that follow each other."""
+    return [Span(number * nbytes, nbytes) for number in range(count)]
+
+
 def aligned(nbytes: int) -> int:
     """Round a length up to where the next vector may begin."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -27,7 +27,6 @@ COUNT = 40_000  # elements of eight bytes: more than what goes through the host'
 IN_PLACE = ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall", "Scan", "Exscan")
 pytestmark = [pytest.mark.ranks(2, 4), host_only]
 
-
 ADDED = pyncclx.Op(lambda a, b: a + b, "f8")
 
 
@@ -60,14 +59,9 @@ def late(request, monkeypatch):
     monkeypatch.setattr(device, request.param, begin_late)
 
 
-@pytest.fixture(autouse=True)
-def longer(monkeypatch):
-    monkeypatch.setattr("support.forms.COUNT", COUNT)
-
-
 @pytest.mark.parametrize(("late", "name"), list(itertools.product(LATE, NAMES)), indirect=["late"])
 def test_nonblocking(comm, late, name):
-    sent, received, more, named = arguments(comm, name)
+    sent, received, more, named = arguments(comm, name, COUNT)
     name = f"I{name.lower()}"
     with comparing() as compare:
         for call in range(2):
@@ -80,7 +74,7 @@ def test_nonblocking(comm, late, name):
 
 @pytest.mark.parametrize(("late", "name"), list(itertools.product(LATE, IN_PLACE)), indirect=["late"])
 def test_in_place(comm, late, name):
-    sent, received, more, named = arguments(comm, name)
+    sent, received, more, named = arguments(comm, name, COUNT)
     with comparing() as compare:
         for call in range(2):
             values = labels(RANK, max(sent, received), call)

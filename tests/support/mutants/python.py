@@ -243,8 +243,8 @@ PYTHON = {
     ),
     "over nodes: a transform of the send buffer for one block": Mutant(
         "pyncclx/collectives/over_nodes/exchanges.py",
-        "add_transform(composition, given, made, size * nbytes)",
-        "add_transform(composition, given, made, nbytes)",
+        "given.rows(made, size * nbytes)",
+        "given.rows(made, nbytes)",
         "ranks/nodes/test_late_steps.py",
     ),
     "calls over nodes: the call of another rank waits for the next one": Mutant(
