@@ -3,6 +3,7 @@
 import array
 import itertools
 import pickle
+import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -13,6 +14,8 @@ from .plain import plain
 from .waiting import begin, complete
 
 T = TypeVar("T")
+# Of `allgather_bytes`: bytes that travel with their number, and the ranks up to which they do.
+_ROOM_NBYTES, _MOST_AT_ONCE = 1016, 64
 
 
 def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
@@ -144,6 +147,8 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 
     Notes
     -----
+    One Allgather where no rank of few has more than a kilobyte, otherwise two.
+
     At its first call on a communicator `MPI.Comm.allgather` duplicates it, and mpi4py holds the interpreter meanwhile:
     two threads that do so with two communicators can block each other's ranks. This function duplicates none.
 
@@ -152,12 +157,18 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     >>> allgather_bytes(MPI.COMM_SELF, b"one rank")
     [b'one rank']
     """
-    counts = array.array("q", bytes(8 * comm.size))
+    room = _ROOM_NBYTES if comm.size <= _MOST_AT_ONCE else 0
+    own = struct.pack(f"<q{room}s", len(data), data)  # cut where it has no room
+    parts = bytearray(len(own) * comm.size)
     with interrupts_deferred():
         begin(comm)
-        complete(comm, plain(comm).Iallgather(array.array("q", [len(data)]), counts))
+        complete(comm, plain(comm).Iallgather([own, MPI.BYTE], [parts, MPI.BYTE]))
+        each = list(struct.iter_unpack(f"<q{room}s", parts))
+        counts = [count for count, _ in each]
+        if max(counts) <= room:
+            return [part[:count] for count, part in each]
         gathered = bytearray(sum(counts))
-        complete(comm, plain(comm).Iallgatherv([data, MPI.BYTE], [gathered, counts.tolist(), MPI.BYTE]))
+        complete(comm, plain(comm).Iallgatherv([data, MPI.BYTE], [gathered, counts, MPI.BYTE]))
     ends = itertools.accumulate(counts)
     return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 

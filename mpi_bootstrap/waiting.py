@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 from .interrupts import raise_if_overdue
 
-SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # between two looks
-_YIELDS = 50  # looks before the first pause
+SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two looks
+_PART = 1 / 8  # of the time waited so far that a pause lasts: the wait ends this much late at most
+_YIELDS, SPIN_S = 50, 200e-6  # so many looks, and as long, before the first pause
 _TAG = 32749  # of notes; MPI allows tags up to 32767 at least
 _UNUSED_TAG = 32748  # by any message
 _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
@@ -144,19 +145,19 @@ def _is_over_in_time(
     try:
         if _comes_soon(request):
             return True
-        began, pause = time.monotonic(), SHORTEST_S
+        began = time.monotonic()
         patience = judge.seconds() if seconds is None else seconds
         while not request.Test():
             waited = time.monotonic() - began
             if waited > patience or given_up():
                 _left.append(request)
                 return False
+            pause = pause_after(waited)
             reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
             if reason is not None:
                 raise reason
             raise_if_overdue()
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_S)
     except MPI.Exception as error:
         raise judge.explain(comm, error) from error
     except BaseException:
@@ -165,11 +166,18 @@ def _is_over_in_time(
     return True
 
 
+def pause_after(waited_s: float) -> float:
+    """The seconds until the next look of a rank that has waited so long."""
+    return min(max(_PART * waited_s, SHORTEST_S), LONGEST_S)
+
+
 def _comes_soon(request: Tested) -> bool:
-    for _ in range(_YIELDS):
+    looks, end = 0, time.monotonic() + SPIN_S
+    while looks < _YIELDS or time.monotonic() < end:
         if request.Test():
             return True
         os.sched_yield()
+        looks += 1
     return False
 
 

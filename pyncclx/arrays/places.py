@@ -6,8 +6,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..system import settings
-from ..system.driver import is_device_pointer
+from ..system import own_gpu, settings
+from ..system.driver import gpu_of_memory, is_device_pointer
 from ..system.process import cached
 from . import dlpack, pointers
 from .protocols import interface_address
@@ -64,7 +64,36 @@ def on_device(value: Any) -> bool:
 
 
 def place(array: Any, read: Reader) -> str | None:
-    """Return what `where` does, for an array and its reader. Creates no context and loads no array library."""
+    """Return what `where` does, for an array and its reader. Creates no context and loads no array library.
+
+    The GPU of the first device array is the process's, unless it has one.
+    """
+    found = _place(array, read)
+    if found == "device" and own_gpu.is_open() and not host_arrays():
+        _choose(_gpu_of(array, read))
+    return found
+
+
+def _choose(gpu: int | None) -> None:
+    if gpu is not None:
+        own_gpu.choose(gpu)
+
+
+def _gpu_of(array: Any, read: Reader) -> int | None:
+    """Return the GPU that a device array is on; None if it has no memory, or is a resolved argument."""
+    if read is read_buffer:
+        return None
+    if read is read_torch:
+        return int(array.device.index) if array.numel() else None
+    if read is read_cupy:
+        return int(array.data.device_id) if array.nbytes else None
+    if read is read_numpy or read is read_memory:
+        return gpu_of_memory(pointers.address_of(array))
+    address = interface_address(array)
+    return dlpack.device_of(array)[1] if address is None else gpu_of_memory(address)
+
+
+def _place(array: Any, read: Reader) -> str | None:
     if read is read_cupy or read is read_buffer:
         return "device"
     if read is read_memory:

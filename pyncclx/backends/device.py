@@ -114,7 +114,10 @@ class Streams(Protocol):
     """The order in which work runs."""
 
     def current_stream(self) -> Any:
-        """Return the stream that work goes to if the caller names none; None stands for that of the host device."""
+        """Return the stream that work goes to if the caller names none; None stands for that of the host device.
+
+        The device becomes the current one, for the default stream is that of the current device.
+        """
 
     def is_default(self, stream: Any) -> bool:
         """Return whether a stream is the one that programs have which choose none, and which waits for most others."""

@@ -100,10 +100,10 @@ class Heap:
             return self._lease(self.offer(least))
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
-        """Return a lease of `nbytes` in place of a reserved one, which is as long or longer."""
+        """Give back the end of a reserved lease; return the rest, `nbytes` long."""
         with self._lock:
-            self.leases.remove(lease)
-            return self._lease(nbytes)
+            rest = self.leases[self.leases.index(lease)] = Lease(lease.offset, nbytes)
+            return rest
 
     def clear(self, lease: Lease) -> None:
         """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer."""

@@ -52,3 +52,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what it holds: all steps are over. Collective among its ranks."""
+
+    def abandon(self) -> None:
+        """Release, now or later, what does not take its ranks to meet: the steps of this rank are over."""

@@ -101,6 +101,9 @@ class MpiEngine:
         if self._failure is None:
             self.comm.Free()
 
+    def abandon(self) -> None:
+        """As `Engine.abandon`: MPI frees a communicator only when its ranks meet."""
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure

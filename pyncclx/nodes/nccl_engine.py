@@ -12,11 +12,13 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import MPIError
+from ..system.process import held
 from .engine import Failed, Transfer
 from .nccl_library import bindings, version_text
 
 # Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
+_FOR_END_S = 1.0  # NCCL waits until the last graph ends that holds a step: not in the way of `Free`
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
@@ -37,6 +39,8 @@ class NcclEngine:
     follows_streams = True
 
     def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed) -> None:
+        while _abandoned:
+            _abandoned.pop().close()
         self._nccl = nccl = bindings()
         self._failed = failed
         self._ranks = ranks
@@ -102,7 +106,16 @@ class NcclEngine:
     def close(self) -> None:
         """As `Engine.close`."""
         if self._failure is None:
-            self._nccl.comm_destroy(self._comm)
+            end = threading.Thread(target=self._nccl.comm_destroy, args=[self._comm], name="pyncclx end", daemon=True)
+            end.start()
+            end.join(_FOR_END_S)
+
+    def abandon(self) -> None:
+        """As `Engine.abandon`: the next engine's ranks close it, since NCCL lets the device come to rest for that."""
+        _abandoned.append(self)
+
+
+_abandoned: list[NcclEngine] = held([])
 
 
 def unique_id(comm: MPI.Intracomm, nccl: Any) -> bytearray:

@@ -116,6 +116,11 @@ class Rails:
         while self._engines:
             self._engines.popitem()[1].close()
 
+    def abandon(self) -> None:
+        """Leave the engines: this rank's steps are over."""
+        while self._engines:
+            self._engines.popitem()[1].abandon()
+
 
 def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
     """Whether NCCL moves the data, and why; the same on all ranks. Collective."""

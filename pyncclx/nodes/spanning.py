@@ -256,6 +256,7 @@ class Spanning(Attachment):
         if not self.closed:
             self._release()
             self._local_state.abandon()
+            self.rails.abandon()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
         """As `Attachment.abandon_device`; until then nothing of ranks that have failed writes to this rank's memory."""

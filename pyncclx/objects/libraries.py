@@ -11,6 +11,7 @@ from numpy import ndarray
 from .. import backends
 from ..arrays.places import host_arrays
 from ..backends.compilers import numba_cuda
+from ..system import own_gpu
 from ..system.process import PerProcess
 
 __all__ = ["Form", "Library", "array_classes", "library"]
@@ -68,7 +69,7 @@ class _NumPyLike:
 
     def moves(self, array: Any) -> bool:
         if self.name == "cupy":
-            return bool(array.data.device_id == backends.select().ordinal)
+            return _is_own_gpu(array.data.device_id)
         return bool(array.ndim and array.flags.writeable and not array.dtype.hasobject)
 
     def order(self, array: Any) -> str | None:
@@ -93,7 +94,7 @@ class _PyTorch:
 
     def moves(self, array: Any) -> bool:
         ours = array.device.type == "cpu" if host_arrays() else array.is_cuda
-        if not ours or (array.is_cuda and array.device.index != backends.select().ordinal):
+        if not ours or (array.is_cuda and not _is_own_gpu(array.device.index)):
             return False
         torch = sys.modules["torch"]
         plain = array.layout is torch.strided and not (array.is_quantized or array.is_conj() or array.is_neg())
@@ -144,6 +145,12 @@ class _Numba:
 
     def empty(self, form: Form) -> Any:
         return numba_cuda.target().device_array(form.shape, form.dtype, order=form.order)
+
+
+def _is_own_gpu(ordinal: int) -> bool:
+    if own_gpu.is_open():
+        own_gpu.choose(ordinal)
+    return bool(ordinal == backends.select().ordinal)
 
 
 _LIBRARIES: dict[str, Library] = {

@@ -107,5 +107,5 @@ class Network:
 
 
 def pause(waited_s: float) -> float:
-    """Return the pause in which a rank is that has waited so long: each is twice as long as the one before."""
-    return min(waited_s + waiting.SHORTEST_S, waiting.LONGEST_S) if waited_s > waiting.SHORTEST_S else 0.0
+    """Return the pause in which a rank is that has waited so long; at first it looks without one."""
+    return waiting.pause_after(waited_s) if waited_s > waiting.SPIN_S else 0.0

@@ -15,6 +15,7 @@ from .. import backends
 from ..arrays.buffers import resolve
 from ..backends import Device
 from ..errors import NotSupported
+from ..memory.heap import HEAP
 from ..memory.layout import MAX_RANKS
 from ..recording.calls import Begun
 from ..recording.dump import PROGRESSING
@@ -69,15 +70,16 @@ class Base(Options):
             raise state.loss.exception()
         if state.refusal is not None and self.staging:  # as before: nothing has changed since
             raise NotSupported(str(state.refusal))
-        comm = cast(MPI.Intracomm, self)
+        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # to find out where they are
         if self.node_topology.node_count > 1:
             raise NotSupported(
                 f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
                 "works inside one node; Split it by node"
             )
-        state.meet(comm)
+        if not have_met:
+            state.meet(comm)
         try:
-            return Team(comm, mpi_bootstrap.agree(comm, self._device_of_team))
+            return Team(comm, *mpi_bootstrap.agree(comm, lambda: (self._device_of_team(), HEAP.get())))
         except NotSupported as refusal:
             state.refusal = refusal
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from ..errors import NotSupported
 from ..memory import layout
 from ..memory.heap import Heap
 from ..memory.mapped import exchange_handles
+from ..memory.quarantine import Lease
 from ..recovery.detector import DETECTOR
 from ..system import settings
 
@@ -37,34 +39,26 @@ class Member:
     uid: bytes  # of the heap
     ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
     heap_nbytes: int
+    lease_offset: int
     offer_nbytes: int  # of the lease that it can give
+    team_id: bytes  # rank 0's is the communicator's
     timeout_s: float
     limits: tuning.Limits  # rank 0's are used
+    heaps: frozenset[bytes]  # uids of those of other processes that it has mapped
     presences: frozenset[bytes]  # uids of the processes whose pages it has mapped
 
 
-def meet(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> list[Member]:
+def meet(comm: MPI.Intracomm, heap: Heap, own: Member) -> list[Member]:
     """Exchange the ranks' members; map the heaps that this process has not mapped yet. Collective."""
-    members: list[Member] = mpi_bootstrap.allgather_objects(
-        comm, _own(comm, device, heap, offer_nbytes)
-    )
+    members = mpi_bootstrap.allgather_objects(comm, own)
     _check(members)
     _map_heaps(comm, heap, members)
-    _map_presences(comm, heap, members)
-    # Under `agree`, since only one rank warns and a program may turn warnings into errors.
-    mpi_bootstrap.agree(comm, lambda: _warn(members) if comm.rank == 0 else None)
+    _map_presences(comm, members)
     return members
 
 
-def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> Member:
-    """This rank's member; raises on all ranks if some rank's settings or tables cannot be read."""
-
-    def read() -> tuple[float, tuning.Limits, int, frozenset[bytes]]:
-        limits = tuning.limits(device.kind, comm.size) if comm.rank == 0 else ()
-        presences = frozenset(DETECTOR.get().peers if comm.size > 1 else ())
-        return settings.TIMEOUT.get(), limits, channels(device), presences
-
-    timeout_s, limits, max_channels, presences = mpi_bootstrap.agree(comm, read)
+def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member:
+    """This rank's member; raises if its settings or tables cannot be read."""
     return Member(
         node=mpi_bootstrap.node_identity(),
         hostname=MPI.Get_processor_name(),
@@ -72,34 +66,45 @@ def _own(comm: MPI.Intracomm, device: Device, heap: Heap, offer_nbytes: int) -> 
         runs_concurrently=device.runs_concurrently,
         assigned_processes=device.assigned_processes,
         architecture=device.architecture,
-        max_channels=max_channels,
+        max_channels=channels(device),
         threads=device.threads,
         nvlinked=device.nvlinked,
         uid=heap.uid,
         ipc_handle=heap.memory.ipc_handle,
         heap_nbytes=heap.memory.nbytes,
-        offer_nbytes=offer_nbytes,
-        timeout_s=timeout_s,
-        limits=limits,
-        presences=presences,
+        lease_offset=lease.offset,
+        offer_nbytes=lease.nbytes,
+        team_id=uuid.uuid4().bytes,
+        timeout_s=settings.TIMEOUT.get(),
+        limits=tuning.limits(device.kind, comm.size) if comm.rank == 0 else (),
+        heaps=frozenset(heap.peers),
+        presences=frozenset(DETECTOR.get().peers if comm.size > 1 else ()),
     )
 
 
 def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
-    wanted = {r for r, m in enumerate(members) if m.uid != heap.uid and m.uid not in heap.peers}
-    handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
-    peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
-    mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
+    missing = _missing(members, [member.heaps for member in members])
+    if any(missing):
+        wanted = {rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]}
+        handles = exchange_handles(comm, heap.memory, [member.ipc_handle for member in members], wanted)
+        peers = {members[rank].uid: (handle, members[rank].heap_nbytes) for rank, handle in handles.items()}
+        mpi_bootstrap.agree(comm, lambda: heap.map_all(peers))
 
 
-def _map_presences(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
+def _map_presences(comm: MPI.Intracomm, members: list[Member]) -> None:
     """Let the detector look at the pages of all ranks' processes; without them it asks MPI alone."""
-    missing = [{m.uid for m in members} - each.presences - {each.uid} for each in members]
+    missing = _missing(members, [member.presences for member in members])
     if any(missing):
         wanted = [rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]]
         fds = mpi_bootstrap.allgather_fds(comm, DETECTOR.get().presence.fd, wanted)
         pages = {members[rank].uid: fd for rank, fd in fds.items()}
         mpi_bootstrap.agree(comm, lambda: DETECTOR.get().add_peers(pages))
+
+
+def _missing(members: list[Member], mapped: list[frozenset[bytes]]) -> list[set[bytes]]:
+    """Return, for each rank, the uids of the other processes of which it has mapped nothing."""
+    uids = {member.uid for member in members}
+    return [uids - has - {member.uid} for member, has in zip(members, mapped, strict=True)]
 
 
 def channels(device: Device) -> int:
@@ -153,7 +158,7 @@ def _check(members: list[Member]) -> None:
         )
 
 
-def _warn(members: list[Member]) -> None:
+def warn(members: list[Member]) -> None:
     """Warn of environment variables that pyncclx does not have, and of ranks that take turns on a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import struct
-import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -24,7 +23,7 @@ from ..memory import layout
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..memory.quarantine import Abandoned
+from ..memory.quarantine import Abandoned, Lease
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from . import members
@@ -58,12 +57,12 @@ class KernelTeam(Dependent, Protocol):
 class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
-    def __init__(self, comm: MPI.Intracomm, device: Device) -> None:
+    def __init__(self, comm: MPI.Intracomm, device: Device, heap: Heap) -> None:
         self.device, self.id = device, b""
         self.caller: Caller = ANY_CALLER  # for streams
         self.rank, self.size = comm.rank, comm.size
-        self.heap: Heap = mpi_bootstrap.agree(comm, HEAP.get)
-        self.heap.meet(comm)
+        self.heap = heap
+        heap.meet(comm)
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         self.errors.disagreement = Disagreement(device, self.rank, self.bases)
@@ -82,26 +81,38 @@ class Team:
 
     def _meet(self, comm: MPI.Intracomm) -> None:
         """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
-        device = self.device
-        least = layout.least_nbytes(comm.size)
-        self.lease = mpi_bootstrap.agree(comm, lambda: self.heap.reserve(least), undo=self.heap.release)
+        self.lease, own = mpi_bootstrap.agree(
+            comm, lambda: self._offer(comm), undo=lambda offered: self.heap.release(offered[0])
+        )
         try:
-            self.members = members.meet(comm, device, self.heap, self.lease.nbytes)
+            self.members = members.meet(comm, self.heap, own)
             self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)
-            mpi_bootstrap.agree(comm, lambda: self.heap.clear(self.lease))
-            leases: list[tuple[int, bytes]] = mpi_bootstrap.allgather_objects(
-                comm, (self.lease.offset, uuid.uuid4().bytes)
-            )
-            self.id = leases[0][1]  # the same on all ranks
+            self.id = self.members[0].team_id  # the same on all ranks
             self.heap.begin(self.id)
-            self.bases = [self.heap.base(m.uid) + offset for m, (offset, _) in zip(self.members, leases, strict=True)]
-            self.errors = mpi_bootstrap.agree(comm, lambda: self._record(comm), undo=self._close_record)
+            self.bases = [self.heap.base(member.uid) + member.lease_offset for member in self.members]
+            self.errors = mpi_bootstrap.agree(comm, lambda: self._begin(comm), undo=self._close_record)
         except BaseException:
             self.heap.release(self.lease, self.id)
             raise
+
+    def _offer(self, comm: MPI.Intracomm) -> tuple[Lease, members.Member]:
+        """Reserve a lease, and return it with what the other ranks are to know of this one."""
+        lease = self.heap.reserve(layout.least_nbytes(comm.size))
+        try:
+            return lease, members.own(comm, self.device, self.heap, lease)
+        except BaseException:
+            self.heap.release(lease)
+            raise
+
+    def _begin(self, comm: MPI.Intracomm) -> ErrorRecord:
+        """Prepare the lease for kernels, and return the error record; no rank launches before all have done so."""
+        if comm.rank == 0:
+            members.warn(self.members)
+        self.heap.clear(self.lease)
+        return self._record(comm)
 
     def _record(self, comm: MPI.Intracomm) -> ErrorRecord:
         """Make the error record, and let the failure detector look after the ranks."""

@@ -41,6 +41,8 @@ class Fake:
     library : Library
     driver : dict
         The functions of cuda.bindings, each a mock, by name.
+    gpu : int
+        The number of the current GPU.
     Stream : type
         CuPy's: whether one is being captured is asked as the call "is_capturing"; `capture` is the graph's number.
     """
@@ -79,6 +81,8 @@ class Fake:
         self.Stream = Stream
         self.cupy, self.cuda, self.runtime = (ModuleType(f"cupy{name}") for name in ("", ".cuda", ".cuda.runtime"))
         self.runtime.graphLaunch, self.runtime.__getattr__ = launch_graph, lambda name: MagicMock()
+        self.gpu = 0  # the current one
+        self.runtime.getDevice = lambda: self.gpu
         self.cuda.get_current_stream = lambda ordinal=0: current[-1]
         self.cuda.Stream, self.cuda.Event, self.cuda.Device = Stream, Event, MagicMock()
         self.cupy.cuda, self.cuda.runtime = self.cuda, self.runtime

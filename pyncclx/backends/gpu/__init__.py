@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import cupy
 
+from ...system import own_gpu
 from .exports import GpuExports
 from .kernels import GpuKernels
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Device(GpuExports, GpuKernels):
-    """The GPU that was current when this process first needed one; `pyncclx.backends.Device` documents the methods."""
+    """The process's GPU, as `system.own_gpu` says; `pyncclx.backends.Device` documents the methods."""
 
     assigned_processes = 1
 
@@ -32,6 +33,7 @@ def make_current(local_rank: int, local_size: int) -> int:
     count: int = cupy.cuda.runtime.getDeviceCount()
     ordinal = local_rank % count
     Device.assigned_processes = max(Device.assigned_processes, -(-local_size // count))
+    own_gpu.choose(ordinal)
     cupy.cuda.Device(ordinal).use()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.set_device(ordinal)

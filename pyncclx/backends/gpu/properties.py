@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 from cuda.bindings import driver
 
+from ...system import own_gpu
 from ...system.driver import name as name_of_gpu
 from .driver import checked
 
@@ -15,14 +16,16 @@ THREADS = 512  # of a block; other numbers were not measured
 
 
 class GpuProperties:
-    """The GPU that is current when this is made."""
+    """The process's GPU, which this makes current: kernels and streams need its context."""
 
     name = "gpu"
     threads = THREADS
 
     def __init__(self) -> None:
-        self._gpu = cupy.cuda.Device()
+        self._gpu = cupy.cuda.Device(own_gpu.chosen())  # None: the current one
+        self._gpu.use()
         self.ordinal: int = self._gpu.id
+        own_gpu.choose(self.ordinal)
         properties = cupy.cuda.runtime.getDeviceProperties(self.ordinal)
         self.kind: str = properties["name"].decode()
         self.identity = _identity(self.ordinal)

@@ -30,6 +30,8 @@ class GpuStreams(GpuProperties):
         self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
+        if cupy.cuda.runtime.getDevice() != self.ordinal:  # libraries that name a GPU in each call may leave another
+            self._gpu.use()
         return cupy.cuda.get_current_stream(self.ordinal)
 
     def is_default(self, stream: Any) -> bool:

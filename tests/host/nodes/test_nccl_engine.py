@@ -1,6 +1,7 @@
 """The engine of NCCL, against functions that record how they were called: the names and arguments of nccl4py 0.6."""
 
 import threading
+import time
 
 import pytest
 from mpi4py import MPI
@@ -45,6 +46,10 @@ class Bindings:
         self.may_free.wait(60)
         self.freed.set()
 
+    def comm_destroy(self, comm):
+        self.calls.append(("comm_destroy", comm))
+        self.may_free.wait(60)
+
     def __getattr__(self, name):
         return lambda *arguments: self.calls.append((name, *arguments))
 
@@ -75,6 +80,25 @@ def test_a_communicator_is_made_of_the_ranks(bindings, engine):
     assert bindings.calls == [("init", 1, 0, 1, b"u" * 128, 77)]
     engine.close()
     assert bindings.calls[1:] == [("comm_destroy", "communicator")]
+
+
+def test_an_abandoned_engine_ends_when_the_next_one_is_made(bindings, engine):
+    engine.abandon()
+    assert bindings.calls[1:] == []
+    again = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: None)
+    assert [each[0] for each in bindings.calls] == ["init", "comm_destroy", "init"]
+    again.close()
+    assert [each[0] for each in bindings.calls[3:]] == ["comm_destroy"]
+
+
+def test_close_does_not_wait_for_a_graph(bindings, engine):
+    """NCCL waits in ncclCommDestroy for the graphs that hold steps of the communicator."""
+    bindings.may_free.clear()
+    begun = time.monotonic()
+    engine.close()
+    assert time.monotonic() - begun < 30
+    assert ("comm_destroy", "communicator") in bindings.calls
+    bindings.may_free.set()
 
 
 def test_an_exchange_is_one_group_on_the_stream(bindings, engine):

@@ -40,9 +40,12 @@ def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
         uid=b"",
         ipc_handle=b"",
         heap_nbytes=0,
+        lease_offset=0,
         offer_nbytes=0,
+        team_id=b"",
         timeout_s=1.0,
         limits=(),
+        heaps=frozenset(),
         presences=frozenset(),
     )
 
@@ -74,14 +77,14 @@ def test_whether_links_lead_to_all(devices, nvlinked, expected):
 
 def test_who_shares_a_gpu_in_turns_is_warned():
     with pytest.warns(RuntimeWarning, match=r"share a GPU \(b\) .*nvidia-cuda-mps-control"):
-        members._warn([member(device, False) for device in "abb"])
+        members.warn([member(device, False) for device in "abb"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        members._warn([member(device, True) for device in "abb"])
-        members._warn([member(device, False) for device in "abc"])
+        members.warn([member(device, True) for device in "abb"])
+        members.warn([member(device, False) for device in "abc"])
 
 
 def test_unknown_settings_are_warned_of(monkeypatch):
     monkeypatch.setenv("PYNCCLX_CHANELS", "8")
     with pytest.warns(RuntimeWarning, match="PYNCCLX_CHANELS is no setting.* did you mean PYNCCLX_CHANNELS"):
-        members._warn([member("a", True)])
+        members.warn([member("a", True)])

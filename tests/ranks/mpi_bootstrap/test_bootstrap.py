@@ -95,6 +95,17 @@ def test_allgather_bytes_of_different_lengths(plain: MPI.Intracomm) -> None:
     assert blocks == [bytes([rank]) * (rank * 1000) for rank in range(plain.size)]
 
 
+@pytest.mark.parametrize("at_once", [64, 0])
+@pytest.mark.parametrize("longest", [1, 1016, 1017, 5000])
+def test_allgather_bytes_where_one_rank_has_most(
+    plain: MPI.Intracomm, longest: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_bootstrap.agreement, "_MOST_AT_ONCE", at_once)
+    lengths = [longest if rank == plain.size - 1 else rank for rank in range(plain.size)]
+    blocks = mpi_bootstrap.allgather_bytes(plain, bytes([plain.rank + 1]) * lengths[plain.rank])
+    assert blocks == [bytes([rank + 1]) * length for rank, length in enumerate(lengths)]
+
+
 def test_allgather_bytes_of_nothing(plain: MPI.Intracomm) -> None:
     assert mpi_bootstrap.allgather_bytes(plain, b"") == [b""] * plain.size
 
