@@ -1,5 +1,6 @@
 """What a node is: processes of one node can map each other's memory."""
 
+import functools
 import hashlib
 import os
 import socket
@@ -32,6 +33,7 @@ def node_identity(*, pretended: bool = True) -> bytes:
     return hashlib.blake2b(repr((*parts, text)).encode(), digest_size=IDENTITY_NBYTES).digest()
 
 
+@functools.cache
 def _running_system() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

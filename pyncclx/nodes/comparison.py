@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from mpi4py import MPI
 
-from ..errors import Aborted, CollectiveMismatch, PeerTimeout
+from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout
 from ..recording.failures import noted
 from .engine import Failed
 from .outbox import Outbox
@@ -97,7 +97,7 @@ class Comparison:
         """Raise a difference in the place of what came of it."""
         try:
             yield
-        except (CollectiveMismatch, PeerTimeout, Aborted):
+        except (CollectiveMismatch, PeerTimeout, Aborted, MPIError):
             self._check_for_news()
             raise
 

@@ -65,14 +65,16 @@ class Composition:
         stride: int,
         nbytes: int,
         result: int,
+        own: tuple[int, int] = (-1, 0),
         finish_as: int | None = None,
         alone: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
         """Add a fold of `count` vectors in this rank's memory, `stride` bytes apart. Collective in the node.
 
-        `template` names elements and operator, as for a reduction's kernels; an average is that of `finish_as` ranks,
-        or of all. A rank may have nothing to fold. With `alone` it is not collective: this rank prepares the kernel.
+        `template` names elements and operator, as for a reduction's kernels. `own` is the number of a vector that lies
+        elsewhere, and its address. An average is that of `finish_as` ranks, or of all. A rank may have nothing to fold.
+        With `alone` it is not collective: this rank prepares the kernel.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
         if alone:
@@ -81,10 +83,12 @@ class Composition:
             function = kernels.get(spanning.local, spanning.team, *kernel)
         args = FoldArgs(
             vectors=vectors,
+            own=own[1],
             result=result,
             nbytes=nbytes,
             stride=stride,
             vector_count=count,
+            own_index=own[0],
             size=finish_as or self.places.size,
         )
         return self.launch(function, self._blocks_for(nbytes), spanning.team.device.threads, args.pack(), after=after)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
@@ -58,24 +59,36 @@ class NcclEngine:
         """As `Engine.exchange`; errors of earlier steps raise in `check`."""
         self._raise_failure()
         nccl, comm, pointer = self._nccl, self._comm, stream.ptr
-        nccl.group_start()
-        try:
-            for peer, address, nbytes in sends:
-                nccl.send(address, nbytes, _BYTES, self._index(peer), comm, pointer)
-            for peer, address, nbytes in receives:
-                nccl.recv(address, nbytes, _BYTES, self._index(peer), comm, pointer)
-        finally:
-            nccl.group_end()
+        with self._abortable():
+            nccl.group_start()
+            try:
+                for peer, address, nbytes in sends:
+                    nccl.send(address, nbytes, _BYTES, self._index(peer), comm, pointer)
+                for peer, address, nbytes in receives:
+                    nccl.recv(address, nbytes, _BYTES, self._index(peer), comm, pointer)
+            finally:
+                nccl.group_end()
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
         """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
         self._raise_failure()
-        self._nccl.broadcast(address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
+        with self._abortable():
+            self._nccl.broadcast(address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
         """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
         self._raise_failure()
-        self._nccl.all_gather(own, everything, nbytes, _BYTES, self._comm, stream.ptr)
+        with self._abortable():
+            self._nccl.all_gather(own, everything, nbytes, _BYTES, self._comm, stream.ptr)
+
+    @contextmanager
+    def _abortable(self) -> Iterator[None]:
+        """Raise why this engine was aborted in the place of NCCL's error: its calls may wait for other ranks."""
+        try:
+            yield
+        except Exception:
+            self._raise_failure()
+            raise
 
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)

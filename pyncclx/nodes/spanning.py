@@ -22,6 +22,7 @@ from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
+from . import local_errors
 from .comparison import Comparison
 from .lookout import Lookout
 from .parts import part
@@ -77,7 +78,7 @@ class Spanning(Attachment):
             raise
         self.traffic = Traffic()
         self._short: ShortExchange | None = None
-        self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._failed)
+        self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._differ)
         self._local_state.look = self.comparison.check
         self.programs: dict[Hashable, Program] = {}
         self._generation = self.team.generation
@@ -119,11 +120,18 @@ class Spanning(Attachment):
         kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked)) else losses.TIMED_OUT
         self.team.errors.give_up(kind, step)
 
+    def _differ(self, step: str, reason: Exception) -> None:
+        """End what waits for ranks that have made other calls."""
+        self._abort(step, reason)
+        self._failed(step, reason)
+
+    def _abort(self, step: str, reason: Exception) -> None:
+        for engine in list(self.rails.engines()):
+            engine.abort(step, reason)
+
     def _lost(self, loss: Loss) -> None:
         """End what waits for ranks that have failed; called from the detector's thread."""
-        reason = noted(loss.exception(self._operation))
-        for engine in list(self.rails.engines()):
-            engine.abort(self._operation, reason)
+        self._abort(self._operation, noted(loss.exception(self._operation)))
         if not self.team.errors.has_failed:
             self.team.errors.give_up(losses.ABORTED, self._operation)
 
@@ -179,11 +187,16 @@ class Spanning(Attachment):
         capturing = device.is_capturing(stream)
         if capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
-        program.enqueue(self.team, stream, self._asides[capturing])
-        if program.watched and not capturing:
-            deadline, end = time.monotonic() + self._timeout_s, self.team.order.mark(stream)
-            awaited = Awaited(program.waits, end, deadline, program.watched, self.places.rank, program.peers)
-            WATCHDOG.get().add(device, awaited)
+        if not program.watched or capturing:
+            program.enqueue(self.team, stream, self._asides[capturing])
+            return
+        deadline, look = time.monotonic() + self._timeout_s, self.comparison.check
+        awaited = Awaited(program.waits, deadline, program.watched, self.places.rank, program.peers, look)
+        WATCHDOG.get().add(device, awaited)
+        try:
+            program.enqueue(self.team, stream, self._asides[capturing])
+        finally:
+            awaited.end = self.team.order.mark(stream)
 
     def check(self) -> None:
         """Raise what has gone wrong in a step of an earlier call.
@@ -211,18 +224,7 @@ class Spanning(Attachment):
         self.rails.check()
         self.verdicts.check()
         self.refusals.check()
-        try:
-            self.team.errors.check()
-        except PeerTimeout as error:
-            rank, peer = self._rank(error.rank), self._rank(error.peer)
-            raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
-        except RankFailed as error:
-            ranks = tuple(map(self._rank, error.ranks))
-            raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
-
-    def _rank(self, local: int) -> int:
-        """Return the rank with a local index; -1 for any."""
-        return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1
+        local_errors.check(self.team.errors, self.places)
 
     @property
     def has_failed(self) -> bool:

@@ -40,10 +40,12 @@ class FoldArgs(CStruct):
     """`FoldArgs` of cuda/collectives/fold.cu."""
 
     vectors: U64
+    own: U64
     result: U64
     nbytes: U64
     stride: U64
     vector_count: I32
+    own_index: I32
     size: I32
 
 

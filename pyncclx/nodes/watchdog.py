@@ -1,7 +1,9 @@
-"""The end of waits on the GPU for other nodes: NCCL's kernels have no deadline of their own.
+"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own.
 
 A thread looks whether programs that were enqueued have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found
-an error, the thread aborts the engine, whose kernels then leave. What a captured graph replays it cannot see.
+an error, the thread aborts the engine, whose kernels then leave. It does so, too, while the host enqueues a program:
+NCCL connects ranks at the first step that needs it, and its call returns when the peers have come to that step. What a
+captured graph replays it cannot see.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..backends import Device, Event
@@ -20,31 +22,43 @@ from .engine import Engine
 PAUSE_S = 0.02  # between two looks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Awaited:
-    """A program that has been enqueued."""
+    """A program that is being enqueued, or has been."""
 
     steps: str  # that may not have ended, for messages
-    end: Event
     deadline: float
     engines: Sequence[Engine]
     rank: int
     peers: tuple[int, ...]
+    look: Callable[[], None]  # raises what ends the program while the host enqueues it
+    end: Event | None = None  # when it has been
 
     def is_over(self) -> bool:
         """Return whether it has ended; abort its engines if it should have."""
-        if self.end.is_over():
+        if self.end is not None and self.end.is_over():
             return True
-        late = time.monotonic() > self.deadline
-        reason = StepTimeout(self.steps, self.rank, self.peers) if late else None
+        reason = self._reason()
+        over = reason is not None
         for engine in self.engines:
             try:
                 engine.check()
                 if reason is not None:
                     engine.abort(self.steps, reason)
             except Exception:  # its own, which calls raise from now on
-                late = True
-        return late
+                over = True
+        return over
+
+    def _reason(self) -> Exception | None:
+        """Return why it is to end now."""
+        if time.monotonic() > self.deadline:
+            return StepTimeout(self.steps, self.rank, self.peers)
+        if self.end is None:
+            try:
+                self.look()
+            except Exception as error:
+                return error
+        return None
 
 
 class Watchdog:

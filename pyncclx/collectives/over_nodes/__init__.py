@@ -89,6 +89,9 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     places = spanning.places
     if operation in _ON_HOST and spanning.is_short(nbytes):
         return f"{_ON_HOST[operation]}, through pinned memory of the host"
-    if operation in ("Bcast", "Allgather") and spanning.rails.has_collectives:
-        return "a collective of NCCL's: each rank is alone on its node"
+    if spanning.rails.has_collectives:
+        if operation in ("Bcast", "Allgather"):
+            return "a collective of NCCL's: each rank is alone on its node"
+        if operation == "Allreduce" and nbytes <= allreduce.SHORT_NBYTES:
+            return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

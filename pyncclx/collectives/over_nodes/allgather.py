@@ -16,6 +16,7 @@ from ...launch.call import is_in_place
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_fits, resolve_recvbuf, resolve_sendbuf
@@ -99,12 +100,19 @@ def compose(
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
     elif _are_blocks(spans) and (engine := composition.spanning.rails.collectives()) is not None:
-        others = [rank for rank in range(len(spans)) if rank != composition.places.rank]
-        nbytes = spans[0].nbytes
-        enqueue, sent_nbytes = partial(engine.allgather, own, recv + spans[0].begin, nbytes), nbytes * len(others)
-        composition.collective(engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=sent_nbytes)
+        gather_all(composition, engine, own, recv + spans[0].begin, spans[0].nbytes)
     else:
         _by_node(composition, own, recv, spans, after)
+
+
+def gather_all(composition: Composition, engine: NcclEngine, own: int, everything: int, nbytes: int) -> None:
+    """Add NCCL's own collective: as many bytes of each rank follow each other in `everything`."""
+    places = composition.places
+    others = [rank for rank in range(places.size) if rank != places.rank]
+    enqueue = partial(engine.allgather, own, everything, nbytes)
+    composition.collective(
+        engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others)
+    )
 
 
 def _are_blocks(spans: list[Span]) -> bool:

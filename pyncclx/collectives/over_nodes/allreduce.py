@@ -18,12 +18,14 @@ from ...arrays.places import on_host
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import resolve_pair
-from .folding import Folding, fold_from_all, fold_shared
-from .inside import allgatherv_call, allreduce_call, bcast_call
+from .allgather import gather_all
+from .folding import Folding, fold_from_all, fold_shared, whole_of_node
+from .inside import allgatherv_call, bcast_call
 from .movement import exchange
 from .options import check_no_choice
 from .pieces import Span, aligned
@@ -68,7 +70,11 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
         composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
         fold_shared(composition, folding, nbytes, recv)
     elif nbytes <= SHORT_NBYTES or folding.of_records:
-        _short(composition, folding, send, recv, nbytes)
+        engine = composition.spanning.rails.collectives()
+        if engine is None:
+            _short(composition, folding, send, recv, nbytes)
+        else:
+            _gathered(composition, folding, engine, send, recv, nbytes)
     else:
         _long(composition, folding, send, recv, nbytes)
 
@@ -76,8 +82,7 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
 def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     places, stride = composition.places, aligned(nbytes)
     (slots,) = composition.memory(places.count * stride)
-    own = slots + places.node * stride
-    composition.kernel(allreduce_call(send, own, nbytes, folding.inside))
+    own = whole_of_node(composition, folding, send, nbytes, slots + places.node * stride).address
     takes_part = places.is_even or places.local_rank == 0
     peers = [(node, places.peer_on(node, places.local_rank)) for node in places.other_nodes if takes_part]
     sends = [Transfer(peer, own, nbytes) for _, peer in peers]
@@ -90,9 +95,22 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
         stride=stride,
         nbytes=nbytes if takes_part else 0,
         result=recv,
+        own=(places.node, own),
     )
     if not places.is_even and places.local_size > 1:
         composition.kernel(bcast_call(recv, nbytes, 0))
+
+
+def _gathered(
+    composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int
+) -> None:
+    """Where each rank is alone on its node: NCCL's allgather takes half the time of its sends and receives."""
+    places = composition.places
+    (vectors,) = composition.memory(places.size * nbytes)
+    gather_all(composition, engine, send, vectors, nbytes)
+    composition.fold(
+        folding.template, vectors=vectors, count=places.size, stride=nbytes, nbytes=nbytes, result=recv
+    )
 
 
 def _long(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:

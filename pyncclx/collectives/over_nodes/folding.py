@@ -15,6 +15,7 @@ from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
+from .inside import allreduce_call, reduce_scatter_call
 from .movement import exchange
 from .pieces import Span, aligned, unit_of
 
@@ -45,6 +46,38 @@ class Folding(NamedTuple):
     def goes_by_node(self, places: Places) -> bool:
         """Whether the nodes' results may be folded."""
         return places.in_rank_order or bound_op.named(self.template) is None
+
+
+class OfNode(NamedTuple):
+    """What this rank has of its node's fold, and the step that has made it; on a node of one rank its own vector."""
+
+    address: int
+    after: tuple[int, ...]
+
+
+def whole_of_node(composition: Composition, folding: Folding, send: int, nbytes: int, slot: int) -> OfNode:
+    """Add the fold, on all ranks of the node, of their vectors at `send`; it goes to `slot` if there is one to make."""
+    if composition.places.local_size == 1:
+        return OfNode(send, ())
+    return OfNode(slot, (composition.kernel(allreduce_call(send, slot, nbytes, folding.inside)),))
+
+
+def part_of_node(
+    composition: Composition,
+    folding: Folding,
+    send: int,
+    spans: list[Span],
+    slot: int,
+    after: tuple[int, ...] = (),
+) -> OfNode:
+    """Do so for a part on each rank: local rank r gets ``spans[r]``. `after` is what last used the slot's memory."""
+    places = composition.places
+    mine = spans[places.local_rank]
+    if places.local_size == 1:
+        return OfNode(send + mine.begin, after)
+    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+    call = reduce_scatter_call(send, begins, lengths, slot, mine.nbytes, folding.inside)
+    return OfNode(slot, (composition.kernel(call),))
 
 
 def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int) -> None:

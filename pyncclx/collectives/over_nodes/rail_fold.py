@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from .folding import Folding
-from .inside import reduce_scatter_call
+from .folding import Folding, part_of_node
 from .pieces import Span, aligned
 
 WHOLE_NBYTES = 16 << 10  # shorter pieces go to all nodes as they are: one trip in place of two; not measured
@@ -26,48 +25,46 @@ class RailFold:
         each = (places.count + 1) * self._stride  # one vector more: this node's, which lies apart if it is cut in parts
         (base,) = composition.memory(at_once * each)
         self._slots = [base + number * each for number in range(at_once)]
-        self._begun: dict[int, int] = {}  # the exchange of a segment that is under way
+        self._begun: dict[int, tuple[int, int]] = {}  # of a segment under way: where the node's is, and the exchange
+        self._ended: list[int] = []  # the last steps on the slots of each segment
 
     def begin(self, spans: list[Span], send: int, segment: int) -> None:
         """Fold a segment inside the node, of which local rank r gets ``spans[r]``, and begin to exchange it."""
         places, slots = self._places, self._slots[segment % len(self._slots)]
         mine = spans[places.local_rank]
-        own = slots + (places.node if self._whole else places.count) * self._stride
-        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
-        folded = self._composition.kernel(
-            reduce_scatter_call(send, begins, lengths, own, mine.nbytes, self._folding.inside)
-        )
+        slot = slots + (places.node if self._whole else places.count) * self._stride
+        before = segment - len(self._slots)  # which had the same slots
+        free = (self._ended[before],) if before >= 0 else ()
+        own, after = part_of_node(self._composition, self._folding, send, spans, slot, free)
         sends, receives = [], []
         for node, peer in self._peers():
             part = Span(0, mine.nbytes) if self._whole else self._parts(mine)[node]
             length = mine.nbytes if self._whole else self._parts(mine)[places.node].nbytes
             sends.append(Transfer(peer, own + part.begin, part.nbytes))
             receives.append(Transfer(peer, slots + node * self._stride, length))
-        self._begun[segment] = self._composition.exchange(
-            "exchange over the rails", sends, receives, on_rail=True, aside=True, after=(folded,)
+        exchanged = self._composition.exchange(
+            "exchange over the rails", sends, receives, on_rail=True, aside=True, after=after
         )
+        self._begun[segment] = own, exchanged
 
     def end(self, mine: Span, result: int, segment: int) -> int:
         """Fold what has come of a segment; this rank's span of it goes to `result`. Return the place of the end."""
         composition, places = self._composition, self._places
-        slots, begun = self._slots[segment % len(self._slots)], self._begun.pop(segment)
+        slots, (own, begun) = self._slots[segment % len(self._slots)], self._begun.pop(segment)
         if self._whole:
-            return self._fold(slots, mine.nbytes, result, begun)
+            self._ended.append(self._fold(slots, own, mine.nbytes, result, begun))
+            return self._ended[-1]
         parts = self._parts(mine)
         part = parts[places.node]
-        composition.copy(
-            slots + places.node * self._stride,
-            slots + places.count * self._stride + part.begin,
-            part.nbytes,
-        )
-        folded = self._fold(slots, part.nbytes, result + part.begin, begun)
+        folded = self._fold(slots, own + part.begin, part.nbytes, result + part.begin, begun)
+        self._ended.append(folded)
         sends = [Transfer(peer, result + part.begin, part.nbytes) for _, peer in self._peers()]
         receives = [Transfer(peer, result + parts[node].begin, parts[node].nbytes) for node, peer in self._peers()]
         return composition.exchange(
             "exchange of results over the rails", sends, receives, on_rail=True, aside=True, after=(folded,)
         )
 
-    def _fold(self, slots: int, nbytes: int, result: int, begun: int) -> int:
+    def _fold(self, slots: int, own: int, nbytes: int, result: int, begun: int) -> int:
         on_rail = self._places.local_rank < self._places.lanes
         return self._composition.fold(
             self._folding.template,
@@ -76,6 +73,7 @@ class RailFold:
             stride=self._stride,
             nbytes=nbytes,
             result=result,
+            own=(self._places.node, own),
             after=(begun,),
         )
 

@@ -14,8 +14,8 @@ from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
-from .folding import Folding, fold_from_all, fold_shared
-from .inside import allreduce_call, gatherv_call, reduce_scatter_call
+from .folding import Folding, fold_from_all, fold_shared, part_of_node, whole_of_node
+from .inside import gatherv_call
 from .movement import exchange
 from .options import check_no_choice
 from .pieces import Span, aligned
@@ -68,12 +68,11 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     spans = Span(0, nbytes).cut(lanes, folding.unit_nbytes) + [Span(nbytes, 0)] * (places.local_size - lanes)
     mine, stride = spans[places.local_rank], aligned(spans[0].nbytes)
     slots, whole = composition.memory(places.count * stride, stride)
-    own = slots + places.node * stride
-    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
+    slot = slots + places.node * stride
     if folding.of_records:  # all of it goes over one rail; the others' results are not used
-        composition.kernel(allreduce_call(send, own, nbytes, folding.inside))
+        own = whole_of_node(composition, folding, send, nbytes, slot).address
     else:
-        composition.kernel(reduce_scatter_call(send, begins, lengths, own, mine.nbytes, folding.inside))
+        own = part_of_node(composition, folding, send, spans, slot).address
     at_root, to = places.node == places.node_of(root), places.peer_on(places.node_of(root), places.local_rank)
     on_rail = mine.nbytes > 0
     sends = [Transfer(to, own, mine.nbytes)] if on_rail and not at_root else []
@@ -89,9 +88,16 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     is_root = places.rank == root
     result = recv + mine.begin if is_root else whole
     composition.fold(
-        folding.template, vectors=slots, count=places.count, stride=stride, nbytes=mine.nbytes, result=result
+        folding.template,
+        vectors=slots,
+        count=places.count,
+        stride=stride,
+        nbytes=mine.nbytes,
+        result=result,
+        own=(places.node, own),
     )
     if places.local_size > 1:
+        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
         local_root = places.local_of(root)
         composition.kernel(gatherv_call(result, mine.nbytes, recv, begins, lengths, local_root, is_root=is_root))
 

@@ -22,8 +22,7 @@ from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..reduce_scatter import resolve_reduce_scatter
 from ..reduce_scatter_block import resolve_reduce_scatter_block
-from .folding import Folding, fold_from_all
-from .inside import reduce_scatter_call
+from .folding import Folding, fold_from_all, part_of_node
 from .options import check_no_choice
 from .pieces import Span, aligned
 
@@ -102,16 +101,16 @@ class _ByNode:
         longest = aligned(max(span.nbytes for _, _, spans in outgoing for span in spans))
         stride = aligned(mine.nbytes)
         slots, parts = composition.memory(places.count * stride, len(outgoing) * longest)
-        sends, receives = [], []
+        sends, receives, own = [], [], 0
         for number, (node, turn, spans) in enumerate(outgoing):
-            part = parts + number * longest
-            own = spans[places.local_rank]
-            self._fold_inside(spans, part)
+            if not any(span.nbytes for span in spans):
+                continue
+            part, _ = part_of_node(composition, self.folding, self.send, spans, parts + number * longest)
             peer = self._receiver(node, turn)
             if node == places.node:
-                composition.copy(slots + node * stride, part, own.nbytes)
+                own = self._apart(part, mine.nbytes, recv, slots + node * stride)
             elif peer is not None:
-                sends.append(Transfer(peer, part, own.nbytes))
+                sends.append(Transfer(peer, part, spans[places.local_rank].nbytes))
         for node in places.other_nodes:
             ranks = places.ranks_of(node)
             receives.append(Transfer(ranks[places.local_rank % len(ranks)], slots + node * stride, mine.nbytes))
@@ -123,7 +122,15 @@ class _ByNode:
             stride=stride,
             nbytes=mine.nbytes,
             result=recv,
+            own=(places.node, own),
         )
+
+    def _apart(self, own: int, nbytes: int, recv: int, slot: int) -> int:
+        """Where this rank's vector is when results are written: elsewhere, if they would overwrite what follows."""
+        if own == recv or abs(own - recv) >= nbytes:
+            return own
+        self.composition.copy(slot, own, nbytes)
+        return slot
 
     def _turns(self, node: int) -> range:
         """Of a node with more ranks than this one, a rank folds the blocks of several."""
@@ -141,10 +148,3 @@ class _ByNode:
         places = self.composition.places
         ranks, index = places.ranks_of(node), turn * places.local_size + places.local_rank
         return ranks[index] if index < len(ranks) else None
-
-    def _fold_inside(self, spans: list[Span], result: int) -> None:
-        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
-        if any(lengths):
-            mine = lengths[self.composition.places.local_rank]
-            call = reduce_scatter_call(self.send, begins, lengths, result, mine, self.folding.inside)
-            self.composition.kernel(call)

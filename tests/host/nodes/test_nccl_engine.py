@@ -144,6 +144,35 @@ def test_an_abort_does_not_wait_until_memory_is_freed(bindings, engine):
     assert bindings.freed.wait(10)
 
 
+@pytest.mark.parametrize("call", ["exchange", "broadcast", "allgather"])
+def test_an_abort_ends_a_call_that_waits_for_a_peer(monkeypatch, bindings, engine, call):
+    """As NCCL's do when it connects ranks; they return an error then."""
+    waits = threading.Event()
+
+    def wait_for_the_peer(*_):
+        waits.set()
+        bindings.freed.wait(10)
+        raise RuntimeError("NCCL_ERROR 6")
+
+    for name in ("group_end", "broadcast", "all_gather"):
+        monkeypatch.setattr(bindings, name, wait_for_the_peer, raising=False)
+    other = threading.Thread(target=lambda: waits.wait(10) and engine.abort("step", ValueError("late")))
+    other.start()
+    arguments = {"exchange": ("step", [], []), "broadcast": (100, 8, 3), "allgather": (100, 200, 8)}[call]
+    with pytest.raises(ValueError, match="late"):
+        getattr(engine, call)(*arguments, Stream())
+    other.join()
+
+
+def test_other_errors_of_a_call_are_raised_as_they_are(monkeypatch, bindings, engine):
+    def refuse(*_):
+        raise RuntimeError("NCCL_ERROR 4")
+
+    monkeypatch.setattr(bindings, "broadcast", refuse, raising=False)
+    with pytest.raises(RuntimeError, match="NCCL_ERROR 4"):
+        engine.broadcast(100, 8, 3, Stream())
+
+
 def test_what_is_in_progress_is_no_error(bindings, engine):
     bindings.result = 7
     engine.check()

@@ -11,6 +11,7 @@ from pyncclx.nodes.steps import CopyStep, ExchangeStep, Traffic
 from pyncclx.nodes.watchdog import Awaited
 
 RANK = 1
+NEVER = SimpleNamespace(is_over=lambda: False)
 
 
 class Engine:
@@ -32,6 +33,10 @@ def exchange(engine, name, peer):
     return Placed(ExchangeStep(engine, name, [Transfer(peer, 0, 8)], [Transfer(peer, 8, 8)], Traffic()))
 
 
+def awaited_of(program, *, deadline, end, look=lambda: None):
+    return Awaited(program.waits, deadline, program.watched, RANK, program.peers, look, end)
+
+
 @pytest.mark.parametrize(
     ("names", "text"),
     [
@@ -44,8 +49,7 @@ def test_it_names_the_steps_and_the_ranks(names, text):
     engine = Engine()
     steps = [exchange(engine, name, 2 + number) for number, name in enumerate(names)]
     program = Program("Allreduce", [Placed(CopyStep(0, 0, 0)), *steps], (), follows_streams=True)
-    never = SimpleNamespace(is_over=lambda: False)
-    awaited = Awaited(program.waits, never, 0.0, program.watched, RANK, program.peers)
+    awaited = awaited_of(program, deadline=0.0, end=NEVER)
     assert awaited.is_over()
     (step, reason), *more = engine.aborted
     assert not more
@@ -55,9 +59,33 @@ def test_it_names_the_steps_and_the_ranks(names, text):
     assert str(reason).replace("rank 2", "rank", 1).startswith(text)
 
 
-def test_a_program_in_time_goes_on():
+@pytest.mark.parametrize("end", [NEVER, None], ids=["enqueued", "being enqueued"])
+def test_a_program_in_time_goes_on(end):
     engine = Engine()
     program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
-    never = SimpleNamespace(is_over=lambda: False)
-    assert not Awaited(program.waits, never, float("inf"), program.watched, RANK, program.peers).is_over()
+    assert not awaited_of(program, deadline=float("inf"), end=end).is_over()
     assert engine.aborted == []
+
+
+def test_it_ends_what_the_host_enqueues_when_the_calls_of_ranks_differ():
+    """The host may be in a call of NCCL, which waits for a rank that has made another call."""
+    engine, different = Engine(), ValueError("ranks disagree")
+
+    def look():
+        raise different
+
+    program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
+    awaited = awaited_of(program, deadline=float("inf"), end=None, look=look)
+    assert awaited.is_over()
+    assert engine.aborted == [("Bcast, exchange", different)]
+    awaited = awaited_of(program, deadline=float("inf"), end=NEVER, look=look)
+    assert not awaited.is_over()  # the host looks
+
+
+def test_the_host_is_not_in_a_call_without_end():
+    engine = Engine()
+    program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
+    assert awaited_of(program, deadline=0.0, end=None).is_over()
+    ((step, reason),) = engine.aborted
+    assert step == "Bcast, exchange"
+    assert isinstance(reason, StepTimeout)

@@ -26,10 +26,12 @@ def comm(request, monkeypatch):
     return comm
 
 
-@pytest.mark.parametrize("count", [5, 20_000])
-def test_a_rank_that_does_not_come(comm, count):
-    comm.Allreduce(put(np.ones(count, "f4")), xp.empty(count, "f4"))
-    comm.synchronize()
+@pytest.mark.parametrize(("count", "is_new"), [(5, False), (20_000, False), (20_000, True)])
+def test_a_rank_that_does_not_come(comm, count, is_new):
+    """To a call that has come before, or to the first one of its kind, for which NCCL connects the ranks."""
+    if not is_new:
+        comm.Allreduce(put(np.ones(count, "f4")), xp.empty(count, "f4"))
+        comm.synchronize()
     raised, began = None, time.monotonic()
     if RANK > 0:
         try:
@@ -42,7 +44,7 @@ def test_a_rank_that_does_not_come(comm, count):
     took = time.monotonic() - began
     assert_everywhere(WORLD, RANK == 0 or raised is not None, f"rank {RANK} raised nothing")
     if RANK > 0 and comm.spanning.places.count == SIZE:
-        assert ", exchange" in str(raised)
+        assert ", exchange" in str(raised) or ", NCCL's allgather" in str(raised)
         assert "rank 0" in str(raised)
     assert_everywhere(WORLD, took < 4 * SECONDS + 2, f"rank {RANK} took {took} s")
     comm.state.abandon()

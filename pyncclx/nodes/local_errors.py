@@ -1,0 +1,23 @@
+"""What kernels inside a node have recorded, raised with the ranks of the communicator over nodes."""
+
+from __future__ import annotations
+
+from ..errors import PeerTimeout, RankFailed
+from ..team.error_record import ErrorRecord
+from .places import Places
+
+
+def check(errors: ErrorRecord, places: Places) -> None:
+    """Raise as `ErrorRecord.check`, whose ranks are those of the node."""
+
+    def rank_of(local: int) -> int:
+        return places.ranks_of(places.node)[local] if local >= 0 else -1  # -1 for any
+
+    try:
+        errors.check()
+    except PeerTimeout as error:
+        rank, peer = rank_of(error.rank), rank_of(error.peer)
+        raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
+    except RankFailed as error:
+        ranks = tuple(map(rank_of, error.ranks))
+        raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None

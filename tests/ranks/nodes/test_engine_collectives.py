@@ -1,0 +1,94 @@
+"""Calls that are a collective of NCCL's where each rank is alone on its node; those of MPI are in their place here."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.nodes import spanning
+from pyncclx.nodes.mpi_engine import MpiEngine
+from pyncclx.nodes.rails import Rails
+from support.arrays import Output, host_only, memory_at, put
+from support.reference import comparing, labels
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+COUNTS = (1, 37, 4_096, 40_000)  # elements of eight bytes: 4,096 are the most of a short Allreduce
+pytestmark = [pytest.mark.ranks(2, 4), host_only]
+
+
+def broadcast(engine, address, nbytes, root, stream):
+    engine.do("broadcast", lambda: engine.comm.Bcast(memory_at(address, nbytes), root), stream)
+
+
+def allgather(engine, own, everything, nbytes, stream):
+    whole = memory_at(everything, nbytes * SIZE)
+    engine.do("allgather", lambda: engine.comm.Allgather(memory_at(own, nbytes), whole), stream)
+
+
+@pytest.fixture
+def comm(monkeypatch):
+    """A communicator with each rank alone on its node, whose engine has collectives."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
+    monkeypatch.setattr(MpiEngine, "broadcast", broadcast, raising=False)
+    monkeypatch.setattr(MpiEngine, "allgather", allgather, raising=False)
+    monkeypatch.setattr(Rails, "has_collectives", True)
+    monkeypatch.setattr(spanning.Spanning, "is_short", lambda *_: False)
+    comm = pyncclx.Communicator().Dup()
+    yield comm
+    comm.Free()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_bcast(comm, count):
+    with comparing() as compare:
+        for root in range(SIZE):
+            output = Output(count, "i8").fill(labels(RANK, count, root))
+            comm.Bcast(output.array, root)
+            compare(output, labels(root, count, root), f"root {root}")
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
+def test_allgather(comm, count, in_place):
+    expected = np.concatenate([labels(rank, count) for rank in range(SIZE)])
+    output = Output(SIZE * count, "i8")
+    if in_place:
+        values = output.read().copy()
+        values[RANK * count :][:count] = labels(RANK, count)
+        output.fill(values)
+    comm.Allgather(MPI.IN_PLACE if in_place else put(labels(RANK, count)), output.array)
+    with comparing() as compare:
+        compare(output, expected, "Allgather")
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.MAX])
+def test_allreduce(comm, count, in_place, op):
+    with comparing() as compare:
+        for call in range(2):  # the second is a call that has come already
+            values, expected, output = labels(RANK, count, call), np.empty(count, "i8"), Output(count, "i8")
+            MPI.Intracomm.Allreduce(comm, values, expected, op)
+            if in_place:
+                output.fill(values)
+            comm.Allreduce(MPI.IN_PLACE if in_place else put(values), output.array, op)
+            compare(output, expected, f"call {call}")
+
+
+def test_records(comm):
+    """Values with their places, and as many of them as do not go in one piece."""
+    count, dtype = 4_097, np.dtype([("value", "f8"), ("place", "i4")], align=True)
+    values = np.zeros(count, dtype)
+    values["value"], values["place"] = (np.arange(count) * 7 + RANK * 3) % 11, RANK
+    every = np.array(WORLD.allgather(values["value"]))
+    output = Output(count, dtype)
+    comm.Allreduce([put(values), MPI.DOUBLE_INT], [output.array, MPI.DOUBLE_INT], MPI.MINLOC)
+    with comparing() as compare:
+        compare(output.read()["value"], every.min(axis=0), "values")
+        compare(output.read()["place"], every.argmin(axis=0).astype("i4"), "places")
+
+
+def test_explain(comm):
+    assert "NCCL's allgather" in comm.explain("Allreduce", 8)
+    assert "collective of NCCL's" in comm.explain("Bcast", 8)
