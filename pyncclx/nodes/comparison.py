@@ -3,7 +3,8 @@
 Inside a node kernels compare calls. Between nodes engines move bytes, which do not say what they are. So each rank lets
 MPI send a text of each call to the rank behind it, around a ring, and compares what comes from the rank before with its
 own calls, whenever it makes a call or waits for results. A rank that finds a difference raises, and passes the news on
-around the ring.
+around the ring. A message of MPI's takes longer than the rest of a short call: texts of calls that the watchdog looks
+after as well are sent together.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout
 from ..recording.failures import noted
 from .engine import Failed
 from .outbox import Outbox
-from .short_exchange import text_of
+from .short_exchange import LABEL_NBYTES, text_of
 
 _TAG = 9  # those of pieces and of records are others
-_CALL, _STOP, _NEWS = b"c", b"s", b"n"  # begin messages: a label, no more labels, a difference
+_CALLS, _STOP, _NEWS = b"c", b"s", b"n"  # begin messages: labels, no more labels, a difference
+_TOGETHER = 16  # labels in one message
 _LOOKS = 10  # for calls of the rank before
 _PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # with news, once
 _CLOSE_S = 1.0  # that the last messages may take
@@ -47,20 +49,27 @@ class Comparison:
         self._own: deque[bytes] = deque()
         self._theirs: deque[bytes] = deque()
         self._outbox = Outbox(_TAG)
+        self._unsent = b""  # labels
+        self._has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._goes_on = True  # whether this rank and the one before send all their calls
         self._sends = True
         self._failure: CollectiveMismatch | None = None
         self._patience_s = _PATIENCE_S
         self._lock = threading.Lock()  # a step that waits in a thread looks, too
 
-    def add(self, label: bytes) -> None:
-        """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first."""
+    def add(self, label: bytes, *, later: bool = False) -> None:
+        """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first.
+
+        With `later` the label may be sent with those of the next calls: a thread calls `check_aside` in the meantime.
+        """
         self._comm = self._comm or self._make()
         with self._lock:
             if self._goes_on:
                 self._own.append(label)
             if self._sends:
-                self._send(_CALL + label)
+                self._unsent += label
+            if not (later and self._has_threads) or len(self._unsent) >= _TOGETHER * LABEL_NBYTES:
+                self._send_calls()
 
     def stop(self) -> None:
         """Compare no more: a graph has a call of this rank, and the host does not see when it is replayed.
@@ -69,6 +78,7 @@ class Comparison:
         """
         self._comm = self._comm or self._make()
         with self._lock:
+            self._send_calls()
             if self._sends:
                 self._send(_STOP)
             self._sends = False
@@ -83,6 +93,7 @@ class Comparison:
             From then on.
         """
         with self._lock:
+            self._send_calls()
             self._compare()  # what has come before the own call
             while self._failure is None and (message := self._next()) is not None:
                 self._take(message[:1], message[1:])
@@ -91,6 +102,18 @@ class Comparison:
                     break
         if self._failure is not None:
             raise self._failure
+
+    def glance(self) -> None:
+        """As `check`, but only raise what a thread has found while it looks after the last calls."""
+        if not self._unsent:
+            self.check()
+        elif self._failure is not None:
+            raise self._failure
+
+    def check_aside(self) -> None:
+        """As `check`, in a thread beside the program's, if MPI may be called there."""
+        if self._has_threads:
+            self.check()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -123,6 +146,11 @@ class Comparison:
             while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
+    def _send_calls(self) -> None:
+        labels, self._unsent = self._unsent, b""
+        if labels:
+            self._send(_CALLS + labels)
+
     def _send(self, message: bytes) -> None:
         assert self._comm is not None
         self._outbox.is_empty()  # lets go of those that are over
@@ -142,7 +170,8 @@ class Comparison:
         elif kind == _STOP:
             self._end()
         elif self._goes_on:
-            self._theirs.append(content)
+            ends = range(LABEL_NBYTES, len(content) + 1, LABEL_NBYTES)
+            self._theirs.extend(content[end - LABEL_NBYTES : end] for end in ends)
 
     def _compare(self) -> None:
         while self._failure is None and self._own and self._theirs:

@@ -19,7 +19,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
     """Enqueue a known program on the current stream; the host waits if the communicator blocks."""
     spanning.check()
     stream = stream_for(spanning.team.device, program.producers)
-    spanning.compare(program.label, stream)
+    spanning.compare(program.label, stream, watched=bool(program.watched))
     _enqueue(state, spanning, program, stream)
 
 

@@ -29,6 +29,7 @@ MOST_RANKS = 16  # of a communicator: each may send to all others
 HEADER_NBYTES = 64
 STRIDE_NBYTES = HEADER_NBYTES + MOST_NBYTES  # from one record to the next
 _WORD_NBYTES = 8  # of the header: whether kernels have given up
+LABEL_NBYTES = HEADER_NBYTES - _WORD_NBYTES  # of the header: a text of the call
 _TAG = 8  # that of pieces is another
 _GAVE_UP = b"\1"
 
@@ -151,7 +152,7 @@ class ShortExchange:
 def label_of(operation: str, signature: tuple[object, ...]) -> bytes:
     """Return what the header has of a call: its text, if there is room for it, behind a sum of it."""
     text = f"{operation}{signature}".encode()
-    room = HEADER_NBYTES - _WORD_NBYTES - 4
+    room = LABEL_NBYTES - 4
     return zlib.crc32(text).to_bytes(4, "little") + text[:room].ljust(room, b"\0")
 
 

@@ -160,12 +160,12 @@ class Spanning(Attachment):
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
 
-    def compare(self, label: bytes, stream: Any) -> None:
+    def compare(self, label: bytes, stream: Any, *, watched: bool = False) -> None:
         """Compare a call with those of other ranks, until a graph has one. Collective at first."""
         if self.team.device.is_capturing(stream):
             self.comparison.stop()
         else:
-            self.comparison.add(label)
+            self.comparison.add(label, later=watched)
 
     def known(self, key: Hashable) -> Program | None:
         """Return the program of an equal call, if there was one since the node's windows have changed."""
@@ -190,7 +190,8 @@ class Spanning(Attachment):
         if not program.watched or capturing:
             program.enqueue(self.team, stream, self._asides[capturing])
             return
-        deadline, look = time.monotonic() + self._timeout_s, self.comparison.check
+        deadline = time.monotonic() + self._timeout_s
+        look = self.comparison.check_aside
         awaited = Awaited(program.waits, deadline, program.watched, self.places.rank, program.peers, look)
         WATCHDOG.get().add(device, awaited)
         try:
@@ -220,7 +221,7 @@ class Spanning(Attachment):
     def _check(self) -> None:
         if self.lookout.loss is not None:
             raise self.lookout.loss.exception(self._operation)
-        self.comparison.check()
+        self.comparison.glance()
         self.rails.check()
         self.verdicts.check()
         self.refusals.check()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..backends import Device, Event
@@ -31,8 +32,8 @@ class Awaited:
     engines: Sequence[Engine]
     rank: int
     peers: tuple[int, ...]
-    look: Callable[[], None]  # raises what ends the program while the host enqueues it
-    end: Event | None = None  # when it has been
+    look: Callable[[], None]  # raises what ends the program: calls of other ranks that differ
+    end: Event | None = None  # when it has been enqueued
 
     def is_over(self) -> bool:
         """Return whether it has ended; abort its engines if it should have."""
@@ -51,14 +52,12 @@ class Awaited:
 
     def _reason(self) -> Exception | None:
         """Return why it is to end now."""
-        if time.monotonic() > self.deadline:
-            return StepTimeout(self.steps, self.rank, self.peers)
-        if self.end is None:
-            try:
-                self.look()
-            except Exception as error:
-                return error
-        return None
+        try:
+            self.look()
+        except Exception as error:
+            return error
+        late = time.monotonic() > self.deadline
+        return StepTimeout(self.steps, self.rank, self.peers) if late else None
 
 
 class Watchdog:
@@ -85,12 +84,22 @@ class Watchdog:
                 self._there.set()
 
     def look(self) -> None:
-        """Look once at each."""
+        """Look at the first program of each engine, and at the next one if it has ended: others have more time."""
+        going_on: set[Engine] = set()
+        looks, left = set(), []
         for _ in range(len(self._awaited)):
             device, awaited = self._awaited.popleft()
-            with device.attached():
-                if not awaited.is_over():
-                    self._awaited.append((device, awaited))
+            if going_on.isdisjoint(awaited.engines):
+                with device.attached():
+                    if awaited.is_over():
+                        looks.add(awaited.look)
+                        continue
+                going_on.update(awaited.engines)
+            left.append((device, awaited))
+        self._awaited.extendleft(reversed(left))
+        for look in looks:  # at calls that have ended: other ranks may wait for their texts
+            with suppress(Exception):  # calls raise it
+                look()
 
 
 WATCHDOG = PerProcess(Watchdog)

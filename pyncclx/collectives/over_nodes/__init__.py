@@ -92,6 +92,6 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather"):
             return "a collective of NCCL's: each rank is alone on its node"
-        if operation == "Allreduce" and nbytes <= allreduce.SHORT_NBYTES:
+        if operation == "Allreduce" and allreduce.is_gathered(places, nbytes):
             return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

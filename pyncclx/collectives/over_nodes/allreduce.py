@@ -33,6 +33,8 @@ from .rail_fold import RailFold
 
 SHORT_NBYTES = 32 << 10  # of the vector; not measured
 SEGMENT_NBYTES = 1 << 20  # of one rank's piece; not measured
+# Of a vector, where each rank is alone on its node: nothing runs beside exchanges, and each has its latency.
+ALONE_SEGMENT_NBYTES = 32 << 20
 
 
 def allreduce(
@@ -69,14 +71,20 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
         everyone = range(composition.places.size)
         composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
         fold_shared(composition, folding, nbytes, recv)
-    elif nbytes <= SHORT_NBYTES or folding.of_records:
+    else:
+        is_short = nbytes <= SHORT_NBYTES or folding.of_records
         engine = composition.spanning.rails.collectives()
-        if engine is None:
+        if engine is not None and (is_short or is_gathered(composition.places, nbytes)):
+            _gathered(composition, folding, engine, send, recv, nbytes)
+        elif is_short:
             _short(composition, folding, send, recv, nbytes)
         else:
-            _gathered(composition, folding, engine, send, recv, nbytes)
-    else:
-        _long(composition, folding, send, recv, nbytes)
+            _long(composition, folding, send, recv, nbytes)
+
+
+def is_gathered(places: Places, nbytes: int) -> bool:
+    """Whether vectors go whole to all ranks where NCCL's collectives can move them."""
+    return nbytes <= SHORT_NBYTES or places.count == 2
 
 
 def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -104,13 +112,16 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
 def _gathered(
     composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int
 ) -> None:
-    """Where each rank is alone on its node: NCCL's allgather takes half the time of its sends and receives."""
-    places = composition.places
-    (vectors,) = composition.memory(places.size * nbytes)
-    gather_all(composition, engine, send, vectors, nbytes)
-    composition.fold(
-        folding.template, vectors=vectors, count=places.size, stride=nbytes, nbytes=nbytes, result=recv
-    )
+    """Where each rank is alone on its node: NCCL's allgather takes less time than its sends and receives."""
+    size = composition.places.size
+    spans = Span(0, nbytes).cut(-(-nbytes // ALONE_SEGMENT_NBYTES), folding.unit_nbytes)
+    (vectors,) = composition.memory(size * spans[0].nbytes)
+    for begin, length in spans:
+        if length:
+            gather_all(composition, engine, send + begin, vectors, length)
+            composition.fold(
+                folding.template, vectors=vectors, count=size, stride=length, nbytes=length, result=recv + begin
+            )
 
 
 def _long(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -118,7 +129,8 @@ def _long(composition: Composition, folding: Folding, send: int, recv: int, nbyt
     lanes = places.lanes
     pieces = Span(0, nbytes).cut(lanes, folding.unit_nbytes)
     pieces += [Span(nbytes, 0)] * (places.local_size - lanes)
-    segments = max(1, min(8, pieces[0].nbytes // SEGMENT_NBYTES))
+    segment_nbytes = ALONE_SEGMENT_NBYTES if places.count == places.size else SEGMENT_NBYTES
+    segments = max(1, min(8, pieces[0].nbytes // segment_nbytes))
     parts = [piece.cut(segments, folding.unit_nbytes) for piece in pieces]
     fold = RailFold(composition, folding, max(part.nbytes for part in parts[0]), at_once=min(2, segments))
     for segment in range(segments + 1):

@@ -1,5 +1,9 @@
 """The watchdog of programs that the host does not wait for: what it raises for one that does not end."""
 
+import contextlib
+import functools
+import threading
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +12,7 @@ from pyncclx.errors import StepTimeout
 from pyncclx.nodes.engine import Transfer
 from pyncclx.nodes.program import Placed, Program
 from pyncclx.nodes.steps import CopyStep, ExchangeStep, Traffic
-from pyncclx.nodes.watchdog import Awaited
+from pyncclx.nodes.watchdog import Awaited, Watchdog
 
 RANK = 1
 NEVER = SimpleNamespace(is_over=lambda: False)
@@ -78,8 +82,31 @@ def test_it_ends_what_the_host_enqueues_when_the_calls_of_ranks_differ():
     awaited = awaited_of(program, deadline=float("inf"), end=None, look=look)
     assert awaited.is_over()
     assert engine.aborted == [("Bcast, exchange", different)]
-    awaited = awaited_of(program, deadline=float("inf"), end=NEVER, look=look)
-    assert not awaited.is_over()  # the host looks
+
+
+def test_what_has_ended_in_time_is_not_aborted():
+    engine = Engine()
+    program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
+    assert awaited_of(program, deadline=0.0, end=SimpleNamespace(is_over=lambda: True)).is_over()
+    assert engine.aborted == []
+
+
+def test_one_look_for_all_programs_of_an_engine():
+    """And one more when the last one has ended: what its calls are may have to be sent."""
+    watchdog, engine, looks = Watchdog.__new__(Watchdog), Engine(), []
+    watchdog._awaited = deque()
+    look = functools.partial(looks.append, 0)
+    ends = [threading.Event() for _ in range(3)]
+    program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
+    for end in ends:
+        over = SimpleNamespace(is_over=end.is_set)
+        awaited = awaited_of(program, deadline=float("inf"), end=over, look=look)
+        watchdog._awaited.append((SimpleNamespace(attached=contextlib.nullcontext), awaited))
+    for ended, left, expected in ((0, 3, 1), (1, 2, 3), (3, 0, 4)):
+        for end in ends[:ended]:
+            end.set()
+        watchdog.look()
+        assert (len(watchdog._awaited), len(looks)) == (left, expected)
 
 
 def test_the_host_is_not_in_a_call_without_end():

@@ -124,6 +124,28 @@ def test_a_call_that_comes_before_the_own_one():
     WORLD.Barrier()
 
 
+def test_calls_that_are_sent_together():
+    """With the 16th, or when this rank looks: then the other ranks have all of them."""
+    made, failures = one_compared()
+    for call in range(40):
+        made.add(label_of("Bcast", (call,)), later=True)
+        made.glance()
+    WORLD.Barrier()
+    made.check_all()
+    WORLD.Barrier()
+    made.check_all()
+    assert not failures
+    assert not made._own
+    made.add(label_of("Bcast", (RANK == 0,)), later=True)
+    made.glance()  # no look as long as the call is not sent
+    assert not failures
+    with pytest.raises(pyncclx.CollectiveMismatch, match=r"Bcast\(True,\)"):
+        check_until_it_raises(made)
+    with pytest.raises(pyncclx.CollectiveMismatch):
+        made.glance()
+    WORLD.Barrier()
+
+
 @pytest.mark.parametrize("stops", [0, SIZE - 1])
 def test_a_rank_whose_calls_are_in_graphs(stops):
     """It is not compared any more, and what others send it does no harm."""

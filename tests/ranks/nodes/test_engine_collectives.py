@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.collectives.over_nodes import allreduce
 from pyncclx.nodes import spanning
 from pyncclx.nodes.mpi_engine import MpiEngine
 from pyncclx.nodes.rails import Rails
@@ -13,7 +14,7 @@ from support.reference import comparing, labels
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
-COUNTS = (1, 37, 4_096, 40_000)  # elements of eight bytes: 4,096 are the most of a short Allreduce
+COUNTS = (1, 37, 4_096, 40_001)  # elements of eight bytes: 4,096 are the most of a short Allreduce
 pytestmark = [pytest.mark.ranks(2, 4), host_only]
 
 
@@ -34,6 +35,7 @@ def comm(monkeypatch):
     monkeypatch.setattr(MpiEngine, "allgather", allgather, raising=False)
     monkeypatch.setattr(Rails, "has_collectives", True)
     monkeypatch.setattr(spanning.Spanning, "is_short", lambda *_: False)
+    monkeypatch.setattr(allreduce, "ALONE_SEGMENT_NBYTES", 100_000)
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
@@ -91,4 +93,5 @@ def test_records(comm):
 
 def test_explain(comm):
     assert "NCCL's allgather" in comm.explain("Allreduce", 8)
+    assert ("NCCL's allgather" in comm.explain("Allreduce", 1 << 20)) == (SIZE == 2)
     assert "collective of NCCL's" in comm.explain("Bcast", 8)
