@@ -30,6 +30,7 @@ import launch
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent)]
 
+from pyncclx.system import driver  # noqa: E402
 from support.clients.packages import Packages  # noqa: E402
 from support.clients.runs import TOO_LONG, cause, differences, ratio, run, tests  # noqa: E402
 
@@ -198,7 +199,7 @@ def main() -> int:
     options = parser.parse_args()
     made: list[dict[str, Any]] = []
     about = {"date": datetime.date.today().isoformat(), "python": platform.python_version(), "cpus": os.cpu_count()}
-    about["gpus"] = launch.gpus()
+    about["gpus"] = [driver.name(number) for number in range(driver.count())]
     for row in rows(options):
         made.append(row)
         print(line(row), flush=True)

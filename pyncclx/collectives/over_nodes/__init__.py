@@ -72,6 +72,12 @@ _EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
     "Scan": scan.explain,
     "Exscan": scan.explain,
 }
+#: Whether the vectors go whole to all ranks, where each rank is alone on its node.
+_GATHERED: dict[str, Callable[[Places, int], bool]] = {
+    "Allreduce": allreduce.is_gathered,
+    "Reduce_scatter": reduce_scatter.is_gathered,
+    "Reduce_scatter_block": reduce_scatter.is_gathered,
+}
 #: What is done with the bytes of `Spanning.is_short`.
 _ON_HOST = {
     "Barrier": "a message of each rank to all others",
@@ -92,6 +98,6 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather"):
             return "a collective of NCCL's: each rank is alone on its node"
-        if operation == "Allreduce" and allreduce.is_gathered(places, nbytes):
+        if operation in _GATHERED and _GATHERED[operation](places, nbytes):
             return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

@@ -22,9 +22,12 @@ from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..reduce_scatter import resolve_reduce_scatter
 from ..reduce_scatter_block import resolve_reduce_scatter_block
+from .allgather import gather_all
 from .folding import Folding, fold_from_all, part_of_node
 from .options import check_no_choice
 from .pieces import Span, aligned
+
+GATHERED_NBYTES = 4 << 10  # of a vector, of blocks of one length
 
 
 def reduce_scatter(
@@ -62,6 +65,14 @@ def explain(places: Places, nbytes: int) -> str:
     return "a fold inside the node for each node, whose ranks get the results over rails and fold them"
 
 
+def is_gathered(places: Places, nbytes: int) -> bool:
+    """Whether vectors go whole to all ranks where NCCL has collectives, by the bytes of the longest block.
+
+    For few bytes its allgather takes less time than its sends and receives.
+    """
+    return nbytes * places.size <= GATHERED_NBYTES
+
+
 def _call(operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any) -> SpanningCall:
     reduction = ops.of(op, operation)
     folding = Folding.of(ops.template(operation, reduction, send), send.datatype.itemsize)
@@ -76,7 +87,16 @@ def _call(operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any
 
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, spans: list[Span]) -> None:
     places = composition.places
-    mine = spans[places.rank]
+    mine, nbytes = spans[places.rank], sum(span.nbytes for span in spans)
+    engine = composition.spanning.rails.collectives()
+    if engine is not None and is_gathered(places, max(span.nbytes for span in spans)):
+        (vectors,) = composition.memory(places.size * nbytes)
+        gather_all(composition, engine, send, vectors, nbytes)
+        block = vectors + mine.begin
+        composition.fold(
+            folding.template, vectors=block, count=places.size, stride=nbytes, nbytes=mine.nbytes, result=recv
+        )
+        return
     if folding.goes_by_node(places) and not folding.of_records:
         _ByNode(composition, folding, send, spans).add(mine, recv)
         return

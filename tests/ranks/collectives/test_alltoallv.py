@@ -119,6 +119,8 @@ def test_elements_of_two_sizes(comm):
 
 def test_receive_count_too_small(comm):
     """MPI calls it an error; here nothing is written past the count, and the next call raises."""
+    if comm.spanning is not None and comm.spanning.rails.uses_nccl:
+        pytest.skip("an error of NCCL's, after which the communicator is over")
     size, me = comm.size, comm.rank
     recv = Output(4 * size, "i8")
     wanted = [3 if me == 0 and rank == size - 1 else 4 for rank in range(size)]

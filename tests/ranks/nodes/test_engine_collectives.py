@@ -78,6 +78,31 @@ def test_allreduce(comm, count, in_place, op):
             compare(output, expected, f"call {call}")
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
+@pytest.mark.parametrize("count", [1, 17, 1001])
+def test_reduce_scatter(comm, count, in_place):
+    """Of unequal blocks; one of them is empty."""
+    counts = [count * rank for rank in range(SIZE)]
+    with comparing() as compare:
+        for call in range(2):
+            values, expected = labels(RANK, sum(counts), call), np.empty(counts[RANK], "i8")
+            MPI.Intracomm.Reduce_scatter(comm, values, expected, counts, MPI.MAX)
+            output = Output(sum(counts) if in_place else counts[RANK], "i8")
+            if in_place:
+                output.fill(values)
+            comm.Reduce_scatter(MPI.IN_PLACE if in_place else put(values), output.array, counts, MPI.MAX)
+            compare(output.read()[: counts[RANK]], expected, f"call {call}")
+
+
+@pytest.mark.parametrize("count", [1, 101, 4_001])
+def test_reduce_scatter_block(comm, count):
+    values, expected, output = labels(RANK, SIZE * count), np.empty(count, "i8"), Output(count, "i8")
+    MPI.Intracomm.Reduce_scatter_block(comm, values, expected)
+    comm.Reduce_scatter_block(put(values), output.array)
+    with comparing() as compare:
+        compare(output, expected, "Reduce_scatter_block")
+
+
 def test_records(comm):
     """Values with their places, and as many of them as do not go in one piece."""
     count, dtype = 4_097, np.dtype([("value", "f8"), ("place", "i4")], align=True)
@@ -94,4 +119,6 @@ def test_records(comm):
 def test_explain(comm):
     assert "NCCL's allgather" in comm.explain("Allreduce", 8)
     assert ("NCCL's allgather" in comm.explain("Allreduce", 1 << 20)) == (SIZE == 2)
+    assert "NCCL's allgather" in comm.explain("Reduce_scatter", 8)
+    assert "NCCL's allgather" not in comm.explain("Reduce_scatter", 1 << 20)
     assert "collective of NCCL's" in comm.explain("Bcast", 8)
