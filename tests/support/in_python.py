@@ -1,4 +1,4 @@
-"""A fixture that runs tests for the kernels written in Python too, where there are GPUs and Numba."""
+"""A fixture that runs tests for the kernels written in Python too, on one node with GPUs and Numba."""
 
 import functools
 import importlib.util
@@ -7,8 +7,9 @@ import pytest
 
 import pyncclx
 from support.arrays import HOST
+from support.reference import NODES
 
-PRESENT = not HOST and importlib.util.find_spec("numba_cuda") is not None
+PRESENT = not HOST and not NODES and importlib.util.find_spec("numba_cuda") is not None
 
 
 @pytest.fixture(params=[None, "numba"] if PRESENT else [None])

@@ -100,4 +100,6 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
             return "a collective of NCCL's: each rank is alone on its node"
         if operation in _GATHERED and _GATHERED[operation](places, nbytes):
             return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
+        if operation == "Reduce" and reduce.is_broadcast(places):
+            return "NCCL's broadcast of the other rank's vector, then a fold: each rank is alone on its node"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

@@ -19,6 +19,7 @@ from ...derived.calls import ONE, takes_derived
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_root
@@ -59,14 +60,19 @@ def _compose(composition: Composition, *, address: int, nbytes: int, root: int) 
     if composition.spanning.is_short(nbytes):
         _on_host(composition, address, nbytes, root)
     elif (engine := composition.spanning.rails.collectives()) is not None:
-        is_root, others = composition.places.rank == root, composition.places.size - 1
-        enqueue, peers = partial(engine.broadcast, address, nbytes, root), () if is_root else (root,)
-        sent_nbytes = nbytes * others if is_root else 0
-        composition.collective(engine, "NCCL's broadcast", enqueue, peers=peers, sent_nbytes=sent_nbytes)
+        broadcast_all(composition, engine, address, nbytes, root)
     elif nbytes <= SHORT_NBYTES:
         _short(composition, address, nbytes, root)
     else:
         _long(composition, address, nbytes, root)
+
+
+def broadcast_all(composition: Composition, engine: NcclEngine, address: int, nbytes: int, root: int) -> None:
+    """Add NCCL's own collective: root's bytes go to `address` of all ranks, which is elsewhere on each."""
+    is_root, others = composition.places.rank == root, composition.places.size - 1
+    enqueue, peers = partial(engine.broadcast, address, nbytes, root), () if is_root else (root,)
+    sent_nbytes = nbytes * others if is_root else 0
+    composition.collective(engine, "NCCL's broadcast", enqueue, peers=peers, sent_nbytes=sent_nbytes)
 
 
 def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> None:

@@ -10,10 +10,12 @@ from mpi4py import MPI
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
+from .bcast import broadcast_all
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, whole_of_node
 from .inside import gatherv_call
 from .movement import exchange
@@ -58,8 +60,28 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         sources = range(places.size) if places.rank == root else ()
         composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
         fold_shared(composition, folding, nbytes if places.rank == root else 0, recv)
+    elif (engine := composition.spanning.rails.collectives()) is not None and is_broadcast(places):
+        _from_other(composition, folding, engine, send, recv, nbytes, root)
     else:
         _by_node(composition, folding, send, recv, nbytes, root)
+
+
+def is_broadcast(places: Places) -> bool:
+    """Whether a vector goes to root by a broadcast, where NCCL has collectives: it takes less time than a send."""
+    return places.count == 2
+
+
+def _from_other(
+    composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int, root: int
+) -> None:
+    is_root = composition.places.rank == root
+    (vector,) = composition.memory(nbytes) if is_root else (send,)
+    broadcast_all(composition, engine, vector, nbytes, 1 - root)
+    if is_root:
+        vectors = vector - (1 - root) * nbytes  # root's own one is elsewhere
+        composition.fold(
+            folding.template, vectors=vectors, count=2, stride=nbytes, nbytes=nbytes, result=recv, own=(root, send)
+        )
 
 
 def _by_node(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
@@ -83,7 +105,6 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     ]
     composition.exchange("exchange with root's node", sends, receives, on_rail=True)
     if not at_root:
-        composition.fold(folding.template, vectors=slots, count=0, stride=stride, nbytes=0, result=whole)
         return
     is_root = places.rank == root
     result = recv + mine.begin if is_root else whole

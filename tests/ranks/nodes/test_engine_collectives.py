@@ -78,6 +78,21 @@ def test_allreduce(comm, count, in_place, op):
             compare(output, expected, f"call {call}")
 
 
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
+def test_reduce(comm, count, in_place):
+    with comparing() as compare:
+        for root in (*range(SIZE), 0):
+            values, expected, output = labels(RANK, count, root), np.empty(count, "i8"), Output(count, "i8")
+            MPI.Intracomm.Reduce(comm, values, expected, MPI.SUM, root)
+            if in_place and root == RANK:
+                output.fill(values)
+            send = MPI.IN_PLACE if in_place and root == RANK else put(values)
+            comm.Reduce(send, output.array if root == RANK else None, MPI.SUM, root)
+            if root == RANK:
+                compare(output, expected, f"root {root}")
+
+
 @pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
 @pytest.mark.parametrize("count", [1, 17, 1001])
 def test_reduce_scatter(comm, count, in_place):
@@ -121,4 +136,5 @@ def test_explain(comm):
     assert ("NCCL's allgather" in comm.explain("Allreduce", 1 << 20)) == (SIZE == 2)
     assert "NCCL's allgather" in comm.explain("Reduce_scatter", 8)
     assert "NCCL's allgather" not in comm.explain("Reduce_scatter", 1 << 20)
+    assert ("NCCL's broadcast" in comm.explain("Reduce", 8)) == (SIZE == 2)
     assert "collective of NCCL's" in comm.explain("Bcast", 8)
