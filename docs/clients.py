@@ -26,9 +26,9 @@ heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they f
 `python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
 off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
-The runner gives each rank a GPU of its own; with the import, programs have to: `comm.select_device()` comes before the
-first array. On two GPUs neither program does. pylops-mpi's ranks are both on GPU 0 then, and without MPS processes take
-turns there. heat's second rank has its tensors on GPU 1, while pyncclx is on GPU 0.
+The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's:
+heat chooses one for each rank. pylops-mpi does not, so both ranks are on GPU 0, where without MPS processes take turns;
+`comm.select_device()` before the first array gives each its own.
 
 PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux
 distributions package, does not have, and its CUDA backend needs a GPU.
@@ -48,7 +48,7 @@ def page() -> str:
 
 def section(name: str, about: dict[str, Any], rows: list[Row]) -> str:
     """The table of one file."""
-    gpus = f", {about['gpus']} GPUs" if about["gpus"] else ", no GPU"
+    gpus = f", {', '.join(about['gpus'])}" if about["gpus"] else ", no GPU"
     head = f"## {about['date']}: Python {about['python']}, {about['cpus']} CPUs{gpus}\n\n"
     head += f"From `examples/benchmarks/results/{name}.json`.\n\n"
     body = "| Program | Ranks | Where | runner | import |\n|---|---|---|---|---|\n"

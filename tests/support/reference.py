@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE, Datatype
@@ -26,6 +27,12 @@ def nodes_of(comm):
         return None
     names = MPI.Intracomm(comm).allgather(NODES[MPI.COMM_WORLD.rank])
     return [list(dict.fromkeys(names)).index(name) for name in names]
+
+
+def skip_with_nccl(comm):
+    """Skip a test of a message that does not fit: between nodes NCCL takes that for an error, and all ends."""
+    if comm.spanning is not None and comm.spanning.rails.uses_nccl:
+        pytest.skip("what does not fit ends a communicator over nodes with NCCL")
 
 
 def dtype_of(datatype: Datatype) -> np.dtype:

@@ -7,7 +7,7 @@ from mpi4py import MPI
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, get, put, synchronize
 from support.lease import layout_of
-from support.reference import comparing, dtype_of, labels
+from support.reference import comparing, dtype_of, labels, skip_with_nccl
 
 
 def starts(counts):
@@ -119,8 +119,7 @@ def test_elements_of_two_sizes(comm):
 
 def test_receive_count_too_small(comm):
     """MPI calls it an error; here nothing is written past the count, and the next call raises."""
-    if comm.spanning is not None and comm.spanning.rails.uses_nccl:
-        pytest.skip("an error of NCCL's, after which the communicator is over")
+    skip_with_nccl(comm)
     size, me = comm.size, comm.rank
     recv = Output(4 * size, "i8")
     wanted = [3 if me == 0 and rank == size - 1 else 4 for rank in range(size)]
