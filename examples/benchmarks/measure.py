@@ -32,7 +32,7 @@ STEPS = {
     "allreduce-int32": "-m pyncclx bench allreduce --windows -d int32 -e {most} {against_all} {json}",
     "allreduce-float64": "-m pyncclx bench allreduce --windows -d float64 -e {most} {against_all} {json}",
     "put-signal": "-m pyncclx bench put_signal --windows -e {most} {against} {json}",
-    "host-time": "-m pyncclx bench --host-time {torch} {json}",
+    "host-time": "-m pyncclx bench allreduce bcast allgather alltoallv sendrecv send isend --host-time {torch} {json}",
     "objects": "-m mpi4py {here}/objects.py {json}",
     "links": "-m mpi4py {here}/links.py {bytes} {json}",
     "shuffle-floor": "-m mpi4py {here}/shuffle_floor.py {hidden} {json}",
