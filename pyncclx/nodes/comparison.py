@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 from mpi4py import MPI
 
-from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout
+from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout, RankFailed
 from ..recording.failures import noted
 from .engine import Failed
 from .outbox import Outbox
@@ -120,8 +120,11 @@ class Comparison:
         """Raise a difference in the place of what came of it."""
         try:
             yield
+        except RankFailed:  # an MPIError, which is its own reason
+            raise
         except (CollectiveMismatch, PeerTimeout, Aborted, MPIError):
-            self._check_for_news()
+            with suppress(MPI.Exception):  # the rank before has failed
+                self._check_for_news()
             raise
 
     def check_all(self) -> None:

@@ -50,6 +50,9 @@ def test_operators_that_differ(comm):
     texts = raised_by(comm, lambda: comm.Allreduce(x, y, MPI.MAX if RANK == 0 else MPI.SUM))
     both = re.compile(r"rank \d called Allreduce\(\d+, 'float32', '(MAX|SUM)'\); rank \d called Allreduce\(\d+, 'fl")
     assert_everywhere(WORLD, len(texts) == 2 and both.search(texts[0]) is not None, f"rank {RANK}: {texts}")
+    for engine in comm.spanning.rails.engines():  # what waits in them has been ended, too
+        with pytest.raises(pyncclx.CollectiveMismatch):
+            engine.check()
 
 
 @pytest.mark.parametrize("name", ["types", "operations", "nonblocking"])

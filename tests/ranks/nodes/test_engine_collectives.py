@@ -24,7 +24,7 @@ def broadcast(engine, address, nbytes, root, stream):
 
 def allgather(engine, own, everything, nbytes, stream):
     whole = memory_at(everything, nbytes * SIZE)
-    engine.do("allgather", lambda: engine.comm.Allgather(memory_at(own, nbytes), whole), stream)
+    engine.do("allgather", lambda: engine.comm.Allgather(memory_at(own, nbytes).copy(), whole), stream)
 
 
 @pytest.fixture

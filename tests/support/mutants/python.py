@@ -253,6 +253,42 @@ PYTHON = {
         "",
         "ranks/nodes/test_comparison.py",
     ),
+    "calls over nodes: what waits for a rank goes on when calls differ": Mutant(
+        "pyncclx/nodes/spanning.py",
+        "        self._abort(step, reason)\n        self._failed(step, reason)\n",
+        "        self._failed(step, reason)\n",
+        "ranks/nodes/test_comparison.py",
+    ),
+    "calls over nodes: texts that are kept are not sent by a look": Mutant(
+        "pyncclx/nodes/comparison.py",
+        "        with self._lock:\n            self._send_calls()\n            self._compare()",
+        "        with self._lock:\n            self._compare()",
+        "ranks/nodes/test_comparison.py",
+    ),
+    "calls over nodes: the watchdog does not look while the host enqueues": Mutant(
+        "pyncclx/nodes/watchdog.py",
+        "            self.look()\n        except Exception as error:\n            return error\n",
+        "            pass\n        except Exception as error:\n            return error\n",
+        "host/nodes/test_watchdog.py",
+    ),
+    "over nodes: root's own vector takes the place of the other's": Mutant(
+        "pyncclx/collectives/over_nodes/reduce.py",
+        "own=(root, send)",
+        "own=(1 - root, send)",
+        "ranks/nodes/test_engine_collectives.py",
+    ),
+    "over nodes: a block of all vectors that is not this rank's": Mutant(
+        "pyncclx/collectives/over_nodes/reduce_scatter.py",
+        "block = vectors + mine.begin",
+        "block = vectors",
+        "ranks/nodes/test_engine_collectives.py",
+    ),
+    "over nodes: a vector is folded where results overwrite it": Mutant(
+        "pyncclx/collectives/over_nodes/reduce_scatter.py",
+        "        if own == recv or abs(own - recv) >= nbytes:\n            return own\n",
+        "        if True:\n            return own\n",
+        "ranks/nodes/test_collectives.py",
+    ),
     "calls over nodes: ranks that meet do not look": Mutant(
         "pyncclx/nodes/spanning.py",
         "self._local_state.look = self.comparison.check",
