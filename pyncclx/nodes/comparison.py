@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout, RankFailed
 from ..recording.failures import noted
+from ..recovery.meetings import explained
 from .engine import Failed
 from .outbox import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
@@ -26,6 +27,7 @@ from .short_exchange import LABEL_NBYTES, text_of
 _TAG = 9  # those of pieces and of records are others
 _CALLS, _STOP, _NEWS = b"c", b"s", b"n"  # begin messages: labels, no more labels, a difference
 _TOGETHER = 16  # labels in one message
+_STEP = "comparison of calls"  # for messages
 _LOOKS = 10  # for calls of the rank before
 _PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # with news, once
 _CLOSE_S = 1.0  # that the last messages may take
@@ -49,7 +51,7 @@ class Comparison:
         self._own: deque[bytes] = deque()
         self._theirs: deque[bytes] = deque()
         self._outbox = Outbox(_TAG)
-        self._unsent = b""  # labels
+        self._last = self._unsent = b""  # labels
         self._has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._goes_on = True  # whether this rank and the one before send all their calls
         self._sends = True
@@ -64,6 +66,7 @@ class Comparison:
         """
         self._comm = self._comm or self._make()
         with self._lock:
+            self._last = label
             if self._goes_on:
                 self._own.append(label)
             if self._sends:
@@ -91,6 +94,8 @@ class Comparison:
         ------
         CollectiveMismatch
             From then on.
+        RankFailed, Revoked
+            Of the ranks before and behind.
         """
         with self._lock:
             self._send_calls()
@@ -145,7 +150,7 @@ class Comparison:
     def close(self) -> None:
         """Take the last messages: all ranks have made their calls."""
         end = time.monotonic() + _CLOSE_S
-        with suppress(CollectiveMismatch):
+        with suppress(CollectiveMismatch, MPI.Exception):
             while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
@@ -156,15 +161,23 @@ class Comparison:
 
     def _send(self, message: bytes) -> None:
         assert self._comm is not None
-        self._outbox.is_empty()  # lets go of those that are over
-        self._outbox.send(self._comm, message, self._behind)
+        try:
+            self._outbox.is_empty()  # lets go of those that are over
+            self._outbox.send(self._comm, message, self._behind)
+        except MPI.Exception as error:
+            raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
 
     def _next(self) -> bytes | None:
-        status = MPI.Status()
-        if self._comm is None or not self._comm.Iprobe(self._before, _TAG, status):
+        if self._comm is None:
             return None
-        message = bytearray(status.Get_count(MPI.BYTE))
-        self._comm.Recv([message, MPI.BYTE], self._before, _TAG)
+        status = MPI.Status()
+        try:
+            if not self._comm.Iprobe(self._before, _TAG, status):
+                return None
+            message = bytearray(status.Get_count(MPI.BYTE))
+            self._comm.Recv([message, MPI.BYTE], self._before, _TAG)
+        except MPI.Exception as error:
+            raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
         return bytes(message)
 
     def _take(self, kind: bytes, content: bytes) -> None:
@@ -192,4 +205,4 @@ class Comparison:
     def _fail(self, text: str) -> None:
         self._failure = noted(CollectiveMismatch(text))
         self._send(_NEWS + text.encode())
-        self._failed("comparison of calls", self._failure)
+        self._failed(_STEP, self._failure)

@@ -94,10 +94,10 @@ def test_reduce(comm, count, in_place):
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
-@pytest.mark.parametrize("count", [1, 17, 1001])
-def test_reduce_scatter(comm, count, in_place):
-    """Of unequal blocks; one of them is empty."""
-    counts = [count * rank for rank in range(SIZE)]
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (0, 17), (0, 1001), (3, 20_001)])
+def test_reduce_scatter(comm, first, count, in_place):
+    """Of unequal blocks; one of them is empty. In place a result may be where a part of its block is."""
+    counts = [first + count * rank for rank in range(SIZE)]
     with comparing() as compare:
         for call in range(2):
             values, expected = labels(RANK, sum(counts), call), np.empty(counts[RANK], "i8")

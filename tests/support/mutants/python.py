@@ -287,7 +287,7 @@ PYTHON = {
         "pyncclx/collectives/over_nodes/reduce_scatter.py",
         "        if own == recv or abs(own - recv) >= nbytes:\n            return own\n",
         "        if True:\n            return own\n",
-        "ranks/nodes/test_collectives.py",
+        "ranks/nodes/test_engine_collectives.py",
     ),
     "calls over nodes: ranks that meet do not look": Mutant(
         "pyncclx/nodes/spanning.py",
