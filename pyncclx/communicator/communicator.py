@@ -290,5 +290,5 @@ def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
         comm = constants[0] if constants else cls(comm)
     own = cast(Comm, comm)
     if parent is not None and comm != MPI.COMM_NULL:
-        state_of(own, parent)
+        state_of(own, parent).made_here = True
     return own

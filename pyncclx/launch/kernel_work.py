@@ -19,6 +19,7 @@ class KernelWork:
 
     def __init__(self, comm: IntraBase) -> None:
         self._state = state_of(comm)
+        self._hold = self._state.hold()
         self._began_on: Any = None  # the stream that was current
 
     def _wait(self, team: Team, event: Event, stream: Any) -> None:

@@ -14,10 +14,12 @@ import threading
 import uuid
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mpi4py import MPI
+
+import mpi_bootstrap
 
 from .. import backends
 from ..backends import Device, Peer, Shared
@@ -26,7 +28,7 @@ from ..recovery.detector import DETECTOR
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
-from .quarantine import Abandoned, Lease, left_by_all
+from .quarantine import Abandoned, Lease, Present, left_by_all
 
 ALIGNMENT = 4096
 
@@ -143,17 +145,22 @@ class Heap:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
-    def meet(self, comm: MPI.Intracomm) -> None:
-        """Give back what waited for a meeting of the ranks that meet here. Collective."""
+    def meet(self, comm: MPI.Intracomm, dropped: Mapping[bytes, tuple[int, int]] | None = None) -> list[Present]:
+        """Give back what waited for a meeting of the ranks that meet here; return what each of them sent. Collective.
+
+        `dropped` is as of `Present`.
+        """
         with self._lock:
             waiting = dict(self.abandoned)
-            living = set(self.living)
-        for each in left_by_all(comm, self.uid, living, waiting, self._failed()):
+            own = Present(self.uid, tuple(self.living), dropped or {})
+        present = mpi_bootstrap.allgather_objects(comm, own)
+        for each in left_by_all(present, waiting, self._failed()):
             with self._lock:
                 if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
                     self.leases.remove(each.lease)
 
         self._unmap_failed()
+        return present
 
     def _failed(self) -> set[bytes]:
         """Return the uids of processes that have failed, and no longer write to this heap."""

@@ -8,13 +8,8 @@ waited too long for the others.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from mpi4py import MPI
-
-import mpi_bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +44,40 @@ class Abandoned:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What each rank sends to a meeting.
+
+    Attributes
+    ----------
+    uid : bytes
+        Of its heap.
+    living : tuple of bytes
+        The `team_id` of each communicator that it is in.
+    dropped : dict of bytes to (int, int)
+        Of those that its program cannot call any more: by `team_id`, where their kernels have got to.
+    """
+
+    uid: bytes
+    living: tuple[bytes, ...]
+    dropped: Mapping[bytes, tuple[int, int]]
+
+
 def left_by_all(
-    comm: MPI.Intracomm,
-    uid: bytes,
-    living: Collection[bytes],
-    abandoned: Mapping[bytes, Abandoned],
-    failed: Iterable[bytes],
+    present: Sequence[Present], abandoned: Mapping[bytes, Abandoned], failed: Iterable[bytes]
 ) -> list[Abandoned]:
-    """Return those of `abandoned` that all their ranks have left, but for the failed ones. Collective.
+    """Return those of `abandoned` that all their ranks have left, but for the failed ones.
 
     Parameters
     ----------
-    comm : Intracomm
-        Its ranks meet.
-    uid : bytes
-        Of this rank's heap.
-    living : collection of bytes
-        The `team_id` of each communicator that this rank is in.
+    present : sequence of Present
+        Of the ranks that meet.
     abandoned : dict of bytes to Abandoned
         By `team_id`. This rank's kernels in them have ended.
     failed : iterable of bytes
         Heaps of processes that have ended.
     """
-    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((uid, list(living))))
-    living_of: dict[bytes, list[bytes]] = dict(map(pickle.loads, gathered))
+    living_of = {each.uid: each.living for each in present}
 
     def is_left(each: Abandoned) -> bool:
         members = each.uids.difference(failed)

@@ -9,9 +9,10 @@ import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
-C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any]")
+C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any] | WeakValueDictionary[Any, Any]")
 _resets: list[Callable[[], object]] = []
 
 
@@ -78,7 +79,7 @@ def cached(function: Callable[[], T]) -> functools._lru_cache_wrapper[T]:
 
 
 def held(container: C) -> C:
-    """Return a list, dict or set of the process, which `reset` will empty."""
+    """Return a list, dict (or one with weak values) or set of the process, which `reset` will empty."""
     _resets.append(container.clear)
     return container
 

@@ -19,6 +19,7 @@ from ..memory.heap import HEAP
 from ..memory.layout import MAX_RANKS
 from ..recording.calls import Begun
 from ..recording.dump import PROGRESSING
+from . import dropped
 from .compare import compare
 from .options import Options
 from .registration import Registration
@@ -42,6 +43,7 @@ class Base(Options):
                 with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
                     team = state.team = self._make_team(state)
                 team.caller = state
+                dropped.remember(state)
                 if (calls := state.calls(self)) is not None:
                     PROGRESSING[team] = calls
                 for attachment in state.attachments.values():
@@ -79,7 +81,8 @@ class Base(Options):
         if not have_met:
             state.meet(comm)
         try:
-            return Team(comm, *mpi_bootstrap.agree(comm, lambda: (self._device_of_team(), HEAP.get())))
+            device, heap = mpi_bootstrap.agree(comm, lambda: (self._device_of_team(), HEAP.get()))
+            return dropped.take_over(comm, heap) or Team(comm, device, heap)
         except NotSupported as refusal:
             state.refusal = refusal
             raise
@@ -252,7 +255,10 @@ def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int,
     lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     if min(lengths, default=0) < 0:
         raise ValueError(f"Alloc: shape is {shape}; no length can be negative")
-    return lengths, np.dtype(dtype)
+    datatype = np.dtype(dtype)
+    if datatype.hasobject:
+        raise TypeError(f"Alloc: dtype is {datatype}; Python objects have no place on a device")
+    return lengths, datatype
 
 
 if TYPE_CHECKING:

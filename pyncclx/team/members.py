@@ -82,6 +82,11 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
     )
 
 
+def has_settings_of_now(member: Member, device: Device) -> bool:
+    """Whether a new member of this rank would have the settings of one that was made before, but for tuning tables."""
+    return (member.timeout_s, member.max_channels) == (settings.TIMEOUT.get(), channels(device))
+
+
 def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
     missing = _missing(members, [member.heaps for member in members])
     if any(missing):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import backends
-from .state import BLOCKING, STAGES_BY_DEFAULT, State, state_of
+from .state import BLOCKING, STAGES_BY_DEFAULT, Hold, State, state_of
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
 # Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
@@ -21,6 +21,7 @@ class Options(_Comm):
     """What a communicator's state holds of options, as attributes of the communicator."""
 
     _state: State | None = None
+    _hold: Hold | None = None
 
     @property
     def state(self) -> State:

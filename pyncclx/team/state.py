@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar, cast
@@ -50,6 +51,7 @@ class Carrier(Protocol):
     """A communicator that carries a state."""
 
     _state: State | None
+    _hold: Hold | None
 
     def Get_attr(self, keyval: int, /) -> Any:
         """As mpi4py's."""
@@ -59,6 +61,12 @@ class Carrier(Protocol):
 
 
 _Made = TypeVar("_Made", bound=Carrier)
+
+
+class Hold:
+    """What whoever may still call a communicator has: its objects, and requests that can be started again."""
+
+    __slots__ = ("__weakref__",)
 
 
 class State:
@@ -79,8 +87,23 @@ class State:
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+        self.made_here = False  # by a method of ours: the program has no object of mpi4py's for it
+        self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
         self.identity = identity  # None: no calls are recorded
         self._calls: Calls | None = None
+
+    def hold(self) -> Hold:
+        """Return what keeps the communicator from being taken for one that the program has dropped."""
+        hold = self._hold()
+        if hold is None:
+            hold = Hold()
+            self._hold = weakref.ref(hold)
+        return hold
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether a program that has not freed the communicator cannot call it any more."""
+        return self.made_here and self._hold() is None
 
     def calls(self, comm: MPI.Comm) -> Calls | None:
         """Return what records the communicator's calls; None if none are recorded."""
@@ -198,7 +221,7 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         identity = identity_of(cast(MPI.Comm, comm)) if records_calls() else None
         attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
-    comm._state = attribute.state
+    comm._state, comm._hold = attribute.state, attribute.state.hold()
     return comm._state
 
 

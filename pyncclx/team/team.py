@@ -62,7 +62,6 @@ class Team:
         self.caller: Caller = ANY_CALLER  # for streams
         self.rank, self.size = comm.rank, comm.size
         self.heap = heap
-        heap.meet(comm)
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         self.errors.disagreement = Disagreement(device, self.rank, self.bases)
@@ -116,19 +115,33 @@ class Team:
 
     def _record(self, comm: MPI.Intracomm) -> ErrorRecord:
         """Make the error record, and let the failure detector look after the ranks."""
-        errors, uids = ErrorRecord(self.device, comm.rank), [member.uid for member in self.members]
+        errors = ErrorRecord(self.device, comm.rank)
         try:
-            errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
-            self.heap.join(errors.uids)
-            if comm.size > 1:
-                DETECTOR.get().watch(errors)
+            self.heap.join([member.uid for member in self.members])
+            self._belong(errors, comm)
         except BaseException:
             self._close_record(errors)
             raise
         return errors
 
+    def _belong(self, errors: ErrorRecord, comm: MPI.Intracomm) -> None:
+        uids = [member.uid for member in self.members]
+        errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
+        if comm.size > 1:
+            DETECTOR.get().watch(errors)
+
+    def belong_to(self, comm: MPI.Intracomm) -> None:
+        """Become the Team of another communicator of the same ranks. The one before has made its last call."""
+        self.remembered.clear()  # they are recorded as calls of the other
+        self._belong(self.errors, comm)
+
+    def is_idle(self) -> bool:
+        """Whether no kernel runs, in no graph either, nothing has failed, and no memory is held beside the lease."""
+        holds = self.dependents or self.device_teams or len(self.windows)
+        return not (holds or self.errors.has_failed or self.order.is_busy())
+
     def _close_record(self, errors: ErrorRecord) -> None:
-        self.heap.part(errors.uids)
+        self.heap.part(member.uid for member in self.members)
         if DETECTOR.made is not None:
             DETECTOR.made.forget(errors)
         errors.close()

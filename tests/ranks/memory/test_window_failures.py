@@ -99,7 +99,7 @@ def test_what_a_kernel_of_one_rank_has_recorded(comm, monkeypatch, make):
 
 
 def test_a_window_whose_kernels_do_not_compile(comm, monkeypatch):
-    """One rank compiles them: all ranks raise, and the next window works."""
+    """One rank compiles them, or each some of them: all ranks raise, and the next window works."""
     memory = comm.Alloc(10)
     before = len(comm.team.device_teams)
 
@@ -109,7 +109,7 @@ def test_a_window_whose_kernels_do_not_compile(comm, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(kernels, "_loaded", {})
         context.setattr(kernels, "compile_image", compile_image)
-        with raises_everywhere(comm, RuntimeError, match=f"no compiler .failed on rank 0 of {comm.size}"):
+        with raises_everywhere(comm, RuntimeError, match="no compiler .failed on rank"):
             pyncclx.Win.Create(memory, comm=comm)
     assert_everywhere(comm, len(comm.team.device_teams) == before)
     win = pyncclx.Win.Create(memory, comm=comm)

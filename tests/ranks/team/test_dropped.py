@@ -1,0 +1,200 @@
+"""Communicators that a program has dropped and not freed: the next one of the same ranks takes over their memory."""
+
+import threading
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.team.team import Team
+from support.arrays import get, gpu_only, put, xp
+from support.everywhere import assert_everywhere, raises_everywhere
+
+WORLD = MPI.COMM_WORLD
+COUNT = 1000
+
+
+def works(comm, call=0):
+    """Whether the ranks' elements arrive in the right order, and what came before is not there any more."""
+    recv = xp.full(COUNT * comm.size, -1, "i8")
+    comm.Allgather(put(np.arange(COUNT) + 10_000 * comm.rank + 1_000_000 * call), recv)
+    expected = np.add.outer(10_000 * np.arange(comm.size), np.arange(COUNT)).ravel() + 1_000_000 * call
+    return bool((get(recv) == expected).all())
+
+
+def name_of(comm):
+    """The name of a communicator's memory, after a call."""
+    assert works(comm)
+    return comm.team.id
+
+
+def halves(comm):
+    return comm.Split(comm.rank * 2 // comm.size, -comm.rank)
+
+
+@pytest.fixture
+def parent():
+    """A communicator of all ranks, when nothing is left of earlier ones."""
+    comm = pyncclx.Communicator().Dup()
+    assert works(comm)
+    yield comm
+    comm.Free()
+
+
+def test_the_next_one_takes_over(parent):
+    """More than fit into the memory of the process; duplicates and halves in turn."""
+    names, leases = set(), []
+    for call in range(60):
+        for make in (parent.Dup, lambda: halves(parent)):
+            comm = make()
+            assert_everywhere(WORLD, works(comm, call), f"call {call} of {make}")
+            names.add(comm.team.id)
+            comm = None
+        leases.append(len(parent.team.heap.leases))
+    assert_everywhere(WORLD, len(names) == min(parent.size, 2) and leases[1:] == leases[:-1], f"{len(names)} names, leases {leases}")
+
+
+def test_a_request_holds_it(parent):
+    """One that can be started again needs the memory; it has it to itself."""
+    comm, send, recv = parent.Dup(), put(np.full(COUNT, parent.rank)), xp.zeros(COUNT, "i8")
+    name, request = name_of(comm), comm.Allreduce_init(send, recv)
+    comm, other = None, parent.Dup()
+    assert_everywhere(WORLD, name_of(other) != name)
+    request.Start()
+    request.Wait()
+    assert_everywhere(WORLD, (get(recv) == sum(range(parent.size))).all(), f"{get(recv)}")
+    request = None
+    assert_everywhere(WORLD, name_of(parent.Dup()) == name)
+    other.Free()
+
+
+def test_one_rank_holds_it(parent):
+    comm = parent.Dup()
+    name = name_of(comm)
+    held = comm if parent.rank == parent.size - 1 else None
+    comm = None
+    other = parent.Dup()
+    assert_everywhere(WORLD, name_of(other) != name and (held is None or held.team.id == name))
+    held = None
+    assert_everywhere(WORLD, name_of(parent.Dup()) == name)
+    other.Free()
+
+
+def test_another_object_of_its_handle(parent):
+    """It gets new memory at its next call."""
+    comm = parent.Dup()
+    name, handle = name_of(comm), comm.py2f()
+    comm = None
+    taken = parent.Dup()
+    assert_everywhere(WORLD, name_of(taken) == name)
+    again = pyncclx.Communicator(MPI.Comm.f2py(handle))
+    assert_everywhere(WORLD, name_of(again) != name and works(taken, 1) and works(again, 2))
+    again.Free()
+    taken.Free()
+
+
+def test_an_object_of_mpi4py(parent):
+    """The program has it, and may make another of ours from it: nothing is taken over."""
+    theirs = MPI.Comm.Dup(WORLD)
+    name = name_of(pyncclx.Communicator(theirs))
+    assert_everywhere(WORLD, name_of(parent.Dup()) != name)
+    assert_everywhere(WORLD, name_of(pyncclx.Communicator(theirs)) == name)
+    theirs.Free()
+
+
+@pytest.mark.ranks(2)
+def test_of_other_ranks(parent):
+    """What nobody here can take over is closed."""
+    name_of(halves(parent))
+    before = len(parent.team.heap.leases)
+    comm = parent.Dup()
+    assert_everywhere(WORLD, works(comm) and len(parent.team.heap.leases) == before)
+    comm.Free()
+
+
+@pytest.mark.ranks(2)
+def test_other_calls_on_one_rank(parent):
+    """Its words in memory are not those that the others expect: it stays as it is."""
+    comm, few = parent.Dup(), put(np.arange(4))
+    name = name_of(comm)
+    comm.Bcast(few, 0)  # all load its kernel
+    if comm.rank == 0:
+        comm.Bcast(few, 0)  # root waits for nobody
+    comm.synchronize()
+    comm = None
+    assert_everywhere(WORLD, name_of(parent.Dup()) != name)
+
+
+def test_other_settings(parent, monkeypatch):
+    name = name_of(parent.Dup())
+    with monkeypatch.context() as context:
+        context.setenv("PYNCCLX_TIMEOUT", "77")
+        other = parent.Dup()
+        assert_everywhere(WORLD, name_of(other) != name and other.team.timeout_ns == 77e9)
+        other.Free()
+
+
+def test_windows_hold_it(parent):
+    comm = parent.Dup()
+    name, array = name_of(comm), comm.Alloc(COUNT, "i8")
+    comm = None
+    assert_everywhere(WORLD, name_of(parent.Dup()) != name and array.size == COUNT)
+
+
+@gpu_only
+def test_a_graph_holds_it(parent):
+    comm, stream = parent.Dup(), xp.cuda.Stream(non_blocking=True)
+    send, recv = put(np.full(COUNT, parent.rank)), xp.zeros(COUNT, "i8")
+    name = name_of(comm)
+    comm.Allreduce(send, recv)
+    comm.synchronize()
+    recv[...] = -1
+    xp.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        comm.Allreduce(send, recv)
+        graph = stream.end_capture()
+        comm = None
+        assert_everywhere(WORLD, name_of(parent.Dup()) != name)
+        graph.launch(stream)
+        stream.synchronize()
+    assert_everywhere(WORLD, (get(recv) == sum(range(parent.size))).all(), f"{get(recv)}")
+
+
+def test_one_rank_cannot_take_over(parent, monkeypatch):
+    """All ranks raise, and the next communicator works."""
+    name = name_of(parent.Dup())
+    last = parent.rank == parent.size - 1
+
+    def belong_to(*_):
+        raise MemoryError("no more")
+
+    with monkeypatch.context() as context:
+        if last:
+            context.setattr(Team, "belong_to", belong_to)
+        with raises_everywhere(parent, MemoryError, match=f"no more .failed on rank {parent.size - 1} of"):
+            works(parent.Dup())
+    assert_everywhere(WORLD, name_of(parent.Dup()) != name)
+
+
+def test_two_threads(parent):
+    """Each makes communicators of its own; none gets the memory of the other's."""
+    parents, wrong = [parent.Dup() for _ in range(2)], []
+
+    def run(index):
+        for call in range(20):
+            if not works(parents[index].Dup(), 100 * index + call):
+                wrong.append((index, call))
+
+    threads = [threading.Thread(target=run, args=[index]) for index in range(2)]
+    several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    for thread in threads:
+        thread.start()
+        if not several:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    assert_everywhere(WORLD, not wrong, f"(thread, call) {wrong}")
+    for each in parents:
+        each.Free()
