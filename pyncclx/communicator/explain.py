@@ -9,6 +9,7 @@ from mpi4py import MPI
 from ..arrays.places import host_arrays
 from ..collectives import MODULES, blocking_form, copy_engine, neighbors, over_nodes
 from ..errors import NotSupported
+from ..launch.turns import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase
@@ -72,6 +73,8 @@ class Explained(MessageBase):
         if spanning is not None:
             return self._explain_over_nodes(spanning, operation, nbytes)
         team = self.team
+        if self.staging and is_left_to_host(cast(IntraBase, self), operation, nbytes):
+            raise NotSupported(REFUSAL)
         choice = MODULES[operation].choose(team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"

@@ -16,6 +16,7 @@ from ..errors import NotSupported
 from ..launch.call import Call
 from ..launch.launched import Launched
 from ..launch.prepared import Prepared
+from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
 from ..nodes.requests import SpanningWork, launched
 from ..requests.persistent import Prequest
@@ -71,6 +72,8 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
             call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
             if call is None:
                 return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
+            if spanning is None and set(kwargs) <= set(parameters(name)):
+                leave_to_host(self, call)
             self.prepare_messages()
             request = request_of(Launched(self, call) if spanning is None else launched(self, spanning, call))
             if began is not None:

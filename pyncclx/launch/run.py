@@ -18,6 +18,7 @@ from ..team.team import Team
 from .call import Call
 from .keys import NoKey, key_of
 from .plan import MOST_KEPT, plan_of
+from .turns import leave_to_host
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
@@ -46,7 +47,8 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
                 if began is not None:
                     _emit(comm, remembered.plan.operation, began, args)
                 return True
-    return _by_new_kernel(comm, state, make, args, options, key, began)
+    may_stage = not any(options.values())  # MPI cannot do what an option asks for
+    return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=may_stage)
 
 
 def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
@@ -87,6 +89,8 @@ def _by_new_kernel(
     options: dict[str, Any],
     key: Hashable,
     began: float | None,
+    *,
+    may_stage: bool = False,
 ) -> bool:
     operation, calls = make.__name__.capitalize(), state.calls(comm)
     again = state.team is None and comm.by_nodes_again(make, args, options)
@@ -99,6 +103,8 @@ def _by_new_kernel(
             return done
     try:
         call = make(comm, *args, **options)
+        if may_stage and call is not None:
+            leave_to_host(comm, call)
     except BaseException:
         if begun is not None:
             begun.refused()

@@ -167,13 +167,18 @@ def warn(members: list[Member]) -> None:
     """Warn of environment variables that pyncclx does not have, and of ranks that take turns on a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    ranks = Counter(member.device for member in members if not member.runs_concurrently)
-    in_turns = ", ".join(sorted(name for name, count in ranks.items() if count > 1))
+    in_turns = ", ".join(in_turns_on(members))
     if in_turns:
         warnings.warn(
-            f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow. With a "
-            "GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "
+            f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow; programs "
+            "that stage leave collectives of up to 16 MB to MPI. With a GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "
             "once by CUDA's Multi-Process Service: start `nvidia-cuda-mps-control -d` before the program",
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def in_turns_on(members: list[Member]) -> list[str]:
+    """Return the GPUs of which several ranks have one, and take turns on it."""
+    ranks = Counter(member.device for member in members if not member.runs_concurrently)
+    return sorted(name for name, count in ranks.items() if count > 1)

@@ -86,6 +86,7 @@ class Team:
         try:
             self.members = members.meet(comm, self.heap, own)
             self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
+            self.takes_turns = bool(members.in_turns_on(self.members))
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)

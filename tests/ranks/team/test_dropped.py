@@ -1,6 +1,8 @@
 """Communicators that a program has dropped and not freed: the next one of the same ranks takes over their memory."""
 
-import threading
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.team.team import Team
-from support.arrays import get, gpu_only, put, xp
+from support.arrays import HOST, get, gpu_only, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 
 WORLD = MPI.COMM_WORLD
@@ -52,7 +54,8 @@ def test_the_next_one_takes_over(parent):
             names.add(comm.team.id)
             comm = None
         leases.append(len(parent.team.heap.leases))
-    assert_everywhere(WORLD, len(names) == min(parent.size, 2) and leases[1:] == leases[:-1], f"{len(names)} names, leases {leases}")
+    is_right = len(names) == min(parent.size, 2) and leases[1:] == leases[:-1]
+    assert_everywhere(WORLD, is_right, f"{len(names)} names, leases {leases}")
 
 
 def test_a_request_holds_it(parent):
@@ -65,6 +68,7 @@ def test_a_request_holds_it(parent):
     request.Wait()
     assert_everywhere(WORLD, (get(recv) == sum(range(parent.size))).all(), f"{get(recv)}")
     request = None
+    gc.collect()
     assert_everywhere(WORLD, name_of(parent.Dup()) == name)
     other.Free()
 
@@ -180,21 +184,15 @@ def test_one_rank_cannot_take_over(parent, monkeypatch):
 
 def test_two_threads(parent):
     """Each makes communicators of its own; none gets the memory of the other's."""
-    parents, wrong = [parent.Dup() for _ in range(2)], []
+    parents = [parent.Dup() for _ in range(2)]
+    device = nullcontext() if HOST else xp.cuda.Device()  # of this thread; others begin with GPU 0
 
     def run(index):
-        for call in range(20):
-            if not works(parents[index].Dup(), 100 * index + call):
-                wrong.append((index, call))
+        with device:
+            return [works(parents[index].Dup(), 100 * index + call) for call in range(20)]
 
-    threads = [threading.Thread(target=run, args=[index]) for index in range(2)]
-    several = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    for thread in threads:
-        thread.start()
-        if not several:
-            thread.join()
-    for thread in threads:
-        thread.join()
-    assert_everywhere(WORLD, not wrong, f"(thread, call) {wrong}")
+    with ThreadPoolExecutor(2 if MPI.Query_thread() == MPI.THREAD_MULTIPLE else 1) as threads:
+        results = list(threads.map(run, range(2)))
+    assert_everywhere(WORLD, np.all(results), f"by thread and call: {results}")
     for each in parents:
         each.Free()

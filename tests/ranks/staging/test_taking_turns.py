@@ -1,0 +1,103 @@
+"""Ranks that take turns on a GPU: programs that stage leave collectives to MPI, but for long ones and graphs."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx import events
+from pyncclx.launch import turns
+from support.arrays import get, gpu_only, put, xp
+from support.everywhere import assert_everywhere
+
+WORLD = MPI.COMM_WORLD
+COUNT = 1000
+
+
+@pytest.fixture
+def comm():
+    """A communicator whose ranks share no GPU, but are taken for ranks that do."""
+    duplicate = pyncclx.Communicator().Dup()
+    duplicate.staging = True
+    duplicate.team.takes_turns = True
+    yield duplicate
+    duplicate.Free()
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """What has moved the data of the calls that come."""
+    found = []
+    monkeypatch.setattr(events, "listeners", [lambda event: found.append(event.how)])
+    return found
+
+
+def numbers(comm, count=COUNT):
+    return put(np.arange(count) + 10_000 * comm.rank)
+
+
+def of_rank(rank, count=COUNT):
+    return np.arange(count) + 10_000 * rank
+
+
+def gathered(size, count=COUNT):
+    return np.concatenate([of_rank(rank, count) for rank in range(size)])
+
+
+def test_explain(comm):
+    short, long = (comm.explain("Allreduce", nbytes) for nbytes in (8, turns.LONGEST_NBYTES + 1))
+    assert short.startswith("staged")
+    assert "nvidia-cuda-mps-control -d" in short
+    assert long.startswith("native")
+    comm.staging = False
+    assert comm.explain("Allreduce", 8).startswith("native")
+
+
+def test_collectives(comm, kinds):
+    """Of equal and of any lengths, blocking and nonblocking, in place and not."""
+    total, every = xp.full(COUNT, -1), xp.full(comm.size * COUNT, -1)
+    comm.Allreduce(numbers(comm), total)
+    comm.Allgatherv(numbers(comm), [every, [COUNT] * comm.size])
+    comm.Iallreduce(MPI.IN_PLACE, again := numbers(comm)).Wait()
+    assert_everywhere(WORLD, events.NATIVE not in kinds and len(kinds) == 3, f"{kinds}")
+    expected = sum(of_rank(rank) for rank in range(comm.size))
+    for each in (total, again):
+        assert (get(each) == expected).all()
+    assert (get(every) == gathered(comm.size)).all()
+
+
+def test_what_kernels_do(comm, kinds, monkeypatch):
+    """Long messages, options that MPI does not have, what may not be staged, and persistent calls."""
+    every = xp.full(comm.size * COUNT, -1)
+    monkeypatch.setattr(turns, "LONGEST_NBYTES", 8 * COUNT - 1)
+    comm.Allgather(numbers(comm), every)
+    monkeypatch.undo()
+    monkeypatch.setattr(events, "listeners", [lambda event: kinds.append(event.how)])
+    last, total = xp.full_like(every, -1), xp.full(COUNT, -1)
+    comm.Allreduce(numbers(comm), total, algorithm="two_shot")
+    request = comm.Allgather_init(numbers(comm), last)
+    request.Start()
+    request.Wait()
+    comm.staging = False
+    comm.Allgather(numbers(comm), xp.full_like(every, -1))
+    assert_everywhere(WORLD, set(kinds) == {events.NATIVE}, f"{kinds}")
+    assert (get(total) == sum(of_rank(rank) for rank in range(comm.size))).all()
+    for each in (every, last):
+        assert (get(each) == gathered(comm.size)).all()
+
+
+@gpu_only
+def test_in_a_graph(comm):
+    send, recv, stream = numbers(comm), xp.full(comm.size * COUNT, -1), xp.cuda.Stream(non_blocking=True)
+    comm.staging = False
+    comm.Allgather(send, recv)  # loads the kernel
+    comm.synchronize()
+    comm.staging = True
+    recv[...] = -1
+    xp.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        comm.Allgather(send, recv)
+        stream.end_capture().launch(stream)
+        stream.synchronize()
+    assert (get(recv) == gathered(comm.size)).all()
