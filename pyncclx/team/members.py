@@ -171,8 +171,9 @@ def warn(members: list[Member]) -> None:
     if in_turns:
         warnings.warn(
             f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow; programs "
-            "that stage leave collectives of up to 16 MB to MPI. With a GPU for each rank, call comm.select_device() before the first array is made; with fewer, let them run at "
-            "once by CUDA's Multi-Process Service: start `nvidia-cuda-mps-control -d` before the program",
+            "that stage leave collectives of up to 16 MB to MPI. With a GPU for each rank, call comm.select_device() "
+            "before the first array is made; with fewer, let them run at once by CUDA's Multi-Process Service: start "
+            "`nvidia-cuda-mps-control -d` before the program",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -27,6 +27,7 @@ from ..memory.quarantine import Abandoned, Lease
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from . import members
+from .dependents import Dependent, KernelTeam
 from .disagreement import Disagreement
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
@@ -38,20 +39,6 @@ from .windows import TeamWindows
 
 T = TypeVar("T")
 _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 64-bit integers
-
-
-class Dependent(Protocol):
-    """Memory that the communicator holds beside the lease; `close` takes it out of `Team.dependents`."""
-
-    nbytes: int
-
-    def close(self) -> None: ...
-
-
-class KernelTeam(Dependent, Protocol):
-    """What a program's own kernels are given; `close` takes it out of `Team.device_teams`."""
-
-    def update_window(self, number: int) -> None: ...
 
 
 class Team:
