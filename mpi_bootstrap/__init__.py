@@ -4,7 +4,7 @@ Needs mpi4py and the standard library only; there is no CUDA in it. Importing it
 initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
-from .agreement import agree, allgather_bytes, allgather_objects, first_bytes
+from .agreement import agree, allgather_bytes, allgather_objects, exchange, first_bytes
 from .descriptors import allgather_fds
 from .identity import node_identity
 from .interrupts import interrupts_deferred
@@ -25,6 +25,7 @@ __all__ = [
     "allgather_fds",
     "allgather_objects",
     "check_launch",
+    "exchange",
     "first_bytes",
     "interrupts_deferred",
     "judge_by",

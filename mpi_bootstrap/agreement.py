@@ -5,7 +5,7 @@ import itertools
 import pickle
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -55,26 +55,58 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
     '/dev/null'
     """
     with interrupts_deferred():
-        failure: BaseException | None = None
-        try:
-            with interrupts_allowed():
-                result = operation()
-        except BaseException as error:
-            failure = error
-        inner: _Agreed | None = getattr(failure, _AGREED, None)
-        packed = b"" if failure is None else _pack(failure) if inner is None else inner.packed
-        first = first_bytes(comm, packed)
+        result, failure = _attempt(operation)
+        first = first_bytes(comm, _packed(failure))
         if first is None:
-            return result
-        failed = _ranks_with(comm, failure is not None and (inner is None or inner.failed_here))
-        failed = failed or _ranks_with(comm, failure is not None)
+            return cast(T, result)
+        failed = _ranks_with(comm, _failed_here(failure)) or _ranks_with(comm, failure is not None)
         if failure is None and undo is not None:
-            undo(result)
-    if failure is not None and not isinstance(failure, Exception):
-        raise failure
-    agreed = _naming_ranks(_unpack(first[1]), failed, comm.size)
-    agreed.__dict__[_AGREED] = _Agreed(first[1], comm.rank in failed)
-    raise agreed from (failure if inner is None or failure is None else failure.__cause__)
+            undo(cast(T, result))
+    raise _agreed(comm, first[1], failed, failure)
+
+
+def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], object] | None = None) -> list[T]:
+    """Return what `make` returns on each rank, in rank order; if it raises on some, all raise as of `agree`.
+
+    Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    make : callable without arguments
+        As `operation` of `agree`; what it returns is pickled on the way.
+    undo : callable without arguments, optional
+        Called on each rank where `make` succeeded, if another rank failed.
+
+    Returns
+    -------
+    list, length ``comm.size``
+
+    Raises
+    ------
+    Exception, BaseException
+        As `agree`.
+
+    Notes
+    -----
+    One round, as `allgather_bytes`; `agree` and `allgather_objects` together take two.
+
+    Examples
+    --------
+    >>> exchange(MPI.COMM_SELF, lambda: ("any", 1))
+    [('any', 1)]
+    """
+    with interrupts_deferred():
+        data, failure = _attempt(lambda: pickle.dumps(make()))
+        own = pickle.dumps((data, _failed_here(failure), _packed(failure)))
+        of_ranks: list[tuple[bytes, bool, bytes]] = [pickle.loads(each) for each in allgather_bytes(comm, own)]
+        failing = [rank for rank, (_, _, packed) in enumerate(of_ranks) if packed]
+        if not failing:
+            return [pickle.loads(each) for each, _, _ in of_ranks]
+        if failure is None and undo is not None:
+            undo()
+    here = [rank for rank, (_, failed_here, _) in enumerate(of_ranks) if failed_here]
+    raise _agreed(comm, of_ranks[failing[0]][2], here or failing, failure)
 
 
 def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
@@ -194,6 +226,41 @@ class _Agreed(NamedTuple):
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool
+
+
+def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """What an operation returns, or raises."""
+    try:
+        with interrupts_allowed():
+            return operation(), None
+    except BaseException as error:
+        return None, error
+
+
+def _inner(failure: BaseException | None) -> _Agreed | None:
+    """What a failure goes on with, if it is one on which some of the ranks have agreed."""
+    return getattr(failure, _AGREED, None)
+
+
+def _failed_here(failure: BaseException | None) -> bool:
+    inner = _inner(failure)
+    return failure is not None and (inner is None or inner.failed_here)
+
+
+def _packed(failure: BaseException | None) -> bytes:
+    """The bytes of a failure; none if there is none."""
+    inner = _inner(failure)
+    return b"" if failure is None else _pack(failure) if inner is None else inner.packed
+
+
+def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
+    """The error that this rank raises: the one that was packed, with the ranks that failed; `failure` is its own."""
+    if failure is not None and not isinstance(failure, Exception):
+        return failure
+    agreed = _naming_ranks(_unpack(packed), failed, comm.size)
+    agreed.__dict__[_AGREED] = _Agreed(packed, comm.rank in failed)
+    agreed.__cause__ = failure if failure is None or _inner(failure) is None else failure.__cause__
+    return agreed
 
 
 def _pack(error: BaseException) -> bytes:

@@ -14,12 +14,8 @@ import threading
 import uuid
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from mpi4py import MPI
-
-import mpi_bootstrap
 
 from .. import backends
 from ..backends import Device, Peer, Shared
@@ -145,22 +141,21 @@ class Heap:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
-    def meet(self, comm: MPI.Intracomm, dropped: Mapping[bytes, tuple[int, int]] | None = None) -> list[Present]:
-        """Give back what waited for a meeting of the ranks that meet here; return what each of them sent. Collective.
+    def present(self, dropped: Mapping[bytes, tuple[int, int]] | None = None) -> Present:
+        """Return what this rank sends to a meeting; `dropped` is as of `Present`."""
+        with self._lock:
+            return Present(self.uid, tuple(self.living), dropped or {})
 
-        `dropped` is as of `Present`.
-        """
+    def meet(self, present: Sequence[Present]) -> None:
+        """Give back what waited for a meeting of the ranks that have sent these."""
         with self._lock:
             waiting = dict(self.abandoned)
-            own = Present(self.uid, tuple(self.living), dropped or {})
-        present = mpi_bootstrap.allgather_objects(comm, own)
         for each in left_by_all(present, waiting, self._failed()):
             with self._lock:
                 if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
                     self.leases.remove(each.lease)
 
         self._unmap_failed()
-        return present
 
     def _failed(self) -> set[bytes]:
         """Return the uids of processes that have failed, and no longer write to this heap."""

@@ -81,8 +81,7 @@ class Base(Options):
         if not have_met:
             state.meet(comm)
         try:
-            device, heap = mpi_bootstrap.agree(comm, lambda: (self._device_of_team(), HEAP.get()))
-            return dropped.take_over(comm, heap) or Team(comm, device, heap)
+            return dropped.take_over(comm, self._device_of_team) or Team(comm, backends.select(), HEAP.get())
         except NotSupported as refusal:
             state.refusal = refusal
             raise

@@ -9,15 +9,17 @@ kernels that it has loaded; if there is none, those that they have found are clo
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..memory.heap import Heap
+from ..backends import Device
+from ..memory.heap import HEAP, Heap
 from ..memory.quarantine import Present
+from ..recovery import ulfm
 from ..system.process import held
 from . import members
 from .state import State
@@ -34,33 +36,50 @@ def remember(state: State) -> None:
         _STATES[state.team.id] = state
 
 
-def take_over(comm: MPI.Intracomm, heap: Heap) -> Team | None:
+def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
     """Meet for a new communicator, and return the Team of a dropped one of the same ranks, if there is one. Collective.
 
-    If there is none, the dropped ones that have been found are closed.
+    If there is none, the dropped ones that have been found are closed. `select` makes the device ready; all ranks raise
+    what it raises on one.
     """
-    own = _offer(heap)
+    own = _Offer()
     try:
-        present = heap.meet(comm, {name: _reached(team) for name, (_, team) in own.items()})
-        if not any(each.dropped for each in present):
-            return None
-        found = [state for state, team in own.values() if _is_common(team, present)]
-        return mpi_bootstrap.agree(comm, lambda: _settle(comm, found, present), undo=_close)
+        present = mpi_bootstrap.exchange(comm, lambda: own.make(comm, select))
+        HEAP.get().meet(present)
+        found = [state for state, team in own.teams.values() if _is_common(team, present)]
+        team = _taken(found, present)
+        if team is not None:
+            team.belong_to(comm, own.in_world)
+        elif any(each.dropped for each in present):
+            mpi_bootstrap.agree(comm, lambda: _close(found))
+        return team
     finally:
+        own.withdraw()
+
+
+class _Offer:
+    """What this rank's program has dropped, and nobody uses, by the ids of the Teams."""
+
+    def __init__(self) -> None:
+        self.teams: dict[bytes, tuple[State, Team]] = {}
+        self.in_world: tuple[int, ...] = ()  # the ranks that meet, in MPI.COMM_WORLD
+
+    def make(self, comm: MPI.Intracomm, select: Callable[[], Device]) -> Present:
+        """Find it; return what the others need to have of it. It is in no other offer then."""
+        select()
+        heap, self.in_world = HEAP.get(), ulfm.world_ranks(comm)
         with _LOCK:
-            _OFFERED.difference_update(own)
+            for name, state in list(_STATES.items()):
+                team = state.team
+                if team is not None and name not in _OFFERED and _is_unused(state, team, heap):
+                    self.teams[name] = state, team
+            _OFFERED.update(self.teams)
+        return heap.present({name: _reached(team) for name, (_, team) in self.teams.items()})
 
-
-def _offer(heap: Heap) -> dict[bytes, tuple[State, Team]]:
-    """The communicators that this rank's program has dropped and that do nothing, by the ids of their Teams."""
-    with _LOCK:
-        found = {}
-        for name, state in list(_STATES.items()):
-            team = state.team
-            if team is not None and name not in _OFFERED and _is_unused(state, team, heap):
-                found[name] = state, team
-        _OFFERED.update(found)
-    return found
+    def withdraw(self) -> None:
+        """Let others have it."""
+        with _LOCK:
+            _OFFERED.difference_update(self.teams)
 
 
 def _is_unused(state: State, team: Team, heap: Heap) -> bool:
@@ -83,28 +102,18 @@ def _is_common(team: Team, present: Sequence[Present]) -> bool:
     return len(of_ranks) == 1 and None not in of_ranks
 
 
-def _settle(comm: MPI.Intracomm, found: Sequence[State], present: Sequence[Present]) -> Team | None:
-    """Take over the Team with the most memory of those of the ranks here; if there is none, close all that were found.
-    """
+def _taken(found: Sequence[State], present: Sequence[Present]) -> Team | None:
+    """The Team with the most memory of those of the ranks here, taken from its communicator; None if there is none."""
     here = [each.uid for each in present]
-    teams = {state.team: state for state in found if state.team is not None}
-    fitting = [team for team in teams if [member.uid for member in team.members] == here]
+    fitting = {state.team: state for state in found if state.team is not None and state.team.uids == here}
     if not fitting:
-        for state in found:
-            state.close()
         return None
     team = max(fitting, key=lambda each: (each.layout.nbytes, each.id))
-    state = teams[team]
-    state.team = None
-    state.close()
-    try:
-        team.belong_to(comm)
-    except BaseException:
-        team.close()
-        raise
+    fitting[team].team = None
+    fitting[team].close()  # what it has beside
     return team
 
 
-def _close(team: Team | None) -> None:
-    if team is not None:
-        team.close()
+def _close(found: Sequence[State]) -> None:
+    for state in found:
+        state.close()

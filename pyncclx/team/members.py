@@ -48,9 +48,8 @@ class Member:
     presences: frozenset[bytes]  # uids of the processes whose pages it has mapped
 
 
-def meet(comm: MPI.Intracomm, heap: Heap, own: Member) -> list[Member]:
-    """Exchange the ranks' members; map the heaps that this process has not mapped yet. Collective."""
-    members = mpi_bootstrap.allgather_objects(comm, own)
+def meet(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> list[Member]:
+    """Return the ranks' members once they have mapped each other's heaps, if they can form a Team. Collective."""
     _check(members)
     _map_heaps(comm, heap, members)
     _map_presences(comm, members)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -44,6 +44,8 @@ _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 
 class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
+    lease: Lease
+
     def __init__(self, comm: MPI.Intracomm, device: Device, heap: Heap) -> None:
         self.device, self.id = device, b""
         self.caller: Caller = ANY_CALLER  # for streams
@@ -67,11 +69,9 @@ class Team:
 
     def _meet(self, comm: MPI.Intracomm) -> None:
         """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
-        self.lease, own = mpi_bootstrap.agree(
-            comm, lambda: self._offer(comm), undo=lambda offered: self.heap.release(offered[0])
-        )
+        offered = mpi_bootstrap.exchange(comm, lambda: self._offer(comm), undo=lambda: self.heap.release(self.lease))
         try:
-            self.members = members.meet(comm, self.heap, own)
+            self.members = members.meet(comm, self.heap, offered)
             self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
             self.takes_turns = bool(members.in_turns_on(self.members))
             self.threads = min(member.threads for member in self.members)
@@ -85,13 +85,13 @@ class Team:
             self.heap.release(self.lease, self.id)
             raise
 
-    def _offer(self, comm: MPI.Intracomm) -> tuple[Lease, members.Member]:
-        """Reserve a lease, and return it with what the other ranks are to know of this one."""
-        lease = self.heap.reserve(layout.least_nbytes(comm.size))
+    def _offer(self, comm: MPI.Intracomm) -> members.Member:
+        """Reserve a lease, and return what the other ranks are to know of this one."""
+        self.lease = self.heap.reserve(layout.least_nbytes(comm.size))
         try:
-            return lease, members.own(comm, self.device, self.heap, lease)
+            return members.own(comm, self.device, self.heap, self.lease)
         except BaseException:
-            self.heap.release(lease)
+            self.heap.release(self.lease)
             raise
 
     def _begin(self, comm: MPI.Intracomm) -> ErrorRecord:
@@ -105,23 +105,27 @@ class Team:
         """Make the error record, and let the failure detector look after the ranks."""
         errors = ErrorRecord(self.device, comm.rank)
         try:
-            self.heap.join([member.uid for member in self.members])
-            self._belong(errors, comm)
+            self.heap.join(self.uids)
+            self._belong(errors, comm, ulfm.world_ranks(comm))
         except BaseException:
             self._close_record(errors)
             raise
         return errors
 
-    def _belong(self, errors: ErrorRecord, comm: MPI.Intracomm) -> None:
-        uids = [member.uid for member in self.members]
-        errors.belong(MPI.Comm(comm), self.id, uids, ulfm.world_ranks(comm))
+    def _belong(self, errors: ErrorRecord, comm: MPI.Intracomm, in_world: Sequence[int]) -> None:
+        errors.belong(MPI.Comm(comm), self.id, self.uids, in_world)
         if comm.size > 1:
             DETECTOR.get().watch(errors)
 
-    def belong_to(self, comm: MPI.Intracomm) -> None:
-        """Become the Team of another communicator of the same ranks. The one before has made its last call."""
+    def belong_to(self, comm: MPI.Intracomm, in_world: Sequence[int]) -> None:
+        """Become the Team of another communicator of the same ranks: the one before has made its last call."""
         self.remembered.clear()  # they are recorded as calls of the other
-        self._belong(self.errors, comm)
+        self._belong(self.errors, comm, in_world)
+
+    @property
+    def uids(self) -> list[bytes]:
+        """The names of the ranks' heaps."""
+        return [member.uid for member in self.members]
 
     def is_idle(self) -> bool:
         """Whether no kernel runs, in no graph either, nothing has failed, and no memory is held beside the lease."""
@@ -129,7 +133,7 @@ class Team:
         return not (holds or self.errors.has_failed or self.order.is_busy())
 
     def _close_record(self, errors: ErrorRecord) -> None:
-        self.heap.part(member.uid for member in self.members)
+        self.heap.part(self.uids)
         if DETECTOR.made is not None:
             DETECTOR.made.forget(errors)
         errors.close()
@@ -265,7 +269,7 @@ class Team:
     def leave(self, comm: MPI.Intracomm) -> None:
         """Wait until the kernels of all ranks have ended. Collective."""
         mpi_bootstrap.agree(comm, self.device.synchronize)
-        self.heap.meet(comm)
+        self.heap.meet(mpi_bootstrap.allgather_objects(comm, self.heap.present()))
 
     def close(self) -> None:
         """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
@@ -277,7 +281,7 @@ class Team:
         memory = (*self.dependents, *self.device_teams, *self.windows.held())
         nbytes = self.lease.nbytes + sum(window.memory.nbytes for window in self.windows if window.owner is not None)
         nbytes += sum(dependent.nbytes for dependent in (*self.dependents, *self.device_teams))
-        uids = frozenset(member.uid for member in self.members)
+        uids = frozenset(self.uids)
         try:
             self.device.synchronize()
             self._close_own()
