@@ -24,7 +24,7 @@ from ..recovery.detector import DETECTOR
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
-from .quarantine import Abandoned, Lease, Present, left_by_all
+from .quarantine import Abandoned, Dropped, Lease, Present, left_by_all
 
 ALIGNMENT = 4096
 
@@ -76,11 +76,12 @@ class Heap:
         The members of a communicator use the smallest of their offers.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
-        share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
-        for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
-            nbytes = max(least, self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT)
-            if parts <= share and self.find(nbytes) is not None:
-                return nbytes
+        with self._lock:
+            share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
+            for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
+                nbytes = max(least, self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT)
+                if parts <= share and self.find(nbytes) is not None:
+                    return nbytes
         return 0
 
     def find(self, nbytes: int) -> int | None:
@@ -141,7 +142,7 @@ class Heap:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
-    def present(self, dropped: Mapping[bytes, tuple[int, int]] | None = None) -> Present:
+    def present(self, dropped: Mapping[bytes, Dropped] | None = None) -> Present:
         """Return what this rank sends to a meeting; `dropped` is as of `Present`."""
         with self._lock:
             return Present(self.uid, tuple(self.living), dropped or {})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,21 @@ class Abandoned:
     nbytes: int
 
 
+class Dropped(NamedTuple):
+    """A communicator that the program of a rank cannot call any more.
+
+    Attributes
+    ----------
+    reached : (int, int)
+        How many operations have ended, and the hash of their calls: the same on ranks that have made the same calls.
+    is_as_good : bool
+        Whether a new communicator would have its settings, and no more memory.
+    """
+
+    reached: tuple[int, int]
+    is_as_good: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Present:
     """What each rank sends to a meeting.
@@ -54,13 +70,13 @@ class Present:
         Of its heap.
     living : tuple of bytes
         The `team_id` of each communicator that it is in.
-    dropped : dict of bytes to (int, int)
-        Of those that its program cannot call any more: by `team_id`, where their kernels have got to.
+    dropped : dict of bytes to Dropped
+        Those that its program cannot call any more, by `team_id`.
     """
 
     uid: bytes
     living: tuple[bytes, ...]
-    dropped: Mapping[bytes, tuple[int, int]]
+    dropped: Mapping[bytes, Dropped]
 
 
 def left_by_all(

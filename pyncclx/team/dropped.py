@@ -9,7 +9,7 @@ kernels that it has loaded; if there is none, those that they have found are clo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 from mpi4py import MPI
@@ -17,8 +17,9 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..backends import Device
+from ..memory import layout
 from ..memory.heap import HEAP, Heap
-from ..memory.quarantine import Present
+from ..memory.quarantine import Dropped, Present
 from ..recovery import ulfm
 from ..system.process import held
 from . import members
@@ -26,14 +27,15 @@ from .state import State
 from .team import Team
 
 _STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # with a Team, by its id
-_OFFERED: set[bytes] = held(set())  # to ranks that meet now: two threads may make communicators
-_LOCK = threading.Lock()
+_MAKERS: dict[bytes, int] = held({})  # threads, by the ids of Teams
+MOST_KEPT = 4  # dropped ones of the same ranks
 
 
 def remember(state: State) -> None:
     """Look at a communicator that has a Team when others are made."""
     if state.team is not None:
         _STATES[state.team.id] = state
+        _MAKERS[state.team.id] = threading.get_ident()
 
 
 def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
@@ -42,78 +44,84 @@ def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
     If there is none, the dropped ones that have been found are closed. `select` makes the device ready; all ranks raise
     what it raises on one.
     """
-    own = _Offer()
-    try:
-        present = mpi_bootstrap.exchange(comm, lambda: own.make(comm, select))
-        HEAP.get().meet(present)
-        found = [state for state, team in own.teams.values() if _is_common(team, present)]
-        team = _taken(found, present)
-        if team is not None:
-            team.belong_to(comm, own.in_world)
-        elif any(each.dropped for each in present):
-            mpi_bootstrap.agree(comm, lambda: _close(found))
-        return team
-    finally:
-        own.withdraw()
+    own: dict[bytes, tuple[State, Team]] = {}
 
-
-class _Offer:
-    """What this rank's program has dropped, and nobody uses, by the ids of the Teams."""
-
-    def __init__(self) -> None:
-        self.teams: dict[bytes, tuple[State, Team]] = {}
-        self.in_world: tuple[int, ...] = ()  # the ranks that meet, in MPI.COMM_WORLD
-
-    def make(self, comm: MPI.Intracomm, select: Callable[[], Device]) -> Present:
-        """Find it; return what the others need to have of it. It is in no other offer then."""
+    def here() -> tuple[Present, tuple[int, ...]]:
         select()
-        heap, self.in_world = HEAP.get(), ulfm.world_ranks(comm)
-        with _LOCK:
-            for name, state in list(_STATES.items()):
-                team = state.team
-                if team is not None and name not in _OFFERED and _is_unused(state, team, heap):
-                    self.teams[name] = state, team
-            _OFFERED.update(self.teams)
-        return heap.present({name: _reached(team) for name, (_, team) in self.teams.items()})
+        own.update(_of_this_thread(HEAP.get()))
+        dropped = {name: _described(team) for name, (_, team) in own.items()}
+        return HEAP.get().present(dropped), ulfm.world_ranks(comm)
 
-    def withdraw(self) -> None:
-        """Let others have it."""
-        with _LOCK:
-            _OFFERED.difference_update(self.teams)
+    gathered = mpi_bootstrap.exchange(comm, here)
+    present = [each for each, _ in gathered]
+    HEAP.get().meet(present)
+    found = {team: state for state, team in own.values() if _is_common(team, present)}
+    fitting = sorted((team for team in found if _fits(team, present)), key=lambda team: (-team.layout.nbytes, team.id))
+    closed = fitting[MOST_KEPT:] if fitting else list(found)
+    if len(fitting) > MOST_KEPT or (not fitting and any(each.dropped for each in present)):  # the same on all ranks
+        mpi_bootstrap.agree(comm, lambda: _close(found[team] for team in closed))
+    return _taken(found[fitting[0]], comm, gathered[comm.rank][1]) if fitting else None
+
+
+def _taken(state: State, comm: MPI.Intracomm, in_world: Sequence[int]) -> Team | None:
+    """Take the Team from a communicator for another one, whose ranks are `in_world` in MPI.COMM_WORLD."""
+    team, state.team = state.team, None
+    state.close()  # what it has beside
+    if team is not None:
+        team.belong_to(comm, in_world)
+    return team
+
+
+def _close(dropped: Iterable[State]) -> None:
+    for state in dropped:
+        state.close()
+
+
+def _of_this_thread(heap: Heap) -> dict[bytes, tuple[State, Team]]:
+    """What is dropped and unused, by the ids of the Teams.
+
+    Each belongs to one thread, which has made it: two that make communicators at once must not both take it over. What
+    has been left by threads that have ended is the main one's.
+    """
+    me, alive = threading.get_ident(), {thread.ident for thread in threading.enumerate()}
+    is_main = threading.current_thread() is threading.main_thread()
+    for name in _MAKERS.keys() - _STATES.keys():
+        _MAKERS.pop(name, None)
+    found = {}
+    for name, maker in list(_MAKERS.items()):
+        state = _STATES.get(name)
+        team = None if state is None else state.team
+        is_mine = maker == me or (is_main and maker not in alive)
+        if state is not None and team is not None and is_mine and _is_unused(state, team, heap):
+            found[name] = state, team
+    return found
 
 
 def _is_unused(state: State, team: Team, heap: Heap) -> bool:
     """Whether nobody uses a communicator's Team, or will: no object, kernel, graph, window nor message."""
-    if not state.is_dropped or state.attachments or team.heap is not heap or not team.is_idle():
-        return False
-    return members.has_settings_of_now(team.members[team.rank], team.device)
+    return state.is_dropped and not state.attachments and team.heap is heap and team.is_idle()
 
 
-def _reached(team: Team) -> tuple[int, int]:
-    """How many operations have ended, and the hash of their calls: of ranks that have made the same calls the same."""
-    progress = team.progress()
-    return progress["epoch"], progress["hash"]
+def _described(team: Team) -> Dropped:
+    progress, own = team.progress(), team.members[team.rank]
+    has_settings = members.has_settings_of_now(own, team.device)
+    has_memory = team.layout.nbytes >= team.heap.offer(layout.least_nbytes(team.size))
+    return Dropped((progress["epoch"], progress["hash"]), has_settings and has_memory)
+
+
+def _of_ranks(team: Team, present: Sequence[Present]) -> list[Dropped]:
+    """What the ranks of a Team that are here, and have dropped it, have sent of it."""
+    dropped = {each.uid: each.dropped for each in present}
+    return [dropped[uid][team.id] for uid in team.uids if team.id in dropped.get(uid, ())]
 
 
 def _is_common(team: Team, present: Sequence[Present]) -> bool:
     """Whether all ranks of a Team are here, and have dropped it after the same calls."""
-    dropped = {each.uid: each.dropped for each in present}
-    of_ranks = {dropped.get(member.uid, {}).get(team.id) for member in team.members}
-    return len(of_ranks) == 1 and None not in of_ranks
+    of_ranks = _of_ranks(team, present)
+    return len(of_ranks) == team.size and len({each.reached for each in of_ranks}) == 1
 
 
-def _taken(found: Sequence[State], present: Sequence[Present]) -> Team | None:
-    """The Team with the most memory of those of the ranks here, taken from its communicator; None if there is none."""
-    here = [each.uid for each in present]
-    fitting = {state.team: state for state in found if state.team is not None and state.team.uids == here}
-    if not fitting:
-        return None
-    team = max(fitting, key=lambda each: (each.layout.nbytes, each.id))
-    fitting[team].team = None
-    fitting[team].close()  # what it has beside
-    return team
-
-
-def _close(found: Sequence[State]) -> None:
-    for state in found:
-        state.close()
+def _fits(team: Team, present: Sequence[Present]) -> bool:
+    """Whether a Team is of the ranks here, in this order, and as good as a new one."""
+    is_as_good = all(each.is_as_good for each in _of_ranks(team, present))
+    return is_as_good and team.uids == [each.uid for each in present]
