@@ -141,6 +141,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parsed()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the same modules
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
     is_whole_sample = options == parsed(())
