@@ -109,7 +109,7 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def _share(item: pytest.Item) -> sample.Share:
     mark = item.get_closest_marker("ranks")
-    return sample.ALL_VALUES if NODES else sample.share(item.path, SIZE, VENDOR, *(mark.args if mark else ()))
+    return sample.ALL_VALUES if NODES else sample.share(item.path, SIZE, VENDOR, mark.args[0] if mark else 1)
 
 
 def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:

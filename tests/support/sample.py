@@ -2,10 +2,11 @@
 
 A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
 values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
-combinations. A list of cases is one parameter: all of them run. On 1 and 2 ranks that is so for each of these numbers;
-3, 4 and 8 ranks share the values (`share`), and each test runs on each of them. What does not depend on the number of
-ranks runs on 1 and on 2 (`MOST_RANKS`), and what does not depend on the MPI library with one (`ONE_LIBRARY`). Tests
-marked `thorough` do not run. The sample is the same in every run.
+combinations. A list of cases is one parameter: all of them run. On 1 and 2 ranks that is so for each of these numbers.
+3, 4 and 8 ranks share the values, each test runs on each of them, and with another MPI library each test runs with a
+third of the values (`share`). What does not depend on the number of ranks runs on 1 and on 2 (`MOST_RANKS`), and what
+does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough` do not run. The sample is the same
+in every run.
 """
 
 import os
@@ -53,9 +54,11 @@ def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
     return all(f"/tests/ranks/{each}" not in str(file) or ranks <= number for each, number in most.items())
 
 
-def share(file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1, most: int = max(SHARING)) -> Share:
-    """Return which share of a test's values the sample has on a number of ranks; it runs on `fewest` to `most`."""
-    sharing = [each for each in SHARING if fewest <= each <= most and has_file(file, each, library)]
+def share(file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1) -> Share:
+    """Return which share of a test's values the sample has on a number of ranks, of which it needs `fewest`."""
+    if library != OPEN_MPI:
+        return 0, len(SHARING)
+    sharing = [each for each in SHARING if fewest < min(SHARING) or (fewest <= each and has_file(file, each))]
     return (sharing.index(ranks), len(sharing)) if ranks in sharing else ALL_VALUES
 
 
