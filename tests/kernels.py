@@ -10,7 +10,7 @@ kernel is to read the emulator, so several are compiled as one library.
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def built_in(file: str) -> Unit:
 def of_operators() -> Iterator[Unit]:
     """Return the groups with operators of a program's own: of the examples, and of numbers."""
     for file, names in OF_GALLERY.items():
-        yield from (linked(file, bound_op(op.fn, op.dtype)) for op in (operators_gallery.CASES[name].op for name in names))
+        ops_of_file = [operators_gallery.CASES[name].op for name in names]
+        yield from (linked(file, bound_op(op.fn, op.dtype)) for op in ops_of_file)
     for name in OF_NUMBERS:
         yield linked("collectives/allreduce.cu", bound_op(max, TABLE[name]))
 
@@ -88,7 +89,7 @@ def of_transforms() -> Iterator[Unit]:
         yield file, [[f"{kernel}<{', '.join(types)}, RowTransform>" for kernel in FILES[file].kernels]]
 
 
-def units(several: Iterator[Unit]) -> list[Unit]:
+def units(several: Iterable[Unit]) -> list[Unit]:
     """Return the groups anew: those of a file together, each once, and not too many of them."""
     by_file: dict[str, dict[tuple[str, ...], None]] = {}
     for file, groups in several:
@@ -101,7 +102,7 @@ def units(several: Iterator[Unit]) -> list[Unit]:
 
 
 def compile_unit(unit: Unit) -> str:
-    """Compile groups as one library, which the cache then has under the name that each has alone; the kernels' names."""
+    """Compile groups as one library, which the cache then has under the name that each has alone; the names."""
     file, groups = unit
     source = paths.CUDA_DIR / file
     missing = [group for group in groups if cache.find(gxx._file_name(source, group)) is None]
@@ -129,9 +130,10 @@ def main() -> None:
     files = sorted(FILES, key=lambda file: file not in REDUCTIONS)  # the long ones first
     whole = [file for file in files if sample.ALL or file in WHOLE]
     rest = [built_in(file) for file in files if file not in whole]
+    parts = units([*rest, *of_operators(), *of_transforms()])
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         done = (
-            processes.map(compile_unit, units(each for several in (rest, of_operators(), of_transforms()) for each in several)),
+            processes.map(compile_unit, parts),
             processes.map(compile_file, whole),
             processes.map(compile_test, sorted((Path(__file__).parent / "ranks").rglob("*.cu"))),
         )
