@@ -34,7 +34,7 @@ MOST_GROUPS = 12  # of a unit: all processors have something to do
 WHOLE = ("collectives/fold.cu", "windows/rma.cu")  # all their kernels take as long as a few
 CHOSEN = {"collectives/allreduce.cu": PAIRS, "collectives/scan.cu": FEW}
 NOT_OF_SUITE = ("collectives/reduce_chain.cu",)
-# Of operators of a program's own: files with the examples' that tests use there, and of numbers, in Allreduce.
+# Of operators of a program's own: files with the examples' that tests use there, and with types of numbers.
 OF_GALLERY = {
     "collectives/allreduce.cu": tuple(operators_gallery.CASES),
     "collectives/fold.cu": tuple(operators_gallery.CASES),
@@ -43,7 +43,11 @@ OF_GALLERY = {
         ("sum of 3-vectors", "product of 2 by 2 matrices", "product of quaternions"),
     ),
 }
-OF_NUMBERS = ("float16", "bfloat16", "complex128", "uint8", "bool")
+OF_NUMBERS = {
+    "collectives/allreduce.cu": ("float16", "bfloat16", "complex128", "uint8", "bool"),
+    **dict.fromkeys(("collectives/fold.cu", "collectives/reduce_scatter.cu"), ("float64", "uint64")),
+    "collectives/reduce_chain.cu": ("int64",),
+}
 TRANSFORMS = (  # of tests/ranks/operators/test_row_transform.py, tests/ranks/nodes, and docs
     *(("collectives/transformed.cu", "float", "float"), ("collectives/transformed.cu", "float", "Bfloat16")),
     *(("collectives/transformed.cu", "Bfloat16", "signed char"), ("collectives/transformed.cu", "double", "float")),
@@ -73,8 +77,8 @@ def of_operators() -> Iterator[Unit]:
     for file, names in OF_GALLERY.items():
         ops_of_file = [operators_gallery.CASES[name].op for name in names]
         yield from (linked(file, bound_op(op.fn, op.dtype)) for op in ops_of_file)
-    for name in OF_NUMBERS:
-        yield linked("collectives/allreduce.cu", bound_op(max, TABLE[name]))
+    for file, names in OF_NUMBERS.items():
+        yield from (linked(file, bound_op(max, TABLE[name])) for name in names)
 
 
 def linked(file: str, op: BoundOp) -> Unit:
@@ -110,7 +114,8 @@ def compile_unit(unit: Unit) -> str:
     if names:
         library = gxx.compile_cached(source, names)
         for path in {library.parent / gxx._file_name(source, group) for group in missing} - {library}:
-            os.link(library, path)
+            path.unlink(missing_ok=True)  # what is there is damaged
+            path.hardlink_to(library)  # a process that needs several of its groups loads it once
     return f"{file}: {', '.join(names)}"
 
 

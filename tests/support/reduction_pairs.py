@@ -32,11 +32,12 @@ NAMED = {
     "collectives/allreduce.cu": [
         *(("int8", "SUM"), ("int8", "PROD"), ("int64", "MAX"), ("int64", "BXOR"), ("bfloat16", "AVG")),
         *(("float32", "PROD"), ("float32", "MIN"), ("float64", "AVG"), ("uint8", "SUM"), ("uint8", "BOR")),
+        *(("int64", "BAND"), ("int64", "BOR")),
     ],
     "collectives/reduce.cu": [
         *(("int8", "SUM"), ("int8", "PROD"), ("bfloat16", "AVG"), ("double_int", "MAXLOC"), ("int64", "SUM")),
     ],
-    "collectives/reduce_scatter.cu": [*_OF_SCATTER, ("int64", "MAX")],
+    "collectives/reduce_scatter.cu": [*_OF_SCATTER, ("int64", "MAX"), ("float16", "SUM"), ("bfloat16", "SUM")],
     "collectives/reduce_scatter_block.cu": [*_OF_SCATTER, ("bfloat16", "SUM")],
     "collectives/scan.cu": [("int8", "PROD"), ("int64", "PROD")],
 }
