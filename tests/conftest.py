@@ -69,13 +69,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(_skip_unless(*mark.args, **mark.kwargs))
     if NODES:
         _keep(config, items, [item for item in items if not _needs_one_node(item)])
-    named = any("::" in argument for argument in config.args)
-    if not (sample.ALL or named):
+    if _has_sample(config):
         _keep(config, items, _sample(items))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which the sample has nothing here: each rank would read them."""
+    is_file = collection_path.suffix == ".py" and not NODES and _has_sample(config)
+    return True if is_file and not sample.has_file(collection_path, SIZE, VENDOR) else None
+
+
+def _has_sample(config: pytest.Config) -> bool:
+    return not (sample.ALL or any("::" in argument for argument in config.args))
+
+
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
-    config.hook.pytest_deselected(items=sorted(set(items).difference(kept), key=items.index))
+    remaining = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in remaining])
     items[:] = kept
 
 
@@ -93,8 +103,13 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
             function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]
-            tests.append((function, dict(enumerate(identifiers)), item))
-    return sample.sampled(tests, (SIZE, VENDOR))
+            tests.append((function, dict(enumerate(identifiers)), item, _share(item)))
+    return sample.sampled(tests, VENDOR if SIZE in sample.SHARING else (SIZE, VENDOR))
+
+
+def _share(item: pytest.Item) -> sample.Share:
+    mark = item.get_closest_marker("ranks")
+    return sample.ALL_VALUES if NODES else sample.share(item.path, SIZE, VENDOR, mark.args[0] if mark else 1)
 
 
 def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:

@@ -91,12 +91,15 @@ def prepare(folder: Path, module: str, backends: list[str], typecodes: str, devi
         raise SystemExit(f"no arrays of the kinds {backends}")
 
 
-def tests(folder: Path, files: list[str]) -> Iterator[unittest.TestCase]:
-    """The tests in files whose name matches one of the expressions."""
+def tests(folder: Path, files: list[str], typecodes: str) -> Iterator[unittest.TestCase]:
+    """The tests in files whose name matches one of the expressions, on these types of those that a class has."""
     pattern = re.compile("|".join(files) or ".")
     for path in sorted((folder / "test").glob("test_*.py")):
         if pattern.search(path.name) and not re.fullmatch(EXCLUDED, path.name):
-            yield from _flat(unittest.defaultTestLoader.loadTestsFromName(path.stem))
+            for case in _flat(unittest.defaultTestLoader.loadTestsFromName(path.stem)):
+                if typecodes and hasattr(case, "TYPECODES"):
+                    type(case).TYPECODES = "".join(code for code in case.TYPECODES if code in typecodes)
+                yield case
 
 
 def _flat(suite: Any) -> Iterator[unittest.TestCase]:
@@ -137,7 +140,7 @@ def main() -> int:
     done = {json.loads(line)["test"] for line in options.record.read_text().splitlines()}
     WORLD.Barrier()
     with options.record.open("a" if WORLD.rank == 0 else "r") as record:
-        for case in tests(options.folder, options.files):
+        for case in tests(options.folder, options.files, options.typecodes):
             if case.id() in done or options.expression not in case.id():
                 continue
             if WORLD.rank == 0:

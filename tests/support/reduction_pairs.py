@@ -26,6 +26,22 @@ FEW = [*sorted(COMMON), ("complex128", "AVG"), ("float_int", "MINLOC")]
 SUITE = [(name, op) for name in ("int32", "float64", "complex128") for op in ("SUM", "PROD", "MAX", "MIN")]
 SUITE = [pair for pair in SUITE if pair in EVERY]
 
+# That tests name, beyond those above, by the file with the kernels: `kernels.py` compiles them with the others.
+_OF_SCATTER = [("int8", "SUM"), ("int8", "PROD"), ("float16", "AVG"), ("short_int", "MINLOC"), ("int64", "SUM")]
+NAMED = {
+    "collectives/allreduce.cu": [
+        *(("int8", "SUM"), ("int8", "PROD"), ("int64", "MAX"), ("int64", "BXOR"), ("bfloat16", "AVG")),
+        *(("float32", "PROD"), ("float32", "MIN"), ("float64", "AVG"), ("uint8", "SUM"), ("uint8", "BOR")),
+        *(("int64", "BAND"), ("int64", "BOR")),
+    ],
+    "collectives/reduce.cu": [
+        *(("int8", "SUM"), ("int8", "PROD"), ("bfloat16", "AVG"), ("double_int", "MAXLOC"), ("int64", "SUM")),
+    ],
+    "collectives/reduce_scatter.cu": [*_OF_SCATTER, ("int64", "MAX"), ("float16", "SUM"), ("bfloat16", "SUM")],
+    "collectives/reduce_scatter_block.cu": [*_OF_SCATTER, ("bfloat16", "SUM")],
+    "collectives/scan.cu": [("int8", "PROD"), ("int64", "PROD")],
+}
+
 # All of them on the host device only: for GPUs each pair is compiled by itself, for seconds.
 if sample.ALL and os.environ.get("PYNCCLX_DEVICE") == "host":
     PAIRS = EVERY

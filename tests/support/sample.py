@@ -2,9 +2,11 @@
 
 A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
 values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
-combinations. A list of cases is one parameter: all of them run. What does not depend on the number of ranks runs on 1
-and on 2 (`MOST_RANKS`), and what does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough`
-do not run. The sample is the same in every run.
+combinations. A list of cases is one parameter: all of them run. On 1 and 2 ranks that is so for each of these numbers.
+3, 4 and 8 ranks share the values, each test runs on each of them, and with another MPI library each test runs with a
+third of the values (`share`). What does not depend on the number of ranks runs on 1 and on 2 (`MOST_RANKS`), and what
+does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough` do not run. The sample is the same
+in every run.
 """
 
 import os
@@ -38,9 +40,12 @@ ONE_LIBRARY = (
     *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
 )
 OPEN_MPI = "Open MPI"
+SHARING = (3, 4, 8)  # numbers of ranks
 
 Item = TypeVar("Item")
-Values = Mapping[str, object]  # of a test's parameters, by their names
+Values = Mapping[object, object]  # of a test's parameters, by their names or places
+Share = tuple[int, int]  # which one of how many
+ALL_VALUES = (0, 1)
 
 
 def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
@@ -49,12 +54,20 @@ def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
     return all(f"/tests/ranks/{each}" not in str(file) or ranks <= number for each, number in most.items())
 
 
-def each_value(cases: Sequence[Values], seed: object) -> list[int]:
-    """Return the places of few cases in which every value of every parameter occurs."""
-    missing = {pair for case in cases for pair in case.items()}
+def share(file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1) -> Share:
+    """Return which share of a test's values the sample has on a number of ranks, of which it needs `fewest`."""
+    if library != OPEN_MPI:
+        return 0, len(SHARING)
+    sharing = [each for each in SHARING if fewest < min(SHARING) or (fewest <= each and has_file(file, each))]
+    return (sharing.index(ranks), len(sharing)) if ranks in sharing else ALL_VALUES
+
+
+def each_value(cases: Sequence[Values], seed: object, part: Share = ALL_VALUES) -> list[int]:
+    """Return the places of few cases in which every value of every parameter occurs, or those of one share do."""
+    missing = _values(cases, zlib.crc32(repr(seed).encode()), part)
     places = list(range(len(cases)))
-    random.Random(zlib.crc32(repr(seed).encode())).shuffle(places)
-    chosen = []
+    random.Random(zlib.crc32(repr(seed).encode()) + part[0]).shuffle(places)
+    chosen = [] if missing else places[:1]
     while missing:
         best = max(places, key=lambda place: len(missing & cases[place].items()))
         chosen.append(best)
@@ -62,16 +75,26 @@ def each_value(cases: Sequence[Values], seed: object) -> list[int]:
     return sorted(chosen)
 
 
-def sampled(tests: Sequence[tuple[str, Values, Item]], seed: object) -> list[Item]:
-    """Return the tests of the sample, in the given order; each comes with its function and the parameters' values."""
+def _values(cases: Sequence[Values], offset: int, part: Share) -> set[tuple[object, object]]:
+    """Return the values of a share, each with its parameter: every third one of each parameter, if there are three."""
+    place, count = part
+    values: dict[object, list[object]] = defaultdict(list)
+    for parameter, value in dict.fromkeys(pair for case in cases for pair in case.items()):
+        values[parameter].append(value)
+    return {(each, value) for each, several in values.items() for value in several[(place + offset) % count :: count]}
+
+
+def sampled(tests: Sequence[tuple[str, Values, Item, Share]], seed: object) -> list[Item]:
+    """Return the tests of the sample, in the given order; each comes with its function, its values and their share."""
     by_function = defaultdict(list)
-    for place, (function, _, _) in enumerate(tests):
-        by_function[function].append(place)
+    for number, (function, *_) in enumerate(tests):
+        by_function[function].append(number)
     kept: list[int] = []
-    for function, places in by_function.items():
-        chosen = each_value([tests[place][1] for place in places], (function, seed))
-        kept += [places[each] for each in chosen] or places
-    return [tests[place][2] for place in sorted(kept)]
+    for function, numbers in by_function.items():
+        part = tests[numbers[0]][3]
+        chosen = each_value([tests[each][1] for each in numbers], (function, seed), part)
+        kept += [numbers[each] for each in chosen]
+    return [tests[number][2] for number in sorted(kept)]
 
 
 def some(cases: Iterable[Item], count: int) -> list[Item]:

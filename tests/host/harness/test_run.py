@@ -1,6 +1,5 @@
 """The test harness: a failure, a hang or another set of tests on one rank fails the run, in bounded time."""
 
-import itertools
 import os
 import re
 import shutil
@@ -132,7 +131,7 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_two_at_once_run_every_step_once() -> None:
-    parts = [run.parsed(each) for each in (run.FIRST, *itertools.chain(*run.PAIRS))]
+    parts = [run.parsed(each) for each in (run.FIRST, *run.COLUMNS)]
     assert sorted(step for part in parts for step in part.steps if step != "ranks") == sorted({*run.STEPS} - {"ranks"})
     assert sorted(ranks for part in parts if "ranks" in part.steps for ranks in part.ranks) == list(run.RANKS)
 
@@ -201,6 +200,23 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
     assert sample.some([], 3) == []
     assert sample.some("abcdefg", 3) == ["a", "d", "g"] or sample.ALL
     assert chosen != sample.each_value(cases, "another")
+
+
+def test_shares_have_all_values_between_them() -> None:
+    cases = [{"type": i, "size": j} for i in range(5) for j in range(2)]
+    chosen = [sample.each_value(cases, "seed", (place, 3)) for place in range(3)]
+    assert all(1 <= len(places) <= 2 for places in chosen)
+    for parameter in cases[0]:
+        assert {cases[place][parameter] for places in chosen for place in places} == {case[parameter] for case in cases}
+    assert sample.each_value([{}], "seed", (2, 3)) == [0]
+
+
+def test_which_numbers_of_ranks_share_values() -> None:
+    anywhere, on_three = TESTS / "ranks/collectives/test_scan.py", TESTS / "ranks/bench/test_over_nodes.py"
+    assert [sample.share(anywhere, ranks) for ranks in (1, 2, 3, 4, 8)] == [(0, 1), (0, 1), (0, 3), (1, 3), (2, 3)]
+    assert [sample.share(anywhere, ranks, fewest=4) for ranks in (4, 8)] == [(0, 2), (1, 2)]
+    assert sample.share(on_three, 3, fewest=3) == (0, 1)
+    assert sample.share(anywhere, 2, "MPICH") == (0, 3)
 
 
 def test_planted_errors_have_their_places() -> None:

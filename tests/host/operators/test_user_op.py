@@ -143,7 +143,7 @@ def test_nothing_of_a_row_transform_is_called(file, kernel, tmp_path):
 
 def test_a_linked_binary_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path))
-    made, file = operator(pyncclx.Op(lambda a, b: a * b, "f4")), "collectives/reduce.cu"
+    made, file = operator(pyncclx.Op(lambda a, b: a * b, "f4")), "collectives/fold.cu"
     source, names = kernels._linked_names(made, file, FILES[file].kernels)
     code = numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
     assert code == numba_functions.for_gpu(made.fn, made.types, ARCHITECTURE)
