@@ -25,7 +25,7 @@ def span_nbytes(spec: Any, blocks: int) -> int:
     """
     if not isinstance(spec, (list, tuple)) or len(spec) < 2:
         return 0
-    if isinstance(spec[-1], (list, tuple)):
+    if _are_types(spec[-1]):
         return _end_of_each(spec)
     _, counts, displs, key = spec_parts(spec, lists=False)
     if counts is None:
@@ -40,6 +40,11 @@ def span_nbytes(spec: Any, blocks: int) -> int:
     return max(
         (_end(displ * extent, count, upper, extent) for count, displ in zip(counts, starts, strict=False)), default=0
     )
+
+
+def _are_types(last: Any) -> bool:
+    """Whether the last part of an argument is a list of datatypes; it may also be one of counts."""
+    return isinstance(last, (list, tuple)) and any(isinstance(each, (MPI.Datatype, str)) for each in last)
 
 
 def _end_of_each(spec: Sequence[Any]) -> int:

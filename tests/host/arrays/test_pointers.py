@@ -128,6 +128,10 @@ COLUMN = MPI.DOUBLE.Create_vector(4, 1, 10).Create_resized(0, 8)
         (["m", [1, 1, 0], [8, 16, 999], [MPI.DOUBLE, COLUMN, COLUMN]], 16 + 31 * 8),
         (["m", [MPI.DOUBLE, COLUMN, MPI.INT]], 31 * 8),
         (["m", 0, COLUMN], 0),
+        (["m", [1, 2, 3]], 6),
+        (["m", [1, 2]], 3),
+        (["m", ([1, 2, 3], [4, 8, 0])], 10),
+        (["m", ([1, 2, 3], 7)], 17),
     ],
 )
 def test_spans(spec, nbytes):

@@ -1,6 +1,5 @@
 """Communicators that a program has dropped and not freed: the next one of the same ranks takes over their memory."""
 
-import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -22,7 +21,7 @@ def works(comm, call=0):
     recv = xp.full(COUNT * comm.size, -1, "i8")
     comm.Allgather(put(np.arange(COUNT) + 10_000 * comm.rank + 1_000_000 * call), recv)
     expected = np.add.outer(10_000 * np.arange(comm.size), np.arange(COUNT)).ravel() + 1_000_000 * call
-    return bool((get(recv) == expected).all())
+    return bool(((recv if HOST else xp.asnumpy(recv)) == expected).all())  # waits for the current stream alone
 
 
 def name_of(comm):
@@ -72,9 +71,6 @@ def test_a_request_holds_it(parent):
     request.Start()
     request.Wait()
     assert_everywhere(WORLD, (get(recv) == sum(range(parent.size))).all(), f"{get(recv)}")
-    request = None
-    gc.collect()
-    assert_everywhere(WORLD, name_of(parent.Dup()) == name)
     other.Free()
 
 
@@ -195,7 +191,7 @@ def test_two_threads(parent):
     device = nullcontext() if HOST else xp.cuda.Device()  # of this thread; others begin with GPU 0
 
     def run(index):
-        with device:
+        with device, nullcontext() if HOST else xp.cuda.Stream(non_blocking=True):
             return [works(parents[index].Dup(), 100 * index + call) for call in range(20)]
 
     with ThreadPoolExecutor(2 if MPI.Query_thread() == MPI.THREAD_MULTIPLE else 1) as threads:
