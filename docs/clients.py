@@ -27,11 +27,14 @@ heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they f
 off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
 The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's:
-heat chooses one for each rank. pylops-mpi does not, so both ranks are on GPU 0, where without MPS processes take turns;
-`comm.select_device()` before the first array gives each its own.
+heat and PyFR choose one for each rank. pylops-mpi does not, so both ranks are on GPU 0, where without MPS processes
+take turns; `comm.select_device()` before the first array gives each its own.
 
-PyFR is not in the table: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux
-distributions package, does not have, and its CUDA backend needs a GPU.
+PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. `mpi-type = cuda-aware` in `[backend-cuda]`
+tells it that MPI takes device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
+here: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux distributions
+package, does not have. With NumPy's arrays on the host device, which is for tests, that backend would wait for ever:
+it starts persistent requests by MPI's function in C, which finds nothing to start.
 """
 
 Row = dict[str, Any]

@@ -83,6 +83,7 @@ def clients(torch: str) -> tuple[Client, ...]:
         Client("mpi4py-fft", program["fft_transforms"], building, on=ON_CPUS),
         Client("mpi4py-fft's tests", (*PLUGIN, *fft_tests), (*building, "pytest"), fft, ON_CPUS),
         Client("heat", program["heat_operations"], heat, on_gpu=aware),
+        Client("PyFR", program["pyfr_taylor_green"], ("gimmik==3.2.1", "pyfr==3.1"), on=("gpu",), on_gpu=aware),
     )
 
 

@@ -24,8 +24,13 @@ def value(comm: Any, name: str, *numbers: float) -> None:
     _write({"name": name, "value": [float(number) for number in numbers]}, comm.rank)
 
 
-def timed(comm: Any, name: str, call: Callable[[], Any], repeats: int = 7, sync: Callable[[], Any] = int) -> Any:
-    """Record the median of a call's seconds after two calls that warm up, and return the last result."""
+def timed(
+    comm: Any, name: str, call: Callable[[], Any], repeats: int = 7, sync: Callable[[], Any] = int, each: int = 1
+) -> Any:
+    """Record the median of a call's seconds after two calls that warm up, and return the last result.
+
+    A call may do what is timed several times: `each` times.
+    """
     taken = []
     for _ in range(repeats + 2):
         comm.Barrier()
@@ -33,7 +38,7 @@ def timed(comm: Any, name: str, call: Callable[[], Any], repeats: int = 7, sync:
         result = call()
         sync()
         taken.append(time.perf_counter() - began)
-    _write({"name": name, "seconds": statistics.median(taken[2:])}, comm.rank)
+    _write({"name": name, "seconds": statistics.median(taken[2:]) / each}, comm.rank)
     return result
 
 
