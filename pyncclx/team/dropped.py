@@ -48,7 +48,7 @@ def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
 
     def here() -> tuple[Present, tuple[int, ...]]:
         select()
-        own.update(_of_this_thread(HEAP.get()))
+        own.update(_of_this_thread(HEAP.get(), comm.size))
         dropped = {name: _described(team) for name, (_, team) in own.items()}
         return HEAP.get().present(dropped), ulfm.world_ranks(comm)
 
@@ -77,8 +77,8 @@ def _close(dropped: Iterable[State]) -> None:
         state.close()
 
 
-def _of_this_thread(heap: Heap) -> dict[bytes, tuple[State, Team]]:
-    """What is dropped and unused, by the ids of the Teams.
+def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
+    """What is dropped and has no use, by the ids of the Teams: no object, kernel, graph, window nor message needs it.
 
     Each belongs to one thread, which has made it: two that make communicators at once must not both take it over. What
     has been left by threads that have ended is the main one's.
@@ -92,14 +92,12 @@ def _of_this_thread(heap: Heap) -> dict[bytes, tuple[State, Team]]:
         state = _STATES.get(name)
         team = None if state is None else state.team
         is_mine = maker == me or (is_main and maker not in alive)
-        if state is not None and team is not None and is_mine and _is_unused(state, team, heap):
-            found[name] = state, team
+        if state is not None and team is not None and is_mine and state.is_dropped and not state.attachments:
+            if not heap.offer(layout.least_nbytes(size)):
+                team.order.synchronize()  # there is no room for another one
+            if team.heap is heap and team.is_idle():
+                found[name] = state, team
     return found
-
-
-def _is_unused(state: State, team: Team, heap: Heap) -> bool:
-    """Whether nobody uses a communicator's Team, or will: no object, kernel, graph, window nor message."""
-    return state.is_dropped and not state.attachments and team.heap is heap and team.is_idle()
 
 
 def _described(team: Team) -> Dropped:

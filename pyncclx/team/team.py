@@ -130,7 +130,7 @@ class Team:
     def is_idle(self) -> bool:
         """Whether no kernel runs, in no graph either, nothing has failed, and no memory is held beside the lease."""
         holds = self.dependents or self.device_teams or len(self.windows)
-        return not (holds or self.errors.has_failed or self.order.is_busy())
+        return not (holds or self.errors.has_failed) and self.order.is_over()
 
     def _close_record(self, errors: ErrorRecord) -> None:
         self.heap.part(self.uids)
