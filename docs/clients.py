@@ -28,7 +28,12 @@ off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
 The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's:
 heat and PyFR choose one for each rank. pylops-mpi does not, so both ranks are on GPU 0, where without MPS processes
-take turns; `comm.select_device()` before the first array gives each its own.
+take turns, and [collectives go through host memory](howto/mps.md); `comm.select_device()` before the first array gives
+each its own.
+
+Slower than mpi4py are heat's `SVD`, which splits a communicator in each call, whose ranks meet to take over the memory
+of the one before, and PyFR with 4 ranks on one GPU, where messages are kernels among those of all ranks, and mpi4py's
+are copies. The times of `sort` and k-means differed by up to two thirds between runs, also with mpi4py alone.
 
 PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. `mpi-type = cuda-aware` in `[backend-cuda]`
 tells it that MPI takes device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
@@ -52,6 +57,7 @@ def page() -> str:
 def section(name: str, about: dict[str, Any], rows: list[Row]) -> str:
     """The table of one file."""
     gpus = f", {', '.join(about['gpus'])}" if about["gpus"] else ", no GPU"
+    gpus += ", which ranks share under MPS" if about.get("mps") else ""
     head = f"## {about['date']}: Python {about['python']}, {about['cpus']} CPUs{gpus}\n\n"
     head += f"From `examples/benchmarks/results/{name}.json`.\n\n"
     body = "| Program | Ranks | Where | runner | import |\n|---|---|---|---|---|\n"

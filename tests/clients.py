@@ -201,6 +201,7 @@ def main() -> int:
     made: list[dict[str, Any]] = []
     about = {"date": datetime.date.today().isoformat(), "python": platform.python_version(), "cpus": os.cpu_count()}
     about["gpus"] = [driver.name(number) for number in range(driver.count())]
+    about["mps"] = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
     for row in rows(options):
         made.append(row)
         print(line(row), flush=True)

@@ -5,8 +5,9 @@ support/sample.py.
 
     python tests/run.py [step ...] [-n ranks ...] [-k expression] [--all]
 
-Steps whose tests wait much or use one processor run beside others, in a second process, where the whole sample is run
-and little else runs on the machine; what they print comes when they are done. Elsewhere one step runs after another.
+Steps whose tests wait much or use one processor run beside others, in processes of their own, where the whole sample
+is run and little else runs on the machine; what they print comes when they are done. Elsewhere one step runs after
+another.
 
 The last line is `N passed, N failed[, N skipped]`; the exit code is 0 if nothing failed. A step that
 hangs is ended and counts as a failure.
@@ -32,12 +33,13 @@ from steps import Result
 ROOT = Path(__file__).resolve().parent
 RANKS = (1, 2, 3, 4, 8)
 STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance")
-# As command lines: what is first, and two columns that run beside each other and take about as long as each other. The
-# steps on the left keep two processors busy for a part of their time, those on the right use one or wait.
+# As command lines: what is first, and columns that run beside each other and take about as long as each other. The
+# steps of the first keep two processors busy for a part of their time, the others use one or wait.
 FIRST = ("checks", "kernels")
 COLUMNS = (
-    ("ranks", "nodes", "mpich", "conformance", "-n", "2", "3", "4", "8"),
-    ("host", "ranks", "protocol", "faults", "-n", "1"),
+    ("ranks", "-n", "2", "3", "4", "8"),
+    ("host", "ranks", "-n", "1"),
+    ("protocol", "nodes", "faults", "mpich", "conformance"),
 )
 
 
@@ -81,13 +83,16 @@ def has_room() -> bool:
     return processors > 1 and os.getloadavg()[0] < 2 * processors and launch.device(1) == "host"
 
 
-def two_at_once() -> Iterator[Result]:
+def several_at_once() -> Iterator[Result]:
     """Run all steps, some of them beside others."""
     yield from timed(results(parsed(FIRST)))
-    here, there = COLUMNS
-    with tempfile.TemporaryDirectory() as folder, beside(there, Path(folder)) as others:
+    here, *there = COLUMNS
+    with contextlib.ExitStack() as ends:
+        folders = [Path(ends.enter_context(tempfile.TemporaryDirectory())) for _ in there]
+        others = [ends.enter_context(beside(names, folder)) for names, folder in zip(there, folders, strict=True)]
         yield from timed(results(parsed(here)))
-        yield from others()
+        for finished in others:
+            yield from finished()
 
 
 @contextlib.contextmanager
@@ -145,7 +150,7 @@ def main() -> int:
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
     is_whole_sample = options == parsed(())
-    finished = list(two_at_once() if is_whole_sample and has_room() else timed(results(options)))
+    finished = list(several_at_once() if is_whole_sample and has_room() else timed(results(options)))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in finished]))
     for each in finished:

@@ -130,7 +130,7 @@ def test_a_step_without_selected_tests_is_no_failure(tmp_path: Path) -> None:
     assert steps.judge("step", steps.NO_TESTS, path).failed == 1
 
 
-def test_two_at_once_run_every_step_once() -> None:
+def test_columns_run_every_step_once() -> None:
     parts = [run.parsed(each) for each in (run.FIRST, *run.COLUMNS)]
     assert sorted(step for part in parts for step in part.steps if step != "ranks") == sorted({*run.STEPS} - {"ranks"})
     assert sorted(ranks for part in parts if "ranks" in part.steps for ranks in part.ranks) == list(run.RANKS)
@@ -140,7 +140,7 @@ def test_two_at_once_run_every_step_once() -> None:
     ("processors", "load", "gpus", "expected"),
     [(2, 3.9, 0, True), (2, 4.0, 0, False), (1, 0.0, 0, False), (2, 0.0, 1, False)],
 )
-def test_two_at_once_need_room(
+def test_columns_need_room(
     processors: int, load: float, gpus: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYNCCLX_DEVICE", raising=False)

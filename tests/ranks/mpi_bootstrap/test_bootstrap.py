@@ -1,12 +1,14 @@
 """mpi_bootstrap on 1 to 8 ranks: nodes, exchange of bytes, agreement, file descriptors."""
 
 import os
+import pickle
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 from mpi4py import MPI
@@ -14,6 +16,8 @@ from mpi4py import MPI
 import mpi_bootstrap
 from mpi_bootstrap import mailbox
 from support.everywhere import assert_everywhere, raises_everywhere
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module", params=["world", "halves", "reversed"])
@@ -121,6 +125,32 @@ def test_first_bytes_are_those_of_the_lowest_rank_that_has_any(plain: MPI.Intrac
 # ---- agreement -----------------------------------------------------------------------------------------
 
 
+def exchanged(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+    """`exchange` in the form of `agree`."""
+    own: list[T] = []
+
+    def make() -> None:
+        own.append(operation())
+
+    mpi_bootstrap.exchange(comm, make, None if undo is None else lambda: undo(own[0]))
+    return own[0]
+
+
+BOTH = pytest.mark.parametrize("together", [mpi_bootstrap.agree, exchanged])
+
+
+def test_exchange_gives_the_results_of_all_ranks(plain: MPI.Intracomm) -> None:
+    found = mpi_bootstrap.exchange(plain, lambda: ("x" * 900 * plain.rank, plain.rank))
+    assert found == [("x" * 900 * rank, rank) for rank in range(plain.size)]
+
+
+def test_exchange_of_what_no_rank_can_send(plain: MPI.Intracomm) -> None:
+    """All raise; then they go on."""
+    with raises_everywhere(plain, (AttributeError, pickle.PicklingError), match=f"failed on rank {plain.size - 1} of"):
+        mpi_bootstrap.exchange(plain, lambda: (lambda: 0) if plain.rank == plain.size - 1 else 0)
+    assert mpi_bootstrap.exchange(plain, lambda: plain.rank) == list(range(plain.size))
+
+
 def test_agree_gives_each_rank_its_result(plain: MPI.Intracomm) -> None:
     assert mpi_bootstrap.agree(plain, lambda: plain.rank**2) == plain.rank**2
 
@@ -139,8 +169,9 @@ def test_agree_names_ranks_in_every_byte_of_its_table(plain: MPI.Intracomm) -> N
         mpi_bootstrap.agree(plain, operation)
 
 
+@BOTH
 @pytest.mark.parametrize("error", [ValueError("seven"), OSError(12, "no memory"), RuntimeError("a", 1)])
-def test_agree_raises_the_lowest_failing_ranks_error(plain: MPI.Intracomm, error: Exception) -> None:
+def test_agree_raises_the_lowest_failing_ranks_error(plain: MPI.Intracomm, error: Exception, together: Any) -> None:
     last = plain.size - 1
     undone: list[int] = []
 
@@ -150,15 +181,16 @@ def test_agree_raises_the_lowest_failing_ranks_error(plain: MPI.Intracomm, error
         return plain.rank
 
     with raises_everywhere(plain, type(error)) as raised:
-        mpi_bootstrap.agree(plain, operation, undo=undone.append)
+        together(plain, operation, undo=undone.append)
     assert f"[failed on rank {last} of {plain.size}]" in str(raised.value)
     assert undone == ([] if plain.rank == last else [plain.rank])
     assert raised.value.__cause__ is (error if plain.rank == last else None)
 
 
+@BOTH
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("parts", [1, 2])
-def test_agree_among_all_after_some(plain: MPI.Intracomm, parts: int) -> None:
+def test_agree_among_all_after_some(plain: MPI.Intracomm, parts: int, together: Any) -> None:
     """The ranks of a part that agree on a failure go on with it: the rank where it was is named, and named once."""
     last, undone = plain.size - 1, list[str]()
     part = plain.Split(plain.rank % parts, plain.rank)
@@ -174,7 +206,7 @@ def test_agree_among_all_after_some(plain: MPI.Intracomm, parts: int) -> None:
         return "done"
 
     with raises_everywhere(plain, type(own)) as raised:
-        mpi_bootstrap.agree(plain, operations, undo=undone.append)
+        together(plain, operations, undo=undone.append)
     part.Free()
     where = f"[failed on rank {last} of {plain.size}]"
     assert_everywhere(plain, str(raised.value).count("failed on") == 1 and where in str(raised.value))
@@ -196,12 +228,13 @@ def test_agree_among_all_after_others(plain: MPI.Intracomm) -> None:
         mpi_bootstrap.agree(plain, operation)
 
 
-def test_agree_names_all_failing_ranks(plain: MPI.Intracomm) -> None:
+@BOTH
+def test_agree_names_all_failing_ranks(plain: MPI.Intracomm, together: Any) -> None:
     def operation() -> None:
         raise KeyError(plain.rank)
 
     with raises_everywhere(plain, KeyError) as raised:
-        mpi_bootstrap.agree(plain, operation)
+        together(plain, operation)
     ranks = ", ".join(map(str, range(plain.size)))
     assert raised.value.args == (0,)  # rank 0's, on every rank
     assert raised.value.__notes__ == [f"[failed on rank{'s' * (plain.size > 1)} {ranks} of {plain.size}]"]

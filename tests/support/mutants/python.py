@@ -214,8 +214,14 @@ PYTHON = {
     ),
     "what succeeded elsewhere is not undone": Mutant(
         "mpi_bootstrap/agreement.py",
-        "if failure is None and undo is not None:",
-        "if False:",
+        "if failure is None and undo is not None:\n            undo(cast(T, result))",
+        "if False:\n            undo(cast(T, result))",
+        "ranks/mpi_bootstrap",
+    ),
+    "what succeeded elsewhere in an exchange is not undone": Mutant(
+        "mpi_bootstrap/agreement.py",
+        "if failure is None and undo is not None:\n            undo()",
+        "if False:\n            undo()",
         "ranks/mpi_bootstrap",
     ),
     "MIN on integers only": Mutant(
@@ -301,5 +307,29 @@ PYTHON = {
         "if calls is None or facts is None:",
         "if True:",
         "ranks/recording/test_entries.py",
+    ),
+    "dropped communicators: those that are not": Mutant(
+        "pyncclx/team/state.py",
+        "return self.made_here and self._hold() is None",
+        "return self.made_here",
+        "ranks/team/test_dropped.py",
+    ),
+    "dropped communicators: after other calls on one rank": Mutant(
+        "pyncclx/team/dropped.py",
+        "len({each.reached for each in of_ranks}) == 1",
+        "True",
+        "ranks/team/test_dropped.py",
+    ),
+    "dropped communicators: with windows": Mutant(
+        "pyncclx/team/team.py",
+        "holds = self.dependents or self.device_teams or len(self.windows)",
+        "holds = self.dependents or self.device_teams",
+        "ranks/team/test_dropped.py",
+    ),
+    "ranks that take turns: options that MPI does not have": Mutant(
+        "pyncclx/launch/run.py",
+        "may_stage = not any(options.values())",
+        "may_stage = True",
+        "ranks/staging/test_taking_turns.py",
     ),
 }
