@@ -38,7 +38,9 @@ def alltoallv(
     """See `Intracomm.Alltoallv`."""
     options = DynamicOptions(layout, capacity, total, status, overflow, segments, algorithm)
     if counts_on_device(sendbuf) or options.given:
-        return dynamic(comm, sendbuf, recvbuf, options)
+        call = dynamic(comm, sendbuf, recvbuf, options)
+        call.of_mpi = False
+        return call
     if algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
     return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)

@@ -105,7 +105,10 @@ class Reductions(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             By length if left out. The result has the same bits in both.
         """
-        if not by_new_kernel(self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, algorithm=algorithm):
+        may_stage = algorithm is None
+        if not by_new_kernel(
+            self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, may_stage=may_stage, algorithm=algorithm
+        ):
             super().Reduce_scatter(sendbuf, recvbuf, recvcounts, cast(MPI.Op, op))
 
     Ireduce_scatter = nonblocking(reduce_scatter)

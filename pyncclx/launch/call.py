@@ -38,6 +38,7 @@ class Call:
     is_again: bool = False  # `before` and `after` do the same for an equal call, and hold no arrays
     beside: tuple[str, ...] = ()  # other kernels of the same file that those two launch
     root: int | None = None
+    of_mpi: bool = True  # MPI can do it on host copies, but for operators and types that it does not have
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
     @property

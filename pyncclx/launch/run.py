@@ -51,10 +51,12 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=may_stage)
 
 
-def by_new_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
-    """As `by_kernel`, for a `make` that communicates: each call is made anew."""
+def by_new_kernel(
+    comm: Intracomm, make: Callable[..., Call | None], *args: Any, may_stage: bool = False, **options: Any
+) -> bool:
+    """As `by_kernel`, for a `make` that communicates: each call is made anew. MPI may do it only with `may_stage`."""
     began = events.now() if events.listeners else None
-    return _by_new_kernel(comm, state_of(comm), make, args, options, None, began)
+    return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
 
 
 def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import NotSupported
+from ..operators import ops
 from .call import Call
 
 if TYPE_CHECKING:
@@ -29,10 +30,18 @@ REFUSAL = (
 
 def leave_to_host(comm: Intracomm, call: Call) -> None:
     """Raise NotSupported for a call that MPI does faster on host copies, if it may. Collective at the first use."""
-    if comm.staging and is_left_to_host(comm, call.operation, call.sized[0]):
+    if comm.staging and _is_of_mpi(call) and is_left_to_host(comm, call.operation, call.sized[0]):
         device = comm.team.device
         if not device.is_capturing(device.current_stream()):
             raise NotSupported(f"{call.operation}: {REFUSAL}")
+
+
+def _is_of_mpi(call: Call) -> bool:
+    """Whether MPI has such a call; if it reduces, whether it has the operator and the type of the elements."""
+    if len(call.template) != 2:
+        return call.of_mpi
+    op = next((each for each in ops.TABLE.values() if each.cxx == call.template[1]), None)
+    return op is not None and op.mpi is not None and all(each.datatype.mpi is not None for each in call.buffers)
 
 
 def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:

@@ -6,7 +6,9 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import events
+from pyncclx.collectives.alltoallv import alltoallv
 from pyncclx.launch import turns
+from pyncclx.launch.turns import leave_to_host
 from support.arrays import get, gpu_only, put, xp
 from support.everywhere import assert_everywhere
 
@@ -59,9 +61,10 @@ def test_collectives(comm, kinds):
     comm.Allreduce(numbers(comm), total)
     comm.Allgatherv(numbers(comm), [every, [COUNT] * comm.size])
     comm.Iallreduce(MPI.IN_PLACE, again := numbers(comm)).Wait()
-    assert_everywhere(WORLD, events.NATIVE not in kinds and len(kinds) == 3, f"{kinds}")
+    comm.Reduce_scatter(put(np.tile(of_rank(comm.rank), comm.size)), scattered := xp.full(COUNT, -1))
+    assert_everywhere(WORLD, events.NATIVE not in kinds and len(kinds) == 4, f"{kinds}")
     expected = sum(of_rank(rank) for rank in range(comm.size))
-    for each in (total, again):
+    for each in (total, again, scattered):
         assert (get(each) == expected).all()
     assert (get(every) == gathered(comm.size)).all()
 
@@ -84,6 +87,18 @@ def test_what_kernels_do(comm, kinds, monkeypatch):
     assert (get(total) == sum(of_rank(rank) for rank in range(comm.size))).all()
     for each in (every, last):
         assert (get(each) == gathered(comm.size)).all()
+
+
+def test_what_mpi_does_not_have(comm, kinds):
+    """Operators of pyncclx and of the program, and counts on the device."""
+    send, recv = put(np.full(COUNT, float(comm.rank))), [xp.full(COUNT, -1.0) for _ in range(2)]
+    for op, each in zip((pyncclx.AVG, pyncclx.Op(lambda a, b: a if a > b else b)), recv, strict=True):
+        comm.Allreduce(send, each, op)
+    rows, counts = xp.full((comm.size, 1), comm.rank), xp.full(comm.size, 1, "i8")
+    leave_to_host(comm, alltoallv(comm, [rows, counts], xp.empty((comm.size, 1), rows.dtype), layout="packed"))
+    assert_everywhere(WORLD, kinds == [events.NATIVE] * 2, f"{kinds}")
+    for each, expected in zip(recv, ((comm.size - 1) / 2, comm.size - 1), strict=True):
+        assert (get(each) == expected).all()
 
 
 @gpu_only
