@@ -37,7 +37,7 @@ are copies. The times of `sort` and k-means differed by up to two thirds between
 Another run of PyFR with 2 ranks on two GPUs took 2.61 ms with the runner, 2.98 with the import, and 3.26 with mpi4py.
 
 PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. `mpi-type = cuda-aware` in `[backend-cuda]`
-tells it that MPI takes device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
+lets it give MPI device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
 here: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux distributions
 package, does not have. With NumPy's arrays on the host device, which is for tests, that backend would wait for ever:
 it starts persistent requests by MPI's function in C, which finds nothing to start.

@@ -27,7 +27,6 @@ from .state import State
 from .team import Team
 
 _STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # with a Team, by its id
-_MAKERS: dict[bytes, int] = held({})  # threads, by the ids of Teams
 MOST_KEPT = 4  # dropped ones of the same ranks
 
 
@@ -35,7 +34,7 @@ def remember(state: State) -> None:
     """Look at a communicator that has a Team when others are made."""
     if state.team is not None:
         _STATES[state.team.id] = state
-        _MAKERS[state.team.id] = threading.get_ident()
+        state.maker = threading.get_ident()
 
 
 def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
@@ -85,14 +84,10 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     """
     me, alive = threading.get_ident(), {thread.ident for thread in threading.enumerate()}
     is_main = threading.current_thread() is threading.main_thread()
-    for name in _MAKERS.keys() - _STATES.keys():
-        _MAKERS.pop(name, None)
     found = {}
-    for name, maker in list(_MAKERS.items()):
-        state = _STATES.get(name)
-        team = None if state is None else state.team
-        is_mine = maker == me or (is_main and maker not in alive)
-        if state is not None and team is not None and is_mine and state.is_dropped and not state.attachments:
+    for name, state in list(_STATES.items()):
+        team, is_mine = state.team, state.maker == me or (is_main and state.maker not in alive)
+        if team is not None and is_mine and state.is_dropped and not state.attachments:
             if not heap.offer(layout.least_nbytes(size)):
                 team.order.synchronize()  # there is no room for another one
             if team.heap is heap and team.is_idle():

@@ -123,15 +123,16 @@ class LaunchOrder:
 
     def is_busy(self) -> bool:
         """Return whether what was launched is not over, or may be, in a graph that is replayed; by any thread."""
-        streams = [self._stream, *self._asides.values()]
-        running = any(not self._device.is_idle(stream) for stream in streams if stream is not _NO_STREAM)
-        return running or self._captured is not _NO_STREAM or (self._end is not None and not self._end.is_over())
+        return not self._are_over([self._stream, *self._asides.values()])
 
     def is_over(self) -> bool:
         """Return whether what was launched is over, to the thread that launches; in graphs it never is."""
-        streams = [stream for stream in (self._stream, *self._asides.values()) if stream not in (_NO_STREAM, None)]
-        ended = self._end is None or self._end.is_over()  # on None a call returns when its kernel has ended
-        return self._captured is _NO_STREAM and ended and all(self._device.is_idle(stream) for stream in streams)
+        # On None a call returns when its kernel has ended: what runs there is another thread's.
+        return self._are_over([stream for stream in (self._stream, *self._asides.values()) if stream is not None])
+
+    def _are_over(self, streams: list[Any]) -> bool:
+        running = any(not self._device.is_idle(stream) for stream in streams if stream is not _NO_STREAM)
+        return not running and self._captured is _NO_STREAM and (self._end is None or self._end.is_over())
 
     def synchronize(self) -> None:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""

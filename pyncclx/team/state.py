@@ -87,6 +87,7 @@ class State:
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
         self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
+        self.maker: int | None = None  # the thread that has made the team
         self.made_here = False  # by a method of ours: the program has no object of mpi4py's for it
         self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
         self.identity = identity  # None: no calls are recorded

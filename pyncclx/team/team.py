@@ -86,7 +86,7 @@ class Team:
             raise
 
     def _offer(self, comm: MPI.Intracomm) -> members.Member:
-        """Reserve a lease, and return what the other ranks are to know of this one."""
+        """Reserve a lease, and return what the other ranks need of this one."""
         self.lease = self.heap.reserve(layout.least_nbytes(comm.size))
         try:
             return members.own(comm, self.device, self.heap, self.lease)

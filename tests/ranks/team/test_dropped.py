@@ -110,7 +110,7 @@ def test_an_object_of_mpi4py(parent):
 
 @pytest.mark.ranks(2)
 def test_of_other_ranks(parent):
-    """What nobody here can take over is closed."""
+    """What the ranks here cannot take over is closed."""
     name_of(halves(parent))
     before = len(parent.team.heap.leases)
     comm = parent.Dup()
@@ -125,7 +125,7 @@ def test_other_calls_on_one_rank(parent):
     name = name_of(comm)
     comm.Bcast(few, 0)  # all load its kernel
     if comm.rank == 0:
-        comm.Bcast(few, 0)  # root waits for nobody
+        comm.Bcast(few, 0)  # root does not wait
     comm.synchronize()
     comm, handle = None, comm.py2f()
     assert_everywhere(WORLD, name_of(parent.Dup()) != name)
@@ -174,12 +174,12 @@ def test_one_rank_cannot_take_over(parent, monkeypatch):
     """All ranks raise, and the next communicator takes over."""
     name = name_of(parent.Dup())
 
-    def select():
+    def world_ranks(_):
         raise MemoryError("no more")
 
     with monkeypatch.context() as context:
         if parent.rank == parent.size - 1:
-            context.setattr(dropped.ulfm, "world_ranks", lambda _: select())
+            context.setattr(dropped.ulfm, "world_ranks", world_ranks)
         with raises_everywhere(parent, MemoryError, match=f"no more .failed on rank {parent.size - 1} of"):
             works(parent.Dup())
     assert_everywhere(WORLD, name_of(parent.Dup()) == name)

@@ -22,7 +22,7 @@ def slabs(count: int, parts: int) -> np.ndarray:
 
 
 def box(count: int) -> Iterator[str]:
-    """The lines of the box in Gmsh's format 2.2. The names tell PyFR's importer which sides are periodic."""
+    """The lines of the box in Gmsh's format 2.2. By the names PyFR's importer finds the periodic sides."""
     yield from ("$MeshFormat", "2.2 0 8", "$EndMeshFormat")
     names = [f'2 {number} "periodic_{axis}_{side}"' for number, (axis, side) in enumerate(SIDES, INSIDE + 1)]
     yield from section("PhysicalNames", [f'3 {INSIDE} "fluid"', *names])

@@ -1,6 +1,6 @@
 """PyFR: steps of a Taylor-Green vortex in a periodic box, by its CUDA backend where there is a GPU, else by OpenMP's.
 
-On GPUs one option differs: PyFR copies what it sends through the host unless it is told that MPI takes device memory.
+On GPUs one option differs: PyFR copies what it sends through the host unless it is set that MPI takes device memory.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def initialise() -> Any:
 
 
 def name_libraries() -> None:
-    """Tell PyFR where CUDA's libraries are, unless the user has: it looks for "libnvrtc.so" and the like."""
+    """Set where CUDA's libraries are, unless the user has: PyFR looks for "libnvrtc.so" and the like."""
     for name in ("cuda", "nvrtc", "cublasLt"):
         found = "" if "PYFR_LIBRARY_PATH" in os.environ else path_of(name)
         if found:
