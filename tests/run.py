@@ -38,8 +38,8 @@ STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "prot
 FIRST = ("checks", "kernels")
 COLUMNS = (
     ("ranks", "-n", "2", "3", "4", "8"),
-    ("host", "ranks", "-n", "1"),
-    ("protocol", "nodes", "faults", "mpich", "conformance"),
+    ("host",),
+    ("protocol", "ranks", "nodes", "faults", "mpich", "conformance", "-n", "1"),
 )
 
 

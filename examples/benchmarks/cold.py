@@ -61,16 +61,13 @@ def measured(call: Any) -> float:
     return float(MPI.COMM_WORLD.allreduce(time.perf_counter() - began, MPI.MAX))
 
 
-def measure(*, ready: bool) -> tuple[dict[str, float], str]:
+def measure() -> tuple[dict[str, float], str]:
     """Seconds by operation, and the device's name."""
     began = time.perf_counter()
     import pyncclx  # noqa: PLC0415  its environment is set by now
     from pyncclx import backends  # noqa: PLC0415
-    from pyncclx.system import cache_folders  # noqa: PLC0415
 
     seconds = {"import pyncclx": MPI.COMM_WORLD.allreduce(time.perf_counter() - began, MPI.MAX)}
-    if not ready:
-        cache_folders.READY_DIR = Path(os.devnull)
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     comm.select_device()
     if os.environ.get("PYNCCLX_DEVICE") == "host":
@@ -98,7 +95,8 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory()) if world.rank == 0 else ""
         os.environ["PYNCCLX_CACHE"] = world.bcast(folder)
-        seconds, device = measure(ready=options.ready)
+        os.environ["PYNCCLX_READY"] = str(int(options.ready))
+        seconds, device = measure()
         world.Barrier()
     if world.rank == 0:
         total = sum(list(seconds.values())[1:-1])

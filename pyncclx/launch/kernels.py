@@ -28,7 +28,7 @@ from ..system.notes import called_if_long, note, reported_if_long
 from ..system.process import held
 from ..team.options import Options
 from ..team.team import Team
-from .sources import FILES, RECORD_KERNELS, RECORDS, Template, instantiation
+from .sources import FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, instantiation
 
 LONGEST_COMPILATION_S = 600.0  # of another rank, beyond PYNCCLX_TIMEOUT, which may be short
 
@@ -72,7 +72,7 @@ def get_several(
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
         parts = _parts(team.device, file, kernels, template)
-        loaded = share(comm, team.device, parts, lambda: _compile_others_ahead(team.device, file, kernels, template))
+        loaded = share(comm, team.device, parts, lambda: _compile_ahead(team.device, file, kernels, template))
         for kernel in FILES[file].kernels:
             name = instantiation(kernel, *template)
             if name in loaded:
@@ -80,9 +80,11 @@ def get_several(
     return [team.functions[key] for key in keys]
 
 
-def _compile_others_ahead(device: Device, file: str, kernels: Sequence[str], template: Template) -> None:
-    """Compile in the background what the next call may need: the operation's other kernels, for other lengths."""
+def _compile_ahead(device: Device, file: str, kernels: Sequence[str], template: Template) -> None:
+    """Compile in the background what the next calls may need: short messages first, then this operation's others."""
     if settings.AHEAD.get() and linked.named(template) is None:
+        for kernel in LIKELY:
+            device.compile_ahead(file_of(kernel), [[instantiation(kernel)]])
         others = [kernel for kernel in FILES[file].kernels if kernel not in kernels]
         device.compile_ahead(file, [[instantiation(kernel, *template)] for kernel in others])
 

@@ -116,6 +116,9 @@ REDUCTIONS = tuple(
     file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)
 )
 
+# Of operations that move bytes, the kernels of short messages: a program that calls one operation calls these, too.
+LIKELY = ("bcast_direct", "allgather", "alltoall", "gather", "scatter")
+
 RECORDS = "collectives/records.cu"
 # Of a kernel, the one in RECORDS for elements that do not fill 16 bytes evenly. Its pipelines take messages of any
 # length, those of medium length too, which have kernels of their own elsewhere.

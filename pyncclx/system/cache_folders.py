@@ -38,7 +38,8 @@ def cache_folders() -> list[Path]:
         return list(_output)
     *shared, own = settings.CACHE.get() or (_default(),)
     read = [folder for folder in (*shared, own) if _is_trusted(folder, shared=folder is not own)]
-    return list(dict.fromkeys([READY_DIR, *read, cache_directory()]))
+    ready = [READY_DIR] if settings.READY.get() else []
+    return list(dict.fromkeys([*ready, *read, cache_directory()]))
 
 
 def cache_directory() -> Path:

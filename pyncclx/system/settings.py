@@ -190,13 +190,21 @@ CACHE = Setting[tuple[Path, ...]](
     text="folder of compiled kernels; before it, each with a `:`, folders that are only read",
     default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
 )
+READY = Setting(
+    "PYNCCLX_READY",
+    default=True,
+    parse=_flag,
+    accepts="1 or 0",
+    text="whether kernels are used that were compiled when the package was installed; `0`: only those of these folders",
+    default_text="on",
+)
 AHEAD = Setting(
     "PYNCCLX_AHEAD",
     default=True,
     parse=_flag,
     accepts="1 or 0",
-    text="GPUs: whether the other kernels of an operation are compiled in the background once one is; `0`: each at its "
-    "first use",
+    text="GPUs: whether kernels that the next calls may need are compiled in the background once one has been; `0`: "
+    "each at its first use",
     default_text="on",
 )
 VERBOSE = Setting(
@@ -262,7 +270,7 @@ FAULT = Setting[tuple[faults.Fault, ...]](
 
 SETTINGS: tuple[Setting[Any], ...] = (
     *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
-    *(CHECK, CACHE, AHEAD, VERBOSE, IPC, RECORD, DUMP),
+    *(CHECK, CACHE, READY, AHEAD, VERBOSE, IPC, RECORD, DUMP),
     *(SEED, HOSTILE, FAULT),
 )
 

@@ -19,7 +19,7 @@ _PROGRAM = Path(__file__).with_name("background.py")
 
 
 def compile_ahead(file: str, instantiations: Sequence[str], architecture: str) -> None:
-    """Ask for kernels of a file, as `nvrtc.compile_beside` compiles them."""
+    """Ask for kernels of a file, as `nvrtc.compile_beside` compiles them; once for the same ones."""
     with contextlib.suppress(OSError):  # without such a process each is compiled at its first use
         _HELPER.get().ask(file, instantiations, architecture)
 
@@ -28,19 +28,20 @@ class _Helper:
     """The process that compiles; it is started when it is needed, and ends when it has been idle for a while."""
 
     def __init__(self) -> None:
-        self._asked = 0
+        self._asked: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._asking = threading.Lock()
 
     def ask(self, *request: object) -> None:
+        line = json.dumps(request)
         with self._asking:
-            if self._asked == MOST:
+            if line in self._asked or len(self._asked) == MOST:
                 return
-            self._asked += 1
+            self._asked.add(line)
             if self._process is None or self._process.poll() is not None:
                 self._process = _started()
-                _write(self._process, [each for each in sys.path if isinstance(each, str)])
-            _write(self._process, request)
+                _write(self._process, json.dumps([each for each in sys.path if isinstance(each, str)]))
+            _write(self._process, line)
 
 
 def _started() -> subprocess.Popen[bytes]:
@@ -54,9 +55,9 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-def _write(process: subprocess.Popen[bytes], line: object) -> None:
+def _write(process: subprocess.Popen[bytes], line: str) -> None:
     assert process.stdin is not None
-    process.stdin.write(json.dumps(line).encode() + b"\n")
+    process.stdin.write(line.encode() + b"\n")
 
 
 _HELPER = PerProcess(_Helper)

@@ -31,6 +31,7 @@ NICE = ahead.NICE
 def own(tmp_path, monkeypatch):
     """A cache and a helper of this test."""
     monkeypatch.setenv("PYNCCLX_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("PYNCCLX_READY", "0")
     monkeypatch.setattr(ahead, "_HELPER", ahead.PerProcess(ahead._Helper, lasting=True))
     monkeypatch.setattr(ahead, "NICE", 0)  # a busy machine would let it wait for minutes
     yield tmp_path / "own"
@@ -99,12 +100,12 @@ def test_what_was_compiled_in_the_background_is_found(monkeypatch):
 def test_one_process_for_all_up_to_a_number(monkeypatch):
     monkeypatch.setattr(ahead, "MOST", 2)
     pids = set()
-    for architecture in "sm_80", "sm_90", "sm_100":
+    for architecture in "sm_80", "sm_80", "sm_90", "sm_100":
         ahead.compile_ahead(BARRIER, ["barrier"], architecture)
         pids.add(helper().pid)
     assert len(pids) == 1
     wait_until(lambda: nvrtc.is_cached(BARRIER, ["barrier"], "sm_90"))
-    assert ahead._HELPER.made._asked == 2
+    assert len(ahead._HELPER.made._asked) == 2
     assert not nvrtc.is_cached(BARRIER, ["barrier"], "sm_100")
 
 
@@ -208,11 +209,15 @@ def team(monkeypatch):
     return Team()
 
 
-def test_the_other_kernels_of_the_operation(team):
+def test_short_kernels_that_move_bytes_and_the_others_of_the_operation(team):
     for _ in range(2):
         kernels.get(MPI.COMM_SELF, team, ALLREDUCE, "allreduce_one_shot", *ADD)
     others = [[f"{kernel}<float, Sum>"] for kernel in FILES[ALLREDUCE].kernels if kernel != "allreduce_one_shot"]
-    assert team.device.ahead == [(ALLREDUCE, others)]
+    *of_bytes, last = team.device.ahead
+    assert last == (ALLREDUCE, others)
+    expected = {each: f"{each}<false>" for each in ("allgather", "alltoall", "gather", "scatter")}
+    expected["bcast"] = "bcast_direct<false>"
+    assert dict(of_bytes) == {f"collectives/{file}.cu": [[name]] for file, name in expected.items()}
 
 
 def test_off_by_a_setting_and_for_a_programs_operator(team, monkeypatch):

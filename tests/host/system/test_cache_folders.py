@@ -42,6 +42,8 @@ def test_several(tmp_path, monkeypatch):
     monkeypatch.setenv("PYNCCLX_CACHE", f"{shared}:{tmp_path / 'missing'}:{own}")
     assert cache_folders.cache_folders() == [READY_DIR, shared, own]
     assert not (tmp_path / "missing").exists()
+    monkeypatch.setenv("PYNCCLX_READY", "0")
+    assert cache_folders.cache_folders() == [shared, own]
 
 
 def test_a_folder_that_others_write_is_refused(tmp_path, monkeypatch, caplog):
