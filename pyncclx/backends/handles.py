@@ -69,6 +69,9 @@ class Event(Protocol):
     def record(self, stream: Any) -> None:
         """Move the event to the end of the work that the stream has now."""
 
+    def record_eager(self, stream: Any) -> None:
+        """Do so where the stream is not being captured; cheaper than `record`."""
+
     def is_over(self) -> bool:
         """Return whether the work before the event is over; True in a graph that is being captured."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -22,7 +22,7 @@ from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.registration import Registration
 from ..team.scratch import Scratch
-from ..team.state import state_of
+from ..team.state import State, state_of
 
 
 class OverNodes(IntraBase):
@@ -83,9 +83,7 @@ class OverNodes(IntraBase):
         if call is None:
             return False
         state = state_of(self)
-        program = run_call(
-            self, state, spanning, call, None if state.checking else key_of_call(make, args, options)
-        )
+        program = run_call(self, state, spanning, call, None if state.checking else _key_of(state, make, args, options))
         if begun is not None:
             program.facts = begun.by_steps()
         return True
@@ -95,7 +93,7 @@ class OverNodes(IntraBase):
         state, spanning = state_of(self), spanning_of(self)
         if spanning is None or state.checking:
             return False
-        key = key_of_call(make, args, options)
+        key = _key_of(state, make, args, options)
         program = None if key is None else spanning.known(key)
         if program is None:
             return False
@@ -135,6 +133,12 @@ class OverNodes(IntraBase):
         """As `Base.scratch`: over nodes that of the node's Team."""
         spanning = self.spanning
         return self.team.scratch if spanning is None else spanning.team.scratch
+
+
+def _key_of(state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """Return the key of a call's program, None if it has none."""
+    key = key_of_call(make, args, options)
+    return None if key is None else (key, state.deterministic)
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:

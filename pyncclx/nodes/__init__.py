@@ -40,7 +40,8 @@ Three rules:
 * A step that fails makes `Spanning.check` raise at every call from then on, and ends the waits of kernels on this node
   (`ErrorRecord.abort`). Every wait ends within PYNCCLX_TIMEOUT: the other ranks raise when theirs does.
 * The engine moves bytes, and we fold: so all operators work, and all ranks and runs get the same bits. The order is
-  that of nodes, and of ranks inside each; it depends on the assignment of ranks to nodes.
+  that of nodes, and of ranks inside each; it depends on the assignment of ranks to nodes. NCCL reduces by itself only
+  where no order shows in the bits, or the program has said that none need be kept (`nccl_reductions.py`).
 
 To add an operation: a file in `collectives/over_nodes/` with the function that makes the `SpanningCall`, a line in its
 `OVER_NODES`, and a case in `tests/ranks/nodes`.

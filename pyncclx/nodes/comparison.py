@@ -108,12 +108,10 @@ class Comparison:
         if self._failure is not None:
             raise self._failure
 
-    def glance(self) -> None:
-        """As `check`, but only raise what a thread has found while it looks after the last calls."""
-        if not self._unsent:
-            self.check()
-        elif self._failure is not None:
-            raise self._failure
+    @property
+    def is_clear(self) -> bool:
+        """Whether there is nothing to raise, as far as this rank has looked, and a thread goes on to look."""
+        return bool(self._unsent) and self._failure is None
 
     def check_aside(self) -> None:
         """As `check`, in a thread beside the program's, if MPI may be called there."""

@@ -35,6 +35,10 @@ class Engine(Protocol):
     name: str
     follows_streams: bool
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `check` raises, as far as this process has been told; cheaper than `check`."""
+
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """Send and receive, on `stream`; `step` is the step's name for messages.
 

@@ -83,6 +83,11 @@ class MpiEngine:
             self._check_hope(step, time.monotonic() - began, late)
             time.sleep(min(1e-5 * (polls - _POLLS), _LONGEST_PAUSE_S))
 
+    @property
+    def has_failed(self) -> bool:
+        """As `Engine.has_failed`."""
+        return self._failure is not None or self._refusal is not None
+
     def check(self) -> None:
         """As `Engine.check`."""
         self._raise_failure()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -16,6 +15,7 @@ from ..errors import MPIError
 from ..system.process import held
 from .engine import Failed, Transfer
 from .nccl_library import bindings, version_text
+from .nccl_reductions import NcclReduction
 
 # Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
@@ -57,38 +57,55 @@ class NcclEngine:
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """As `Engine.exchange`; errors of earlier steps raise in `check`."""
-        self._raise_failure()
-        nccl, comm, pointer = self._nccl, self._comm, stream.ptr
-        with self._abortable():
-            nccl.group_start()
-            try:
-                for peer, address, nbytes in sends:
-                    nccl.send(address, nbytes, _BYTES, self._index(peer), comm, pointer)
-                for peer, address, nbytes in receives:
-                    nccl.recv(address, nbytes, _BYTES, self._index(peer), comm, pointer)
-            finally:
-                nccl.group_end()
+        self._call(self._send_and_receive, sends, receives, stream.ptr)
+
+    def _send_and_receive(self, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: int) -> None:
+        nccl, comm = self._nccl, self._comm
+        nccl.group_start()
+        try:
+            for peer, address, nbytes in sends:
+                nccl.send(address, nbytes, _BYTES, self._index(peer), comm, stream)
+            for peer, address, nbytes in receives:
+                nccl.recv(address, nbytes, _BYTES, self._index(peer), comm, stream)
+        finally:
+            nccl.group_end()
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
         """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
-        self._raise_failure()
-        with self._abortable():
-            self._nccl.broadcast(address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
+        self._call(self._nccl.broadcast, address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
         """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
-        self._raise_failure()
-        with self._abortable():
-            self._nccl.all_gather(own, everything, nbytes, _BYTES, self._comm, stream.ptr)
+        self._call(self._nccl.all_gather, own, everything, nbytes, _BYTES, self._comm, stream.ptr)
 
-    @contextmanager
-    def _abortable(self) -> Iterator[None]:
-        """Raise why this engine was aborted in the place of NCCL's error: its calls may wait for other ranks."""
+    def allreduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
+        """Reduce the vectors of all ranks to each of them, by NCCL's collective; raise as `exchange`."""
+        count = reduction.count(nbytes)
+        self._call(self._nccl.all_reduce, send, recv, count, *reduction, self._comm, stream.ptr)
+
+    def reduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, root: int, stream: Any) -> None:
+        """Reduce the vectors of all ranks to one of them, by NCCL's collective; raise as `exchange`."""
+        count, number = reduction.count(nbytes), self._index(root)
+        self._call(self._nccl.reduce, send, recv, count, *reduction, number, self._comm, stream.ptr)
+
+    def reduce_scatter(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
+        """Reduce a block of so many bytes to each rank, by NCCL's collective; raise as `exchange`."""
+        count = reduction.count(nbytes)
+        self._call(self._nccl.reduce_scatter, send, recv, count, *reduction, self._comm, stream.ptr)
+
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call NCCL, unless this engine was aborted; raise why it was in the place of NCCL's error."""
+        self._raise_failure()
         try:
-            yield
-        except Exception:
+            function(*arguments)
+        except Exception:  # it may have waited for other ranks, and been aborted meanwhile
             self._raise_failure()
             raise
+
+    @property
+    def has_failed(self) -> bool:
+        """As `Engine.has_failed`; what NCCL reports of itself is for `check`."""
+        return self._failure is not None
 
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)

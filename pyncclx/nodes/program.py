@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..backends import Event
-from ..recording.layout import Facts
 from ..team.plans import Producer
 from ..team.team import Team
 from .steps import CollectiveStep, ExchangeStep, HostStep, Step
@@ -40,7 +39,7 @@ class Program:
         The ranks of other nodes that it waits for.
     before, after : callable or None
         As of the call.
-    facts : Facts or None
+    facts : bytes or None
         Of the flight recorder's entry of this call, made again.
     """
 
@@ -57,7 +56,7 @@ class Program:
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
         self.label = label
-        self.facts: Facts | None = None
+        self.facts: bytes | None = None
         self._steps = steps
         exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, CollectiveStep, HostStep))]
         used = [each.engine for each in exchanges if each.engine is not None]
@@ -67,22 +66,26 @@ class Program:
         self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
+        self._in_order = [step.step for step in steps]
         self._forks = any(step.aside for step in steps)
 
     def enqueue(self, team: Team, stream: Any, aside: Any) -> None:
         """Enqueue all steps; what `stream` is given next comes after them. `aside` is the second stream."""
-        with team.order.following(stream):
-            if self.before is not None:
-                self.before(team, stream)
-            if self._forks:
-                team.device.fork(stream, aside)
-            self._enqueue(team, stream, aside)
-            if self._forks:
-                team.device.order(aside, stream)
-            if self.after is not None:
-                self.after(team, None, stream)
+        team.order.follow(stream)
+        if self.before is not None:
+            self.before(team, stream)
+        if self._forks:
+            team.device.fork(stream, aside)
+            self._enqueue_on_both(team, stream, aside)
+            team.device.order(aside, stream)
+        else:
+            for step in self._in_order:
+                step.run(team, stream)
+        if self.after is not None:
+            self.after(team, None, stream)
+        team.order.extend(stream)
 
-    def _enqueue(self, team: Team, stream: Any, aside: Any) -> None:
+    def _enqueue_on_both(self, team: Team, stream: Any, aside: Any) -> None:
         ends: dict[int, Event] = {}
         for place, (step, is_aside, after) in enumerate(self._steps):
             on = aside if is_aside else stream

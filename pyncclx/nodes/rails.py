@@ -106,6 +106,11 @@ class Rails:
         """The engines that have been made."""
         return self._engines.values()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `check` raises, as `Engine.has_failed`."""
+        return any(engine.has_failed for engine in self._engines.values())
+
     def check(self) -> None:
         """Raise what has gone wrong in a step."""
         for engine in self._engines.values():

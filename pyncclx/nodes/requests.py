@@ -54,19 +54,20 @@ class SpanningWork:
         team = spanning.team
         self._began_on = stream_for(team.device, self._call.buffers)
         stream = team.order.aside(self._began_on)
+        capturing = team.device.is_capturing(stream)
         if not self._is_compared:
-            spanning.compare(program.label, stream)
+            spanning.compare(program.label, capturing=capturing)
         self._is_compared = False
         event = self._event = team.device.event()
-        if team.device.is_capturing(stream):
+        if capturing:
             spanning.thread.wait()
         if (program.follows_streams or team.device.name == "host") and not spanning.thread.is_busy:
-            self._enqueue(program, stream, event)
+            self._enqueue(program, stream, event, capturing=capturing)
         else:
-            self._thread = spanning.thread.do(lambda: self._enqueue(program, stream, event))
+            self._thread = spanning.thread.do(lambda: self._enqueue(program, stream, event, capturing=capturing))
 
-    def _enqueue(self, program: Program, stream: Any, event: Event) -> None:
-        self._spanning.enqueue(program, stream)
+    def _enqueue(self, program: Program, stream: Any, event: Event, *, capturing: bool) -> None:
+        self._spanning.enqueue(program, stream, capturing=capturing)
         event.record(stream)
 
     def finish(self) -> None:

@@ -17,10 +17,12 @@ from .spanning import Spanning
 
 def run(state: State, spanning: Spanning, program: Program) -> None:
     """Enqueue a known program on the current stream; the host waits if the communicator blocks."""
-    spanning.check()
-    stream = stream_for(spanning.team.device, program.producers)
-    spanning.compare(program.label, stream, watched=bool(program.watched))
-    _enqueue(state, spanning, program, stream)
+    spanning.look()
+    device = spanning.team.device
+    stream = stream_for(device, program.producers)
+    capturing = device.is_capturing(stream)
+    spanning.compare(program.label, capturing=capturing, watched=bool(program.watched))
+    _enqueue(state, spanning, program, stream, capturing=capturing)
 
 
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
@@ -28,13 +30,15 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
     program = prepare(comm, state, spanning, call)
     if key is not None and (call.is_again or (call.before is None and call.after is None)):
         spanning.remember(key, program)
-    _enqueue(state, spanning, program, stream_for(spanning.team.device, program.producers))
+    device = spanning.team.device
+    stream = stream_for(device, program.producers)
+    _enqueue(state, spanning, program, stream, capturing=device.is_capturing(stream))
     return program
 
 
-def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any) -> None:
+def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any, *, capturing: bool) -> None:
     spanning.thread.wait()
-    spanning.enqueue(program, stream)
+    spanning.enqueue(program, stream, capturing=capturing)
     if state.blocking == "host":
         spanning.drain()
 
@@ -48,7 +52,8 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
         compare(comm, call.operation, call.signature)
     spanning.check()
     composition = Composition(spanning, call.operation, call.signature)
-    spanning.compare(composition.label, current_stream(spanning.team.device, call.buffers))
+    device = spanning.team.device
+    spanning.compare(composition.label, capturing=device.is_capturing(current_stream(device, call.buffers)))
     if not call.empty:
         with spanning.comparison.explaining():
             call.compose(composition)

@@ -55,9 +55,14 @@ class Verdicts:
         """Set a peer's word: it has come by another way."""
         self._watch.array[self._word(peer)] = 1
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether no peer's kernels had given up."""
+        return not (self._ranks and self._watch.array.any())
+
     def check(self) -> None:
         """Raise Aborted, from then on, if a peer's kernels had given up when it sent something."""
-        if self._ranks and self._watch.array.any():
+        if not self.is_clear:
             ranks = [peer for peer, word in self._ranks.items() if self._watch.array[word]]
             text = f"kernels on rank {', '.join(map(str, ranks))} have given up a step of an earlier call"
             raise Aborted(f"{text}, which raises the reason there; what came from there is undefined")

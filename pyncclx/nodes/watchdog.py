@@ -14,11 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ..backends import Device, Event
 from ..errors import StepTimeout
+from ..system import settings
 from ..system.process import PerProcess
 from .engine import Engine
+from .program import Program
 
 PAUSE_S = 0.02  # between two looks
 
@@ -27,17 +30,22 @@ PAUSE_S = 0.02  # between two looks
 class Awaited:
     """A program that is being enqueued, or has been."""
 
-    steps: str  # that may not have ended, for messages
+    program: Program
     deadline: float
-    engines: Sequence[Engine]
     rank: int
-    peers: tuple[int, ...]
     look: Callable[[], None]  # raises what ends the program: calls of other ranks that differ
+    ends: list[Event]  # which are used again
     end: Event | None = None  # when it has been enqueued
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        """Those whose steps the host does not wait for."""
+        return self.program.watched
 
     def is_over(self) -> bool:
         """Return whether it has ended; abort its engines if it should have."""
         if self.end is not None and self.end.is_over():
+            self.ends.append(self.end)
             return True
         reason = self._reason()
         over = reason is not None
@@ -45,7 +53,7 @@ class Awaited:
             try:
                 engine.check()
                 if reason is not None:
-                    engine.abort(self.steps, reason)
+                    engine.abort(self.program.waits, reason)
             except Exception:  # its own, which calls raise from now on
                 over = True
         return over
@@ -57,7 +65,7 @@ class Awaited:
         except Exception as error:
             return error
         late = time.monotonic() > self.deadline
-        return StepTimeout(self.steps, self.rank, self.peers) if late else None
+        return StepTimeout(self.program.waits, self.rank, self.program.peers) if late else None
 
 
 class Watchdog:
@@ -71,7 +79,8 @@ class Watchdog:
     def add(self, device: Device, awaited: Awaited) -> None:
         """Look at a program from now on; those of one stream end in the order in which they are given."""
         self._awaited.append((device, awaited))
-        self._there.set()
+        if not self._there.is_set():
+            self._there.set()
 
     def _run(self) -> None:
         while True:
@@ -103,3 +112,32 @@ class Watchdog:
 
 
 WATCHDOG = PerProcess(Watchdog)
+
+
+class Watch:
+    """Has the watchdog look at the programs of one communicator.
+
+    Parameters
+    ----------
+    device : Device
+    rank : int
+    look : callable
+        As `Awaited.look`.
+    """
+
+    def __init__(self, device: Device, rank: int, look: Callable[[], None]) -> None:
+        self._device, self._rank, self._look = device, rank, look
+        self._timeout_s = settings.TIMEOUT.get()
+        self._ends: list[Event] = []  # of programs that are over: to make one takes longer than to record it
+
+    def begin(self, program: Program) -> Awaited:
+        """Have a program watched that is enqueued next."""
+        awaited = Awaited(program, time.monotonic() + self._timeout_s, self._rank, self._look, self._ends)
+        WATCHDOG.get().add(self._device, awaited)
+        return awaited
+
+    def end(self, awaited: Awaited, stream: Any) -> None:
+        """Take note that it has been enqueued on a stream, which is not being captured."""
+        end = self._ends.pop() if self._ends else self._device.event()
+        end.record_eager(stream)
+        awaited.end = end

@@ -60,10 +60,10 @@ class Calls:
 
         return write_beside if beside else write
 
-    def again(self, facts: Facts) -> int:
-        """Write the entry of a call by steps that came before; return its sequence number."""
+    def again(self, facts: bytes) -> int:
+        """Write the entry of a call by steps that came before (`Begun.by_steps`); return its sequence number."""
         self.skipped += 1
-        return self._ring.add(next(self.numbers), facts)
+        return self._ring.add_packed(next(self.numbers), facts)
 
     @contextmanager
     def meeting(self, operation: str) -> Iterator[None]:
@@ -208,11 +208,11 @@ class Begun:
         self.describe(operation=operation, signature=("host arrays",))
         self.not_launched()
 
-    def by_steps(self) -> Facts:
+    def by_steps(self) -> bytes:
         """Write that the call, which is over, went by steps in nodes and between them; return those of an equal one."""
         self.not_launched(layout.COLLECTIVE)
         self.end()
-        return self._facts._replace(flags=self._facts.flags | layout.REPEATED)
+        return FACTS.pack(*self._facts._replace(flags=self._facts.flags | layout.REPEATED))
 
     def end(self) -> None:
         """Note that the call is over."""

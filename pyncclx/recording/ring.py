@@ -146,8 +146,12 @@ class Ring:
 
     def add(self, number: int, facts: Facts) -> int:
         """Write an entry, and return its sequence number."""
+        return self.add_packed(number, FACTS.pack(*facts))
+
+    def add_packed(self, number: int, facts: bytes) -> int:
+        """As `add`, with facts of `FACTS`."""
         offset, sequence = self._next()
-        ENTRY.pack_into(self.memory, offset, now(), number, FACTS.pack(*facts), sequence)
+        ENTRY.pack_into(self.memory, offset, now(), number, facts, sequence)
         return sequence
 
     def number(self, sequence: int, number: int) -> None:

@@ -96,6 +96,11 @@ class ErrorRecord:
             raise noted(error)
 
     @property
+    def is_clear(self) -> bool:
+        """Whether `check` raises nothing."""
+        return not (self._words[FAILURE] or self._words[OVERFLOW])
+
+    @property
     def has_failed(self) -> bool:
         """Whether every call raises from now on."""
         return bool(self._words[FAILURE])

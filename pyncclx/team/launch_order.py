@@ -33,6 +33,8 @@ class LaunchOrder:
         self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
         self._captured: Any = _NO_STREAM  # of the last captured launch
+        self._is_captured = False  # what `follow` was called for last
+        self._may_be_captured = False  # a launch on a stream that was ready
         self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
 
     def enqueue(
@@ -65,10 +67,18 @@ class LaunchOrder:
     @contextmanager
     def following(self, stream: Any) -> Iterator[None]:
         """Order what the block enqueues on `stream` behind the last launch here, and before no receive that is open."""
+        self.follow(stream)
+        yield
+        self.extend(stream)
+
+    def follow(self, stream: Any) -> None:
+        """Order what is enqueued on `stream` next as `following` does; `extend` comes behind it."""
+        if stream is self._ready and not OPEN_RECEIVES:
+            return
         let_receives_leave()
-        if self._device.is_capturing(stream):
+        self._is_captured = self._device.is_capturing(stream)
+        if self._is_captured:
             self._follow_captured(stream)
-            yield
             return
         if self._end is not None:
             self._end.order(stream)
@@ -77,9 +87,7 @@ class LaunchOrder:
         per_thread = self._device.is_per_thread(stream)
         self._ready, self._stream = (_NO_STREAM, _NO_STREAM) if per_thread else (stream, stream)
         self._end = self._device.event() if per_thread else None
-        yield
-        if self._end is not None:
-            self._end.record(stream)
+        self._may_be_captured |= self._device.can_be_captured(stream) and stream is not self._asides.get(False)
 
     def _follow_captured(self, stream: Any) -> None:
         """Do so inside a capture; the last launch on a stream that has since joined the capture may be part of it."""
@@ -107,7 +115,7 @@ class LaunchOrder:
 
     def extend(self, stream: Any) -> None:
         """Count what has been enqueued on `stream` since the last launch, copies for example, as part of it."""
-        if self._end is not None:
+        if self._end is not None and not self._is_captured:
             self._end.record(stream)
 
     def mark(self, stream: Any) -> Event:
@@ -126,7 +134,13 @@ class LaunchOrder:
         return not self._are_over([self._stream, *self._asides.values()])
 
     def is_over(self) -> bool:
-        """Return whether what was launched is over, to the thread that launches; in graphs it never is."""
+        """Return whether what was launched is over, to the thread that launches; in graphs it never is.
+
+        A launch costs too much to ask each time whether its stream is being captured: where the program could have done
+        so, it never is either.
+        """
+        if self._may_be_captured:
+            return False
         # On None a call returns when its kernel has ended: what runs there is another thread's.
         return self._are_over([stream for stream in (self._stream, *self._asides.values()) if stream is not None])
 

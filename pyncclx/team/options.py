@@ -107,6 +107,25 @@ class Options(_Comm):
         state_of(self).staging = bool(value)
 
     @property
+    def deterministic(self) -> bool:
+        """Whether reductions have the same bits in each run: the ranks' elements are folded in a fixed order.
+
+        True by default. If it is False, NCCL may add floating-point numbers in its own order where that is faster: over
+        more than two nodes, each with one rank of the communicator. A new communicator begins with the value of the one
+        that it was made from. Set it alike on all ranks; requests that exist keep what was set.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.deterministic = False
+        """
+        return state_of(self).deterministic
+
+    @deterministic.setter
+    def deterministic(self, value: bool) -> None:
+        state_of(self).deterministic = bool(value)
+
+    @property
     def sm_free(self) -> bool:
         """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
 

@@ -77,6 +77,7 @@ class State:
         self.staging: bool | None = parent.staging if parent else None
         self.stream: Any = parent.stream if parent else None  # that the user has named
         self.sm_free: bool = parent.sm_free if parent else False
+        self.deterministic: bool = parent.deterministic if parent else True
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None

@@ -60,7 +60,7 @@ class SpanningShuffle(TokenShuffle):
         stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
         capturing = spanning.team.device.is_capturing(stream)
         for program in programs_of(memory, move, phases, capturing=capturing):
-            spanning.enqueue(program, stream)
+            spanning.enqueue(program, stream, capturing=capturing)
 
     def _drain(self) -> None:
         self._spanning.drain()

@@ -40,12 +40,12 @@ ONE_LIBRARY = (
     *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
 )
 OPEN_MPI = "Open MPI"
-SHARING = (3, 4, 8)  # numbers of ranks
+SHARING = {3: 2, 4: 2, 8: 1}  # numbers of ranks, and how many parts of the values each has: more where ranks take less
 
 Item = TypeVar("Item")
 Values = Mapping[object, object]  # of a test's parameters, by their names or places
-Share = tuple[int, int]  # which one of how many
-ALL_VALUES = (0, 1)
+Share = tuple[range, int]  # which ones of how many parts
+ALL_VALUES = (range(1), 1)
 
 
 def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
@@ -57,16 +57,19 @@ def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
 def share(file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1) -> Share:
     """Return which share of a test's values the sample has on a number of ranks, of which it needs `fewest`."""
     if library != OPEN_MPI:
-        return 0, len(SHARING)
+        return range(1), len(SHARING)
     sharing = [each for each in SHARING if fewest < min(SHARING) or (fewest <= each and has_file(file, each))]
-    return (sharing.index(ranks), len(sharing)) if ranks in sharing else ALL_VALUES
+    if ranks not in sharing:
+        return ALL_VALUES
+    begin = sum(SHARING[each] for each in sharing if each < ranks)
+    return range(begin, begin + SHARING[ranks]), sum(SHARING[each] for each in sharing)
 
 
 def each_value(cases: Sequence[Values], seed: object, part: Share = ALL_VALUES) -> list[int]:
     """Return the places of few cases in which every value of every parameter occurs, or those of one share do."""
     missing = _values(cases, zlib.crc32(repr(seed).encode()), part)
     places = list(range(len(cases)))
-    random.Random(zlib.crc32(repr(seed).encode()) + part[0]).shuffle(places)
+    random.Random(zlib.crc32(repr(seed).encode()) + part[0].start).shuffle(places)
     chosen = [] if missing else places[:1]
     while missing:
         best = max(places, key=lambda place: len(missing & cases[place].items()))
@@ -76,12 +79,17 @@ def each_value(cases: Sequence[Values], seed: object, part: Share = ALL_VALUES) 
 
 
 def _values(cases: Sequence[Values], offset: int, part: Share) -> set[tuple[object, object]]:
-    """Return the values of a share, each with its parameter: every third one of each parameter, if there are three."""
-    place, count = part
+    """Return the values of a share, each with its parameter: of five parts, every fifth one of each parameter."""
+    places, count = part
     values: dict[object, list[object]] = defaultdict(list)
     for parameter, value in dict.fromkeys(pair for case in cases for pair in case.items()):
         values[parameter].append(value)
-    return {(each, value) for each, several in values.items() for value in several[(place + offset) % count :: count]}
+    return {
+        (each, value)
+        for each, several in values.items()
+        for number, value in enumerate(several)
+        if (number - offset) % count in places
+    }
 
 
 def sampled(tests: Sequence[tuple[str, Values, Item, Share]], seed: object) -> list[Item]:

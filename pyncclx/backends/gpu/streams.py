@@ -37,6 +37,9 @@ class GpuStreams(GpuProperties):
     def is_default(self, stream: Any) -> bool:
         return stream.ptr in driver.LEGACY_DEFAULT
 
+    def can_be_captured(self, stream: Any) -> bool:
+        return stream.ptr not in driver.LEGACY_DEFAULT and stream is not getattr(self._of_thread, "stream", None)
+
     def private_stream(self) -> Any:
         stream = getattr(self._of_thread, "stream", None)
         if stream is None:

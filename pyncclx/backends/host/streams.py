@@ -90,6 +90,8 @@ class Event:
         """Move the event to the end of the work that the stream has now."""
         self._stream, self._number = stream, stream.given if stream else 0
 
+    record_eager = record
+
     def is_over(self) -> bool:
         """Return whether the work before the event is over; let the stream's thread run if it is not."""
         if self._stream is None or self._stream.has_done(self._number):
@@ -124,6 +126,9 @@ class HostStreams:
 
     def is_default(self, stream: object) -> bool:
         return False  # its current stream waits for nothing
+
+    def can_be_captured(self, stream: object) -> bool:
+        return False
 
     def private_stream(self) -> Stream:
         stream: Stream | None = getattr(self._of_thread, "stream", None)

@@ -98,8 +98,24 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather"):
             return "a collective of NCCL's: each rank is alone on its node"
-        if operation in _GATHERED and _GATHERED[operation](places, nbytes):
-            return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
-        if operation == "Reduce" and reduce.is_broadcast(places):
-            return "NCCL's broadcast of the other rank's vector, then a fold: each rank is alone on its node"
+        name, folded = _of_nccl(operation, places, nbytes), _folded(operation, places, nbytes)
+        return f"NCCL's {name} where no order of the ranks shows, or need be kept; else {folded}" if name else folded
+    return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)
+
+
+def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
+    """Return NCCL's collective that does a whole reduction, where it can (`nccl_reduction`)."""
+    if operation == "Allreduce" and allreduce.is_of_nccl(places, nbytes):
+        return "allreduce"
+    if operation == "Reduce_scatter_block" and reduce_scatter.is_of_nccl(places, nbytes):
+        return "reduce-scatter"
+    return "reduce" if operation == "Reduce" else None
+
+
+def _folded(operation: str, places: Places, nbytes: int) -> str:
+    """How a reduction runs that kernels fold, where NCCL has collectives."""
+    if operation in _GATHERED and _GATHERED[operation](places, nbytes):
+        return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
+    if operation == "Reduce" and reduce.is_broadcast(places):
+        return "NCCL's broadcast of the other rank's vector, then a fold: each rank is alone on its node"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)

@@ -143,7 +143,8 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], a
             if _holder(places, places.node, index) == places.rank
         ]
         name = "each rank's block to every node"
-        place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=True, after=after)
+        aside = places.local_size > 1  # where a kernel follows
+        place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=aside, after=after)
         arrived.append((source, place))
     _spread(composition, places.node, own, recv, spans, after=())
     for source, place in arrived:

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.nccl_reductions import NcclReduction, nccl_reduction
 from ...nodes.places import Places
 from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
+from ...team.base import IntraBase as Intracomm
 from .inside import allreduce_call, reduce_scatter_call
 from .movement import exchange
 from .pieces import Span, aligned, unit_of
@@ -25,11 +27,13 @@ class Folding(NamedTuple):
 
     template: tuple[str, ...]  # of the last fold, which finishes the value of all ranks
     unit_nbytes: int  # parts are whole ones
+    nccl: NcclReduction | None  # if NCCL can do it among all ranks of the communicator
 
     @classmethod
-    def of(cls, template: tuple[str, ...], itemsize: int) -> Folding:
+    def of(cls, comm: Intracomm, template: tuple[str, ...], itemsize: int) -> Folding:
         """Return that of a kernel's template arguments."""
-        return cls(template, unit_of(template, itemsize))
+        nccl = nccl_reduction(template, comm.size, deterministic=comm.deterministic)
+        return cls(template, unit_of(template, itemsize), nccl)
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -46,6 +50,11 @@ class Folding(NamedTuple):
     def goes_by_node(self, places: Places) -> bool:
         """Whether the nodes' results may be folded."""
         return places.in_rank_order or bound_op.named(self.template) is None
+
+
+def order_of(comm: Intracomm) -> tuple[str, ...]:
+    """Return what a call's signature has of the order of ranks: nothing, unless it need not be kept."""
+    return () if comm.deterministic else ("not deterministic",)
 
 
 class OfNode(NamedTuple):

@@ -26,14 +26,15 @@ def exchange(
     *,
     drops: bool = False,
 ) -> int:
-    """Add the steps; return the place of the one aside. A rank sends at most one piece to each rank of its node, and no
-    memory that is written is read. In the node more may come than is received, if that `drops` the rest.
+    """Add the steps; return the place of that between nodes. A rank sends at most one piece to each rank of its node,
+    and no memory that is written is read. In the node more may come than is received, if that `drops` the rest.
     """
     places = composition.places
     leaving, staying = _split(places, sends)
     coming, from_here = _split(places, receives)
     _move_inside(composition, staying, from_here, drops=drops)
-    return composition.exchange(name, leaving, coming, on_rail=False, aside=True, after=after)
+    aside = places.local_size > 1  # a second stream takes the host longer than the copy of a rank's own piece
+    return composition.exchange(name, leaving, coming, on_rail=False, aside=aside, after=after)
 
 
 def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:

@@ -11,12 +11,13 @@ from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
+from ...nodes.nccl_reductions import NcclReduction
 from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
 from .bcast import broadcast_all
-from .folding import Folding, fold_from_all, fold_shared, part_of_node, whole_of_node
+from .folding import Folding, fold_from_all, fold_shared, order_of, part_of_node, whole_of_node
 from .inside import gatherv_call
 from .movement import exchange
 from .options import check_no_choice
@@ -37,12 +38,12 @@ def reduce(
         check_not_in_place(comm, "Reduce", "sendbuf", sendbuf)
         send = recv = resolve_sendbuf("Reduce", sendbuf)
     reduction = ops.of(op, "Reduce")
-    folding = Folding.of(ops.template("Reduce", reduction, send), send.datatype.itemsize)
+    folding = Folding.of(comm, ops.template("Reduce", reduction, send), send.datatype.itemsize)
     return SpanningCall(
         operation="Reduce",
         compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, nbytes=send.nbytes, root=root),
         buffers=(send, recv),
-        signature=(send.count, send.datatype.name, reduction.name, root),
+        signature=(send.count, send.datatype.name, reduction.name, root, *order_of(comm)),
         empty=send.nbytes == 0,
     )
 
@@ -60,10 +61,27 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         sources = range(places.size) if places.rank == root else ()
         composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
         fold_shared(composition, folding, nbytes if places.rank == root else 0, recv)
-    elif (engine := composition.spanning.rails.collectives()) is not None and is_broadcast(places):
+    elif (engine := composition.spanning.rails.collectives()) is not None and folding.nccl is not None:
+        _by_nccl(composition, engine, folding.nccl, send, recv, nbytes, root)
+    elif engine is not None and is_broadcast(places):
         _from_other(composition, folding, engine, send, recv, nbytes, root)
     else:
         _by_node(composition, folding, send, recv, nbytes, root)
+
+
+def _by_nccl(
+    composition: Composition,
+    engine: NcclEngine,
+    reduction: NcclReduction,
+    send: int,
+    recv: int,
+    nbytes: int,
+    root: int,
+) -> None:
+    is_root, ranks = composition.places.rank == root, range(composition.places.size)
+    peers = [rank for rank in ranks if is_root and rank != root]
+    enqueue = partial(engine.reduce, send, recv, nbytes, reduction, root)
+    composition.collective(engine, "NCCL's reduce", enqueue, peers=peers, sent_nbytes=0 if is_root else nbytes)
 
 
 def is_broadcast(places: Places) -> bool:

@@ -25,14 +25,14 @@ def scan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> SpanningCall | None:
     """See `Intracomm.Scan`."""
-    return _call("Scan", sendbuf, recvbuf, op, algorithm)
+    return _call(comm, "Scan", sendbuf, recvbuf, op, algorithm)
 
 
 def exscan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> SpanningCall | None:
     """See `Intracomm.Exscan`."""
-    return _call("Exscan", sendbuf, recvbuf, op, algorithm)
+    return _call(comm, "Exscan", sendbuf, recvbuf, op, algorithm)
 
 
 def explain(places: Places, nbytes: int) -> str:
@@ -40,13 +40,15 @@ def explain(places: Places, nbytes: int) -> str:
     return "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks"
 
 
-def _call(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> SpanningCall | None:
+def _call(
+    comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None
+) -> SpanningCall | None:
     if on_host(sendbuf, recvbuf):
         return None
     check_no_choice(operation, algorithm)
     send, recv = resolve_pair(operation, sendbuf, recvbuf)
     reduction = ops.of(op, operation)
-    folding = Folding.of(ops.template(operation, reduction, recv), recv.datatype.itemsize)
+    folding = Folding.of(comm, ops.template(operation, reduction, recv), recv.datatype.itemsize)
     return SpanningCall(
         operation=operation,
         compose=partial(

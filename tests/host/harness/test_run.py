@@ -204,19 +204,21 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
 
 def test_shares_have_all_values_between_them() -> None:
     cases = [{"type": i, "size": j} for i in range(5) for j in range(2)]
-    chosen = [sample.each_value(cases, "seed", (place, 3)) for place in range(3)]
-    assert all(1 <= len(places) <= 2 for places in chosen)
+    parts = [(range(2), 5), (range(2, 4), 5), (range(4, 5), 5)]
+    chosen = [sample.each_value(cases, "seed", part) for part in parts]
+    assert [len(places) for places in chosen] == [2, 2, 1]
     for parameter in cases[0]:
         assert {cases[place][parameter] for places in chosen for place in places} == {case[parameter] for case in cases}
-    assert sample.each_value([{}], "seed", (2, 3)) == [0]
+    assert sample.each_value([{}], "seed", (range(2, 3), 3)) == [0]
 
 
 def test_which_numbers_of_ranks_share_values() -> None:
     anywhere, on_three = TESTS / "ranks/collectives/test_scan.py", TESTS / "ranks/bench/test_over_nodes.py"
-    assert [sample.share(anywhere, ranks) for ranks in (1, 2, 3, 4, 8)] == [(0, 1), (0, 1), (0, 3), (1, 3), (2, 3)]
-    assert [sample.share(anywhere, ranks, fewest=4) for ranks in (4, 8)] == [(0, 2), (1, 2)]
-    assert sample.share(on_three, 3, fewest=3) == (0, 1)
-    assert sample.share(anywhere, 2, "MPICH") == (0, 3)
+    parts = [*[(range(1), 1)] * 2, (range(2), 5), (range(2, 4), 5), (range(4, 5), 5)]
+    assert [sample.share(anywhere, ranks) for ranks in (1, 2, 3, 4, 8)] == parts
+    assert [sample.share(anywhere, ranks, fewest=4) for ranks in (4, 8)] == [(range(2), 3), (range(2, 3), 3)]
+    assert sample.share(on_three, 3, fewest=3) == (range(2), 2)
+    assert sample.share(anywhere, 2, "MPICH") == (range(1), 3)
 
 
 def test_planted_errors_have_their_places() -> None:

@@ -32,14 +32,15 @@ def spanning(monkeypatch):
     monkeypatch.setattr(requests, "stream_for", lambda device, buffers: "stream")
     device, made = Device(), SimpleNamespace(closed=False, enqueued=[], may_go_on=threading.Event())
 
-    def enqueue(program, stream):
+    def enqueue(program, stream, *, capturing):
+        assert capturing == device.capturing
         if not program.follows_streams:
             assert made.may_go_on.wait(30)
         made.enqueued.append(program.label)
 
     made.enqueue, made.thread = enqueue, StepThread(device)
     made.team = SimpleNamespace(device=device, order=SimpleNamespace(aside=lambda stream: stream))
-    made.check = made.compare = lambda *arguments: None
+    made.check = made.compare = lambda *arguments, **options: None
     return made
 
 

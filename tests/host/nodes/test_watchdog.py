@@ -37,8 +37,8 @@ def exchange(engine, name, peer):
     return Placed(ExchangeStep(engine, name, [Transfer(peer, 0, 8)], [Transfer(peer, 8, 8)], Traffic()))
 
 
-def awaited_of(program, *, deadline, end, look=lambda: None):
-    return Awaited(program.waits, deadline, program.watched, RANK, program.peers, look, end)
+def awaited_of(program, *, deadline, end, look=lambda: None, ends=None):
+    return Awaited(program, deadline, RANK, look, [] if ends is None else ends, end)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,10 @@ def test_it_ends_what_the_host_enqueues_when_the_calls_of_ranks_differ():
 def test_what_has_ended_in_time_is_not_aborted():
     engine = Engine()
     program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
-    assert awaited_of(program, deadline=0.0, end=SimpleNamespace(is_over=lambda: True)).is_over()
+    end, ends = SimpleNamespace(is_over=lambda: True), []
+    assert awaited_of(program, deadline=0.0, end=end, ends=ends).is_over()
     assert engine.aborted == []
+    assert ends == [end]
 
 
 def test_one_look_for_all_programs_of_an_engine():

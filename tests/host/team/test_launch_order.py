@@ -89,6 +89,29 @@ def test_the_stream_of_the_last_launch_is_captured(device, launch):
     assert device.before["next"] == {"eager"}
 
 
+def test_whether_it_is_over(device, launch):
+    """A stream of the program's may have been captured when it had its last launch; those aside are never."""
+    own, order = Stream(), launch.order
+    device.is_idle, device.can_be_captured = lambda stream: True, lambda stream: stream is own
+    launch("aside", order.aside(Stream()))
+    assert order.is_over()
+    launch("eager", own)
+    own.capture = 1
+    launch("captured", own)
+    assert not order.is_over()
+
+
+def test_a_per_thread_stream_before_a_capture(device, launch):
+    """The end of its launch stays where it was."""
+    launch("eager", Stream(per_thread=True))
+    captured, last = Stream(), Stream()
+    captured.capture = 1
+    launch("captured", captured)
+    launch.order.extend(captured)
+    launch("next", last)
+    assert device.before["next"] == {"eager"}
+
+
 def test_only_captured(device, launch):
     """Nothing runs, and the host waits for nothing while the capture goes on."""
     stream, last = Stream(), Stream()

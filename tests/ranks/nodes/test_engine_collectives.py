@@ -1,5 +1,7 @@
 """Calls that are a collective of NCCL's where each rank is alone on its node; those of MPI are in their place here."""
 
+import functools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -27,15 +29,55 @@ def allgather(engine, own, everything, nbytes, stream):
     engine.do("allgather", lambda: engine.comm.Allgather(memory_at(own, nbytes).copy(), whole), stream)
 
 
+def folded(engine, send, nbytes, reduction):
+    """All ranks' vectors, in another order than kernels fold them."""
+    assert reduction.count(nbytes) * DTYPES[reduction.datatype].itemsize == nbytes
+    every = engine.comm.allgather(memory_at(send, nbytes).copy().view(DTYPES[reduction.datatype]))
+    return UFUNCS[reduction.operator].reduce(every[::-1], axis=0)
+
+
+def all_reduce(engine, send, recv, nbytes, reduction, stream):
+    def reduce_to_all():
+        memory_at(recv, nbytes)[:] = folded(engine, send, nbytes, reduction).view("u1")
+
+    engine.do("allreduce", reduce_to_all, stream)
+
+
+def reduce(engine, send, recv, nbytes, reduction, root, stream):
+    def reduce_to_root():
+        result = folded(engine, send, nbytes, reduction).view("u1")
+        if root == RANK:
+            memory_at(recv, nbytes)[:] = result
+
+    engine.do("reduce", reduce_to_root, stream)
+
+
+def reduce_scatter(engine, send, recv, nbytes, reduction, stream):
+    def reduce_to_each():
+        result = folded(engine, send, nbytes * SIZE, reduction).view("u1")
+        memory_at(recv, nbytes)[:] = result[RANK * nbytes :][:nbytes]
+
+    engine.do("reduce-scatter", reduce_to_each, stream)
+
+
+# As NCCL numbers them
+DTYPES = {2: np.dtype("i4"), 4: np.dtype("i8"), 7: np.dtype("f4"), 8: np.dtype("f8")}
+UFUNCS = (np.add, np.multiply, np.maximum, np.minimum)
+
+
 @pytest.fixture
 def comm(monkeypatch):
     """A communicator with each rank alone on its node, whose engine has collectives."""
     monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
     monkeypatch.setattr(MpiEngine, "broadcast", broadcast, raising=False)
     monkeypatch.setattr(MpiEngine, "allgather", allgather, raising=False)
+    monkeypatch.setattr(MpiEngine, "allreduce", all_reduce, raising=False)
+    monkeypatch.setattr(MpiEngine, "reduce", reduce, raising=False)
+    monkeypatch.setattr(MpiEngine, "reduce_scatter", reduce_scatter, raising=False)
     monkeypatch.setattr(Rails, "has_collectives", True)
     monkeypatch.setattr(spanning.Spanning, "is_short", lambda *_: False)
     monkeypatch.setattr(allreduce, "ALONE_SEGMENT_NBYTES", 100_000)
+    monkeypatch.setattr(allreduce, "WHOLE_NBYTES", 200_000)
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
@@ -140,3 +182,82 @@ def test_explain(comm):
     assert "NCCL's allgather" not in comm.explain("Reduce_scatter", 1 << 20)
     assert ("NCCL's broadcast" in comm.explain("Reduce", 8)) == (SIZE == 2)
     assert "collective of NCCL's" in comm.explain("Bcast", 8)
+
+
+def parts(count, dtype):
+    """Of every rank, numbers whose sum depends on their order if there are more than two ranks."""
+    numbers = [np.random.default_rng([rank, count]).standard_normal(count) for rank in range(SIZE)]
+    return [(each * 1000.0 * 10 ** (rank % 3 * 2)).astype(dtype) for rank, each in enumerate(numbers)]
+
+
+def in_order(every, ufunc=np.add):
+    return functools.reduce(ufunc, every)
+
+
+def in_reverse(every):
+    return in_order(every[::-1])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_order_of_sums(comm, dtype, deterministic):
+    """That of the ranks, unless the program has given it up; then that of the engine, which is another one here."""
+    comm.deterministic = deterministic
+    fold = in_order if deterministic or SIZE == 2 else in_reverse
+    count = 60_000 if np.dtype(dtype).itemsize < 8 else 30_000
+    every = parts(count, dtype)
+    assert SIZE == 2 or (in_order(every) != in_reverse(every)).any()
+    with comparing() as compare:
+        for call in range(2):
+            output = Output(count, dtype)
+            comm.Allreduce(put(every[RANK]), output.array)
+            compare(output, fold(every), f"Allreduce, call {call}")
+            for root in range(SIZE):
+                output = Output(count, dtype)
+                comm.Reduce(put(every[RANK]), output.array if root == RANK else None, root=root)
+                if root == RANK:
+                    compare(output, fold(every), f"Reduce to {root}, call {call}")
+            block = Output(20, dtype)
+            comm.Reduce_scatter_block(put(every[RANK][: 20 * SIZE]), block.array)
+            compare(block, fold(every)[20 * RANK :][:20], f"Reduce_scatter_block, call {call}")
+
+
+def test_a_new_order_counts_for_calls_that_have_come(comm):
+    every = parts(60_000, "f4")
+    with comparing() as compare:
+        for comm.deterministic in (True, False, True):
+            output = Output(60_000, "f4")
+            comm.Allreduce(put(every[RANK]), output.array)
+            fold = in_order if comm.deterministic or SIZE == 2 else in_reverse
+            compare(output, fold(every), f"deterministic is {comm.deterministic}")
+        assert comm.Dup().deterministic
+
+
+@pytest.mark.parametrize(
+    ("op", "ufunc", "dtype"),
+    [
+        (pyncclx.Op(lambda a, b: a + b), np.add, "i4"),
+        (MPI.MAX, np.maximum, "f4"),
+        (MPI.SUM, np.add, "i2"),
+        (MPI.BOR, np.bitwise_or, "i4"),
+    ],
+)
+def test_what_is_folded_by_kernels(comm, monkeypatch, op, ufunc, dtype):
+    """What NCCL has not, and maxima of floating-point numbers."""
+    for name in ("allreduce", "reduce", "reduce_scatter"):
+        monkeypatch.setattr(MpiEngine, name, None)
+    comm.deterministic = False
+    every = parts(120_000, dtype)
+    output = Output(120_000, dtype)
+    comm.Allreduce(put(every[RANK]), output.array, op)
+    with comparing() as compare:
+        compare(output, in_order(every, ufunc), "Allreduce")
+
+
+def test_blocks_in_place(comm):
+    """The result is where other ranks' blocks are: these are read until all have come."""
+    every = parts(SIZE * 30, "i8")
+    output = Output(SIZE * 30, "i8").fill(every[RANK])
+    comm.Reduce_scatter_block(MPI.IN_PLACE, output.array)
+    with comparing() as compare:
+        compare(output.read()[:30], in_order(every)[30 * RANK :][:30], "Reduce_scatter_block")

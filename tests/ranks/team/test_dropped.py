@@ -150,11 +150,14 @@ def test_windows_hold_it(parent):
 
 
 @gpu_only
-def test_a_graph_holds_it(parent):
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_graph_holds_it(parent, is_warm):
+    """That of a stream which has had no call before, or has."""
     comm, stream = parent.Dup(), xp.cuda.Stream(non_blocking=True)
     send, recv = put(np.full(COUNT, parent.rank)), xp.zeros(COUNT, "i8")
     name = name_of(comm)
-    comm.Allreduce(send, recv)
+    with stream if is_warm else nullcontext():
+        comm.Allreduce(send, recv)
     comm.synchronize()
     recv[...] = -1
     xp.cuda.Device().synchronize()
