@@ -44,7 +44,7 @@ def interrupts_deferred() -> Iterator[None]:
     Without this, a rank could leave between two meetings, and the others would wait for it in the second one. Nothing
     changes in threads beside the main one, where Python raises no signals, and without a handler of Python's.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or _INTERRUPTS.deferred:
         yield
         return
     before = signal.getsignal(signal.SIGINT)

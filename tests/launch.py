@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "^ofi",  # lets MPI_Init wait a second where it finds no network
     "OMPI_MCA_osc": "^ucx",  # complains at each window where there is no such network
     "UCX_LOG_LEVEL": "error",  # MPICH's warns of memory that is still mapped at the end
     "PYNCCLX_AHEAD": "0",  # tests with kernels take turns with compilers otherwise

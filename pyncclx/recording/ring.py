@@ -112,8 +112,10 @@ class Ring:
         data = data.ljust(-(-len(data) // _ROUND) * _ROUND)  # so that it fits the place of another
         with self._lock:
             _, sequence = self._next()  # a number that no entry gets
-            for released in self._released:
-                if released.length >= len(data) and sequence - released.sequence > CAPACITY:
+            for released in self._released:  # in their order
+                if sequence - released.sequence <= CAPACITY:
+                    break
+                if released.length >= len(data):
                     self._released.remove(released)
                     return self._put(released.place, data)
             return self._append(data)

@@ -82,17 +82,22 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     Each belongs to one thread, which has made it: two that make communicators at once must not both take it over. What
     has been left by threads that have ended is the main one's.
     """
-    me, alive = threading.get_ident(), {thread.ident for thread in threading.enumerate()}
-    is_main = threading.current_thread() is threading.main_thread()
     found = {}
     for name, state in list(_STATES.items()):
-        team, is_mine = state.team, state.maker == me or (is_main and state.maker not in alive)
-        if team is not None and is_mine and state.is_dropped and not state.attachments:
+        team = state.team
+        if team is not None and state.is_dropped and not state.attachments and _is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
                 team.order.synchronize()  # there is no room for another one
             if team.heap is heap and team.is_idle():
                 found[name] = state, team
     return found
+
+
+def _is_of_this_thread(state: State) -> bool:
+    if state.maker == threading.get_ident():
+        return True
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and all(thread.ident != state.maker for thread in threading.enumerate())
 
 
 def _described(team: Team) -> Dropped:
