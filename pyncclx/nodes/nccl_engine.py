@@ -78,6 +78,10 @@ class NcclEngine:
         """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
         self._call(self._nccl.all_gather, own, everything, nbytes, _BYTES, self._comm, stream.ptr)
 
+    def alltoall(self, send: int, recv: int, nbytes: int, stream: Any) -> None:
+        """Give each rank its block of so many bytes, by NCCL's collective; raise as `exchange`."""
+        self._call(self._nccl.allto_all, send, recv, nbytes, _BYTES, self._comm, stream.ptr)
+
     def allreduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
         """Reduce the vectors of all ranks to each of them, by NCCL's collective; raise as `exchange`."""
         count = reduction.count(nbytes)

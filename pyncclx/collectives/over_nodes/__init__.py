@@ -96,7 +96,7 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     if operation in _ON_HOST and spanning.is_short(nbytes):
         return f"{_ON_HOST[operation]}, through pinned memory of the host"
     if spanning.rails.has_collectives:
-        if operation in ("Bcast", "Allgather"):
+        if operation in ("Bcast", "Allgather", "Alltoall"):
             return "a collective of NCCL's: each rank is alone on its node"
         name, folded = _of_nccl(operation, places, nbytes), _folded(operation, places, nbytes)
         return f"NCCL's {name} where no order of the ranks shows, or need be kept; else {folded}" if name else folded

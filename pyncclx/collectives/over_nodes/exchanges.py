@@ -54,8 +54,29 @@ def alltoall(
     recv = resolve_recvbuf("Alltoall", recvbuf, comm.size)
     send = recv if is_in_place(sendbuf) else resolve_sendbuf("Alltoall", sendbuf, comm.size)
     check_fits("Alltoall", send.nbytes, recv.nbytes)
-    counts, displs = [recv.nbytes] * comm.size, [rank * recv.nbytes for rank in range(comm.size)]
-    return _to_each("Alltoall", send, recv, counts, displs, counts, displs, (recv.nbytes,))
+    return SpanningCall(
+        operation="Alltoall",
+        compose=partial(_compose_blocks, send=send.address, recv=recv.address, nbytes=recv.nbytes),
+        buffers=(send, recv),
+        signature=(recv.nbytes,),
+    )
+
+
+def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: int) -> None:
+    """Add the exchange of blocks of one length."""
+    size, rank = composition.places.size, composition.places.rank
+    after = tuple[int, ...]()
+    if send == recv and nbytes:  # in place
+        (send,) = composition.memory(size * nbytes)
+        after = (composition.copy(send, recv, size * nbytes),)
+    engine = composition.spanning.rails.collectives()
+    if engine is None:
+        sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
+        exchange(composition, "exchange between nodes", sends, receives, after)
+    elif nbytes:
+        peers = [peer for peer in range(size) if peer != rank]
+        enqueue = partial(engine.alltoall, send, recv, nbytes)
+        composition.collective(engine, "NCCL's alltoall", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:

@@ -29,6 +29,11 @@ def allgather(engine, own, everything, nbytes, stream):
     engine.do("allgather", lambda: engine.comm.Allgather(memory_at(own, nbytes).copy(), whole), stream)
 
 
+def alltoall(engine, send, recv, nbytes, stream):
+    blocks = memory_at(send, nbytes * SIZE), memory_at(recv, nbytes * SIZE)
+    engine.do("alltoall", lambda: engine.comm.Alltoall(*blocks), stream)
+
+
 def folded(engine, send, nbytes, reduction):
     """All ranks' vectors, in another order than kernels fold them."""
     assert reduction.count(nbytes) * DTYPES[reduction.datatype].itemsize == nbytes
@@ -71,6 +76,7 @@ def comm(monkeypatch):
     monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
     monkeypatch.setattr(MpiEngine, "broadcast", broadcast, raising=False)
     monkeypatch.setattr(MpiEngine, "allgather", allgather, raising=False)
+    monkeypatch.setattr(MpiEngine, "alltoall", alltoall, raising=False)
     monkeypatch.setattr(MpiEngine, "allreduce", all_reduce, raising=False)
     monkeypatch.setattr(MpiEngine, "reduce", reduce, raising=False)
     monkeypatch.setattr(MpiEngine, "reduce_scatter", reduce_scatter, raising=False)
@@ -104,6 +110,20 @@ def test_allgather(comm, count, in_place):
     comm.Allgather(MPI.IN_PLACE if in_place else put(labels(RANK, count)), output.array)
     with comparing() as compare:
         compare(output, expected, "Allgather")
+
+
+@pytest.mark.parametrize("count", [0, *COUNTS])
+@pytest.mark.parametrize("in_place", [False, True], ids=["two buffers", "in place"])
+def test_alltoall(comm, count, in_place):
+    with comparing() as compare:
+        for call in range(2):
+            values, expected = labels(RANK, SIZE * count, call), np.empty(SIZE * count, "i8")
+            MPI.Intracomm.Alltoall(comm, values, expected)
+            output = Output(SIZE * count, "i8")
+            if in_place:
+                output.fill(values)
+            comm.Alltoall(MPI.IN_PLACE if in_place else put(values), output.array)
+            compare(output, expected, f"call {call}")
 
 
 @pytest.mark.parametrize("count", COUNTS)
