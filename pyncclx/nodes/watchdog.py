@@ -138,6 +138,9 @@ class Watch:
 
     def end(self, awaited: Awaited, stream: Any) -> None:
         """Take note that it has been enqueued on a stream, which is not being captured."""
-        end = self._ends.pop() if self._ends else self._device.event()
+        try:
+            end = self._ends.pop()
+        except IndexError:
+            end = self._device.event()
         end.record_eager(stream)
         awaited.end = end
