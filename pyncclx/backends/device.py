@@ -123,7 +123,7 @@ class Streams(Protocol):
         """Return whether a stream is the one that programs have which choose none, and which waits for most others."""
 
     def can_be_captured(self, stream: Any) -> bool:
-        """Return whether the program could capture a stream in a graph: it is neither that one nor `private_stream`."""
+        """Return whether the program could capture a stream: neither the default one nor `private_stream`."""
 
     def private_stream(self) -> Any:
         """Return this thread's stream of ours, which waits for no other; made at the first use."""

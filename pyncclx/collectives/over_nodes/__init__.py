@@ -99,7 +99,9 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
         if operation in ("Bcast", "Allgather", "Alltoall"):
             return "a collective of NCCL's: each rank is alone on its node"
         name, folded = _of_nccl(operation, places, nbytes), _folded(operation, places, nbytes)
-        return f"NCCL's {name} where no order of the ranks shows, or need be kept; else {folded}" if name else folded
+        if name is None:
+            return folded
+        return f"NCCL's {name} if no order of the ranks changes the bits, or comm.deterministic is False; else {folded}"
     return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)
 
 

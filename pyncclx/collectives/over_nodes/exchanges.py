@@ -65,10 +65,7 @@ def alltoall(
 def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: int) -> None:
     """Add the exchange of blocks of one length."""
     size, rank = composition.places.size, composition.places.rank
-    after = tuple[int, ...]()
-    if send == recv and nbytes:  # in place
-        (send,) = composition.memory(size * nbytes)
-        after = (composition.copy(send, recv, size * nbytes),)
+    send, after = _apart(composition, send, recv, 0, size * nbytes)
     engine = composition.spanning.rails.collectives()
     if engine is None:
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
@@ -138,13 +135,9 @@ def _to_each(
     """The call that sends bytes to every rank; in place both buffers are one, with the same counts."""
 
     def compose(composition: Composition) -> None:
-        address, after = send.address, tuple[int, ...]()
-        if send.address == recv.address and any(send_counts):
-            begin = min(displ for displ, count in zip(send_displs, send_counts, strict=True) if count)
-            end = max(displ + count for displ, count in zip(send_displs, send_counts, strict=True))
-            (copy,) = composition.memory(end - begin)
-            after = (composition.copy(copy, send.address + begin, end - begin),)
-            address = copy - begin
+        spans = [(displ, displ + count) for displ, count in zip(send_displs, send_counts, strict=True) if count]
+        begin, end = min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0)
+        address, after = _apart(composition, send.address, recv.address, begin, end)
         pairs = enumerate(zip(send_displs, send_counts, strict=True))
         sends = [Transfer(rank, address + displ, count) for rank, (displ, count) in pairs]
         pairs = enumerate(zip(recv_displs, recv_counts, strict=True))
@@ -198,6 +191,15 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Spann
 
 
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
+def _apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
+    """Return where what is sent is, and after which step; in place in a copy of the bytes from `begin` to `end`."""
+    if send != recv or begin == end:
+        return send, ()
+    (copy,) = composition.memory(end - begin)
+    copied = composition.copy(copy, send + begin, end - begin)
+    return copy - begin, (copied,)
+
+
 def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Scatterv`."""
     if rooted_on_host(comm, root, recvbuf, sendbuf):

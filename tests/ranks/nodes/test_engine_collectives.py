@@ -58,6 +58,9 @@ def reduce(engine, send, recv, nbytes, reduction, root, stream):
 
 
 def reduce_scatter(engine, send, recv, nbytes, reduction, stream):
+    own = send + RANK * nbytes
+    assert recv == own or recv + nbytes <= send or send + SIZE * nbytes <= recv, "NCCL has still to read what it writes"
+
     def reduce_to_each():
         result = folded(engine, send, nbytes * SIZE, reduction).view("u1")
         memory_at(recv, nbytes)[:] = result[RANK * nbytes :][:nbytes]
@@ -243,11 +246,11 @@ def test_the_order_of_sums(comm, dtype, deterministic):
 
 
 def test_a_new_order_counts_for_calls_that_have_come(comm):
-    every = parts(60_000, "f4")
+    every, output = parts(60_000, "f4"), Output(60_000, "f4")
+    send = put(every[RANK])
     with comparing() as compare:
         for comm.deterministic in (True, False, True):
-            output = Output(60_000, "f4")
-            comm.Allreduce(put(every[RANK]), output.array)
+            comm.Allreduce(send, output.array)
             fold = in_order if comm.deterministic or SIZE == 2 else in_reverse
             compare(output, fold(every), f"deterministic is {comm.deterministic}")
         assert comm.Dup().deterministic
@@ -268,10 +271,20 @@ def test_what_is_folded_by_kernels(comm, monkeypatch, op, ufunc, dtype):
         monkeypatch.setattr(MpiEngine, name, None)
     comm.deterministic = False
     every = parts(120_000, dtype)
-    output = Output(120_000, dtype)
-    comm.Allreduce(put(every[RANK]), output.array, op)
+    expected = in_order(every, ufunc)
     with comparing() as compare:
-        compare(output, in_order(every, ufunc), "Allreduce")
+        output = Output(120_000, dtype)
+        comm.Allreduce(put(every[RANK]), output.array, op)
+        compare(output, expected, "Allreduce")
+        for root in range(SIZE):
+            output = Output(120_000, dtype)
+            comm.Reduce(put(every[RANK]), output.array if root == RANK else None, op, root)
+            if root == RANK:
+                compare(output, expected, f"Reduce to {root}")
+        for count in 20, 10_000:
+            output = Output(count, dtype)
+            comm.Reduce_scatter_block(put(every[RANK][: count * SIZE]), output.array, op)
+            compare(output, expected[count * RANK :][:count], f"Reduce_scatter_block of {count}")
 
 
 def test_blocks_in_place(comm):

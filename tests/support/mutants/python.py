@@ -229,9 +229,10 @@ PYTHON = {
     ),
     "over nodes, in place: what is sent before it is copied": Mutant(
         "pyncclx/collectives/over_nodes/exchanges.py",
-        "after = (composition.copy(copy, send.address + begin, end - begin),)",
-        "composition.copy(copy, send.address + begin, end - begin)",
+        "return copy - begin, (copied,)",
+        "return copy - begin, ()",
         "ranks/nodes/test_late_steps.py",
+        ranks=3,
     ),
     "over nodes: results go before they are folded": Mutant(
         "pyncclx/collectives/over_nodes/allreduce.py",
@@ -252,6 +253,7 @@ PYTHON = {
         "given.rows(made, size * nbytes)",
         "given.rows(made, nbytes)",
         "ranks/nodes/test_late_steps.py",
+        ranks=3,
     ),
     "calls over nodes: the call of another rank waits for the next one": Mutant(
         "pyncclx/nodes/comparison.py",
@@ -295,6 +297,26 @@ PYTHON = {
         "        if True:\n            return own\n",
         "ranks/nodes/test_engine_collectives.py",
     ),
+    "over nodes: sums in NCCL's order though it shows": Mutant(
+        "pyncclx/nodes/nccl_reductions.py",
+        "if deterministic and ranks > 2:",
+        "if False:",
+        "ranks/nodes/test_engine_collectives.py",
+        ranks=3,
+    ),
+    "over nodes: known programs of another order": Mutant(
+        "pyncclx/communicator/over_nodes.py",
+        "else (key, state.deterministic)",
+        "else key",
+        "ranks/nodes/test_engine_collectives.py",
+        ranks=3,
+    ),
+    "over nodes: NCCL writes results where it has still to read": Mutant(
+        "pyncclx/collectives/over_nodes/reduce_scatter.py",
+        "    if send < recv + nbytes and recv < send + size * nbytes:",
+        "    if False:",
+        "ranks/nodes/test_engine_collectives.py",
+    ),
     "calls over nodes: ranks that meet do not look": Mutant(
         "pyncclx/nodes/spanning.py",
         "self._local_state.look = self.comparison.check",
@@ -319,6 +341,12 @@ PYTHON = {
         "len({each.reached for each in of_ranks}) == 1",
         "True",
         "ranks/team/test_dropped.py",
+    ),
+    "dropped communicators: after calls that a graph may have": Mutant(
+        "pyncclx/team/launch_order.py",
+        "        if self._may_be_captured:\n            return False\n",
+        "",
+        "host/team/test_launch_order.py",
     ),
     "dropped communicators: with windows": Mutant(
         "pyncclx/team/team.py",
