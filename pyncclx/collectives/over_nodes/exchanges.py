@@ -147,6 +147,15 @@ def _to_each(
     return SpanningCall(operation=operation, compose=compose, buffers=(send, recv), signature=signature)
 
 
+def _apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
+    """Return where what is sent is, and after which step; in place in a copy of the bytes from `begin` to `end`."""
+    if send != recv or begin == end:
+        return send, ()
+    (copy,) = composition.memory(end - begin)
+    copied = composition.copy(copy, send + begin, end - begin)
+    return copy - begin, (copied,)
+
+
 @takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")
 def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Gather`."""
@@ -191,15 +200,6 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Spann
 
 
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
-def _apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
-    """Return where what is sent is, and after which step; in place in a copy of the bytes from `begin` to `end`."""
-    if send != recv or begin == end:
-        return send, ()
-    (copy,) = composition.memory(end - begin)
-    copied = composition.copy(copy, send + begin, end - begin)
-    return copy - begin, (copied,)
-
-
 def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Scatterv`."""
     if rooted_on_host(comm, root, recvbuf, sendbuf):
