@@ -33,6 +33,7 @@ from .sources import FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, 
 LONGEST_COMPILATION_S = 600.0  # of another rank, beyond PYNCCLX_TIMEOUT, which may be short
 
 _loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
+_not_looked_for = list(LIKELY)  # of kernels that are compiled ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,9 @@ def get_several(
 def _compile_ahead(device: Device, file: str, kernels: Sequence[str], template: Template) -> None:
     """Compile in the background what the next calls may need: short messages first, then this operation's others."""
     if settings.AHEAD.get() and linked.named(template) is None:
-        for kernel in LIKELY:
+        for kernel in _not_looked_for:  # once: each look reads the cache
             device.compile_ahead(file_of(kernel), [[instantiation(kernel)]])
+        _not_looked_for.clear()
         others = [kernel for kernel in FILES[file].kernels if kernel not in kernels]
         device.compile_ahead(file, [[instantiation(kernel, *template)] for kernel in others])
 

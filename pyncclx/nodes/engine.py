@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """Whether `check` raises, as far as this process has been told; cheaper than `check`."""
+        """Whether `check` raises what has been recorded in this process; cheaper than `check`."""
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """Send and receive, on `stream`; `step` is the step's name for messages.

@@ -108,7 +108,7 @@ def compose(
 def gather_all(composition: Composition, engine: NcclEngine, own: int, everything: int, nbytes: int) -> None:
     """Add NCCL's own collective: as many bytes of each rank follow each other in `everything`."""
     places = composition.places
-    others = [rank for rank in range(places.size) if rank != places.rank]
+    others = places.away  # each is alone on its node
     enqueue = partial(engine.allgather, own, everything, nbytes)
     composition.collective(
         engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others)

@@ -102,7 +102,7 @@ def _by_nccl(
     composition: Composition, engine: NcclEngine, reduction: NcclReduction, send: int, recv: int, nbytes: int
 ) -> None:
     places = composition.places
-    peers = [rank for rank in range(places.size) if rank != places.rank]
+    peers = places.away  # each rank is alone on its node
     enqueue = partial(engine.allreduce, send, recv, nbytes, reduction)
     sent_nbytes = 2 * nbytes * len(peers) // places.size  # around a ring
     composition.collective(engine, "NCCL's allreduce", enqueue, peers=peers, sent_nbytes=sent_nbytes)

@@ -64,14 +64,14 @@ def alltoall(
 
 def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: int) -> None:
     """Add the exchange of blocks of one length."""
-    size, rank = composition.places.size, composition.places.rank
+    size = composition.places.size
     send, after = _apart(composition, send, recv, 0, size * nbytes)
     engine = composition.spanning.rails.collectives()
     if engine is None:
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
     elif nbytes:
-        peers = [peer for peer in range(size) if peer != rank]
+        peers = composition.places.away  # each rank is alone on its node
         enqueue = partial(engine.alltoall, send, recv, nbytes)
         composition.collective(engine, "NCCL's alltoall", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
 

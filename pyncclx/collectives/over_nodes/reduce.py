@@ -78,8 +78,8 @@ def _by_nccl(
     nbytes: int,
     root: int,
 ) -> None:
-    is_root, ranks = composition.places.rank == root, range(composition.places.size)
-    peers = [rank for rank in ranks if is_root and rank != root]
+    is_root = composition.places.rank == root
+    peers = composition.places.away if is_root else ()  # each rank is alone on its node
     enqueue = partial(engine.reduce, send, recv, nbytes, reduction, root)
     composition.collective(engine, "NCCL's reduce", enqueue, peers=peers, sent_nbytes=0 if is_root else nbytes)
 

@@ -126,7 +126,7 @@ def _by_nccl(
     if send < recv + nbytes and recv < send + size * nbytes:  # the result would overwrite what NCCL has still to read
         composition.copy(apart, send, size * nbytes)
         send = apart
-    peers = [rank for rank in range(size) if rank != composition.places.rank]
+    peers = composition.places.away  # each rank is alone on its node
     enqueue = partial(engine.reduce_scatter, send, recv, nbytes, reduction)
     composition.collective(engine, "NCCL's reduce-scatter", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
 
