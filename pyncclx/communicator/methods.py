@@ -14,7 +14,7 @@ from ..collectives import blocking_form
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
 from ..launch.call import Call
-from ..launch.launched import Launched
+from ..launch.launched import key_aside, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
@@ -68,14 +68,18 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
-            spanning = self.spanning_for(make, args, kwargs)
-            call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
-            if call is None:
-                return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
-            if spanning is None and set(kwargs) <= set(parameters(name)):
-                leave_to_host(self, call)
-            self.prepare_messages()
-            request = request_of(Launched(self, call) if spanning is None else launched(self, spanning, call))
+            key = key_aside(self, make, args, kwargs)
+            work: Any = launch_again(self, key, args, kwargs)
+            if work is None:
+                spanning = self.spanning_for(make, args, kwargs)
+                call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
+                if call is None:
+                    return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
+                if spanning is None and set(kwargs) <= set(parameters(name)):
+                    leave_to_host(self, call)
+                self.prepare_messages()
+                work = launch(self, call, key) if spanning is None else launched(self, spanning, call)
+            request = request_of(work)
             if began is not None:
                 nbytes = events.longest_nbytes([*args, *kwargs.values()])
                 events.emit(name, events.NATIVE, nbytes, began, comm=self)

@@ -6,7 +6,7 @@ leads to the same launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,10 @@ def key_of(argument: Any) -> Hashable:
     return _makers[type(argument)](argument)
 
 
-def key_of_call(make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """Return the key of a call, None if some argument has none."""
+def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any]) -> Hashable:
+    """Return the key of a call of some kind, None if an argument has none."""
     try:
-        return make, *map(key_of, args), *map(key_of, options.values())
+        return kind, *map(key_of, args), *map(key_of, options.values())
     except NoKey:
         return None
 

@@ -2,47 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..team.base import IntraBase
 from ..team.compare import Comparison
+from ..team.plans import Producer
+from ..team.state import State, state_of
 from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
+from .keys import key_of_call
 from .plan import is_planned
-from .run import enqueue
+from .run import Enqueued, enqueue, enqueue_again
 
 
 class Launched(KernelWork):
     """A call whose kernel has been launched; it keeps the arrays until the end of the kernel is waited for."""
 
-    def __init__(self, comm: IntraBase, call: Call) -> None:
+    def __init__(
+        self,
+        comm: IntraBase,
+        enqueued: Enqueued,
+        origins: Iterable[Buffer | Producer],
+        arrays: Any = None,
+        comparison: Comparison | None = None,
+    ) -> None:
         super().__init__(comm)
-        self._comparison = self._begin_comparison(comm, call) if self._state.checking else None
-        launched = enqueue(comm, self._state, call, aside=True)
-        self._began_on = launched.current
-        self._team: Team | None = launched.team
-        self._event: Event | None = launched.team.order.mark(launched.stream)
-        self._buffers = call.buffers
-
-    def _begin_comparison(self, comm: IntraBase, call: Call) -> Comparison | None:
-        """Let the other ranks have the call for comparison; wait for theirs only if there is a kernel to prepare."""
-        comparison, team = Comparison(comm, call.operation, call.signature), self._state.team
-        if team is not None and is_planned(team, call):
-            return comparison
-        comparison.finish()
-        return None
+        self._began_on = enqueued.current
+        self._team: Team | None = enqueued.team
+        self._event: Event | None = enqueued.team.order.mark(enqueued.stream)
+        self._origins, self._arrays, self._comparison = origins, arrays, comparison
 
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             comparison.finish()
-        team, event, buffers = self._team, self._event, self._buffers
-        self._team, self._event, self._buffers = None, None, ()
+        team, event, origins = self._team, self._event, self._origins
+        self._team, self._event, self._origins, self._arrays = None, None, (), None
         if team is not None and event is not None:
-            self._wait(team, event, current_stream(team.device, buffers, self._state))
+            self._wait(team, event, current_stream(team.device, origins, self._state))
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
         return self._event is None or self._event.is_over()
+
+
+def key_aside(
+    comm: IntraBase, make: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
+) -> Hashable | None:
+    """Return the key of a nonblocking call; None if it cannot be a call that came before."""
+    state = state_of(comm)
+    if state.team is None or state.checking or state.sm_free:
+        return None
+    return key_of_call((Launched, make, *options), args, options)
+
+
+def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
+    """Launch a call's kernel on a stream of the communicator's own; remember it by its key, if it has one."""
+    state = state_of(comm)
+    comparison = _begin_comparison(comm, state, call) if state.checking else None
+    enqueued = enqueue(comm, state, call, key, aside=True)
+    return Launched(comm, enqueued, call.buffers, comparison=comparison)
+
+
+def launch_again(
+    comm: IntraBase, key: Hashable, args: Sequence[Any], options: Mapping[str, Any]
+) -> Launched | None:
+    """Do so for a call that came before; None if none with this key did."""
+    state = state_of(comm)
+    team = state.team
+    remembered = None if team is None or key is None else team.remembered.get(key)
+    if team is None or remembered is None:
+        return None
+    arrays = [_array_of(each) for each in (*args, *options.values())]
+    return Launched(comm, enqueue_again(state, team, remembered), remembered.producers, arrays)
+
+
+def _array_of(argument: Any) -> Any:
+    """The array of a buffer argument; the program may change a list that it is in."""
+    return argument[0] if isinstance(argument, (list, tuple)) and argument else argument
+
+
+def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:
+    """Let the other ranks have the call for comparison; wait for theirs only if there is a kernel to prepare."""
+    comparison, team = Comparison(comm, call.operation, call.signature), state.team
+    if team is not None and is_planned(team, call):
+        return comparison
+    comparison.finish()
+    return None

@@ -73,6 +73,29 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> Non
         team.drain()
 
 
+def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enqueued:
+    """Launch a call that came before aside, as `enqueue` did."""
+    team.errors.check()
+    plan, parameters, producers, of_current, around, record = remembered
+    if record is not None:
+        record()
+    current = stream_for(team.device, producers, state, of_current)
+    stream = team.order.aside(current)
+    _launch_after_joining(team, plan, parameters, around or (None, None), stream, current)
+    return Enqueued(team, current, stream)
+
+
+def _launch_after_joining(
+    team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any], stream: Any, current: Any
+) -> None:
+    """Launch a kernel and what is around it on a stream that may have joined the capture of the current one."""
+    try:
+        _launch_with(team, plan, parameters, *around, stream)
+    except NotSupported:
+        team.device.order(stream, current)  # or the capture would not end
+        raise
+
+
 def _launch_with(team: Team, plan: Plan, parameters: bytes, before: Any, after: Any, stream: Any) -> None:
     """Launch a kernel, and what comes before it and after it."""
     if before is not None:
@@ -179,11 +202,7 @@ def _enqueue(
     parameters = team.parameters(plan, call.buffers, call.called, call.arguments)
     beside = call.load is not None
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
-    try:
-        _launch_with(team, plan, parameters, call.before, call.after, stream)
-    except NotSupported:
-        team.device.order(stream, current)  # a capture that it has joined
-        raise
+    _launch_after_joining(team, plan, parameters, (call.before, call.after), stream, current)
     if key is not None and (call.is_again or (call.before is None and call.after is None)):
         if len(team.remembered) >= MOST_KEPT:
             team.remembered.clear()

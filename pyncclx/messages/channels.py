@@ -94,11 +94,16 @@ class Inlet:
     def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
         memory = endpoint.postbox.channel_memory
         self.nbytes, self._stride, self._source = envelope.nbytes, envelope.channel_stride, source
+        self._key = _key(envelope)
         self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), memory.address(place)
         weakref.finalize(self, memory.give_back, place, None).atexit = False
         self._data = _opened(self, endpoint, envelope, source) if self.nbytes else 0
         self._continue(endpoint)
         self._answer(endpoint)
+
+    def is_of(self, envelope: Envelope) -> bool:
+        """Whether it is the end of the channel that an envelope describes."""
+        return self._key == _key(envelope)
 
     def _continue(self, endpoint: Endpoint) -> None:
         """Count on from what an earlier inlet of this channel has received."""
@@ -121,6 +126,10 @@ class Inlet:
         own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
         where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
         batch.add(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag)
+
+
+def _key(envelope: Envelope) -> tuple[bytes, int]:
+    return envelope.sender.uid, envelope.channel
 
 
 def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:
@@ -151,7 +160,7 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
     if bounce is None:
         return None
-    key = envelope.sender.uid, envelope.channel
+    key = _key(envelope)
     inlet: Inlet | None = postbox.inlets.get(key)
     if inlet is not None:
         return inlet

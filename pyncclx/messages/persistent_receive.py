@@ -48,10 +48,9 @@ class PersistentReceive(PersistentMessage):
 
     def _met(self, message: Incoming) -> None:
         self._status, envelope = message.status, message.envelope
-        fits = envelope is not None and envelope.nbytes <= self.buffer.nbytes
-        if envelope is None or not fits or not envelope.channel:
+        if envelope is None or not envelope.channel or envelope.nbytes > self.buffer.nbytes:
             self._inlet = None
-        else:
+        elif self._inlet is None or not self._inlet.is_of(envelope):
             self._inlet = inlet_of(self.endpoint, envelope, message.status.source)
 
     def check_capture(self) -> None:

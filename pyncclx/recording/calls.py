@@ -36,7 +36,7 @@ class Calls:
         self.reference = ring.passing_text(identity.text(name, rank))
         self.numbers = itertools.count(1)
         self.skipped = 0
-        self._kept: dict[Hashable, Facts] = {}
+        self._kept: dict[Hashable, bytes] = {}
 
     def close(self) -> None:
         """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
@@ -88,11 +88,11 @@ class Calls:
         key = operation, peer, tag, nbytes, datatype
         facts = self._kept.get(key)
         if facts is None:
-            facts = self._facts_of_one(operation, kind, peer, tag, nbytes, datatype)
+            facts = FACTS.pack(*self._facts_of_one(operation, kind, peer, tag, nbytes, datatype))
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             self._kept[key] = facts
-        return self._ring.add(0, facts)
+        return self._ring.add_packed(0, facts)
 
     def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:
         text = self._ring.text
@@ -112,8 +112,7 @@ class Calls:
 
     def received(self, sequence: int, peer: int, tag: int) -> None:
         """Note that a receive has got a message, and which."""
-        self._ring.matched(sequence, self.world_rank(peer), tag)
-        self._ring.end(sequence)
+        self._ring.end_matched(sequence, self.world_rank(peer), tag)
 
     def world_rank(self, peer: int) -> int:
         """Return the rank in MPI.COMM_WORLD of a peer, which may be any."""

@@ -85,7 +85,7 @@ def stream_for(
     return stream
 
 
-def current_stream(device: Device, buffers: Iterable[Buffer], caller: Caller = ANY_CALLER) -> Any:
+def current_stream(device: Device, buffers: Iterable[Buffer | Producer], caller: Caller = ANY_CALLER) -> Any:
     """Return the stream on which the user continues."""
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":

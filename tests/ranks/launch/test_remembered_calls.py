@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import CollectiveMismatch
-from pyncclx.launch import run
+from pyncclx.launch import launched, run
 from pyncclx.operators import ops
 from support.arrays import HOST, get, put, xp
 from support.reference import fold
@@ -54,6 +54,66 @@ def test_the_second_call_is_a_look_up(comm, monkeypatch):
             monkeypatch.setattr(run, "enqueue", refuse)
     with pytest.raises(AssertionError):
         comm.Allreduce(send, recv, MPI.MAX)
+
+
+def test_a_nonblocking_call_that_came_before_is_a_look_up(comm, monkeypatch):
+    rows = 3
+    send, recv, reduced = xp.empty(rows, "i4"), xp.empty((comm.size, rows), "i4"), xp.empty(rows, "i4")
+    column = MPI.INT.Create_vector(rows, 1, 2).Commit()
+    every_other = xp.empty((rows, 2), "i4")
+    for turn in range(6):
+        values = [numbers(rank, rows, "i4") + 10 * turn for rank in range(comm.size)]
+        root = turn % 2 * (comm.size - 1)
+        send[...], recv[...], reduced[...] = put(values[comm.rank]), -1, -1
+        every_other[...] = put(np.repeat(values[comm.rank], 2).reshape(rows, 2))
+        with monkeypatch.context() as patch:
+            if turn >= 4:  # the first call with a datatype reads what it is
+                patch.setattr(launched, "enqueue", refuse)
+            requests = [
+                comm.Iallgather(send, recvbuf=recv),
+                comm.Iallreduce(send, reduced, op=MPI.MAX),
+                comm.Ibcast([every_other, 1, column], root=root),
+                comm.Ibarrier(),
+            ]
+            pyncclx.Request.Waitall(requests)
+        assert get(recv).tolist() == [each.tolist() for each in values]
+        assert get(reduced).tolist() == np.max(values, axis=0).tolist()
+        assert get(every_other).tolist() == np.stack([values[root], values[comm.rank]], axis=1).tolist()
+    column.Free()
+    monkeypatch.setattr(launched, "enqueue", refuse)
+    with pytest.raises(AssertionError):
+        comm.Iallreduce(send, reduced, op=MPI.MIN)
+
+
+def test_options_of_nonblocking_calls_by_name_and_by_place(comm):
+    """Equal values of other parameters are no equal call."""
+    blocks = xp.zeros((comm.size, 2), "i4")
+    for _ in range(2):
+        mine = xp.zeros(2, "i4")
+        blocks[...] = put(np.arange(2 * comm.size, dtype="i4").reshape(comm.size, 2) + 100 * comm.rank)
+        comm.Iscatter(blocks, recvbuf=mine, root=0).Wait()
+        assert get(mine).tolist() == [2 * comm.rank, 2 * comm.rank + 1]
+        comm.Iscatter(recvbuf=blocks[comm.rank], sendbuf=blocks, root=comm.size - 1).Wait()
+        first = 100 * (comm.size - 1) + 2 * comm.rank
+        assert get(blocks[comm.rank]).tolist() == [first, first + 1]
+
+
+def test_arrays_of_nonblocking_calls_are_held_until_their_end(comm):
+    send, recv = xp.ones(10, "f4"), xp.empty(10, "f4")
+    for _ in range(3):
+        spec = [send, MPI.FLOAT]
+        request = comm.Iallreduce(spec, recv)
+        spec.clear()
+        held = weakref.ref(send)
+        del send
+        gc.collect()
+        assert held() is not None
+        send = held()
+        request.Wait()
+        assert get(recv).tolist() == [comm.size] * 10
+    del send
+    gc.collect()
+    assert held() is None
 
 
 def test_other_arrays_in_the_same_memory(comm):
