@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from .. import events
+from ..requests.host_waits import wait_for
 from .receive import Incoming
 from .send import Outgoing
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
     """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed."""
     if state.blocking == "host":
-        endpoint.drain()
+        wait_for(endpoint, endpoint.drain)
 
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:

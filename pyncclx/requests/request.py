@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..errors import NotSupported
 from .host_receive import HostReceiveRequest
+from .host_waits import gathered
 from .open_receives import OpenReceive
 
 
@@ -134,7 +135,7 @@ class Request(MPI.Request):
         if to_check:
             return _wait_and_check(requests, [] if statuses is None else statuses, ours, to_check)
         active = {id(each): each for each in ours if each.is_active} if statuses is not None else {}
-        errors = [error for each in ours if (error := _error_of(each)) is not None]
+        errors = _finish_all(ours)
         over = MPI.Request.Waitall(requests, statuses)
         for index in (index for index, each in enumerate(requests) if id(each) in active):
             active[id(requests[index])]._complete(cast(list[MPI.Status], statuses)[index])
@@ -213,12 +214,16 @@ def _is_active(request: MPI.Request) -> bool:
     return request.is_active if isinstance(request, Request) else bool(request)
 
 
-def _error_of(request: Request) -> Exception | None:
-    try:
-        request._finish()
-    except Exception as error:
-        return error
-    return None
+def _finish_all(requests: Sequence[Request]) -> list[Exception]:
+    """Finish the work of some, each whatever the others raise; return what they raise."""
+    errors: list[Exception] = []
+    with gathered(errors):
+        for request in requests:
+            try:
+                request._finish()
+            except Exception as error:
+                errors.append(error)
+    return errors
 
 
 def wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:

@@ -5,7 +5,7 @@ import os
 import pytest
 from mpi4py import MPI
 
-from pyncclx import NotSupported, Request
+from pyncclx import NotSupported, PeerTimeout, Request
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reference import comparing
@@ -54,6 +54,45 @@ def test_mixed_requests(comm, way, count):
     with comparing() as compare:
         compare(recv, data_of(left, 1, 0, count), way)
     assert int(host_received) == left
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["once", "persistent"])
+def test_many_requests_let_the_host_wait_once(comm, kind, monkeypatch):
+    right, left = ring(comm)
+    sent = [put(data_of(comm.rank, tag, 0, 9)) for tag in range(3)]
+    received = [Output(9, "i8") for _ in range(3)]
+    waits = []
+    drain = type(comm.endpoint).drain
+    monkeypatch.setattr(type(comm.endpoint), "drain", lambda self: (waits.append(self), drain(self)))
+    comm.blocking = "host"
+    try:
+        if kind == "once":
+            requests = [comm.Irecv(each.array, left, tag) for tag, each in enumerate(received)]
+            requests += [comm.Isend(each, right, tag) for tag, each in enumerate(sent)]
+        else:
+            requests = [comm.Recv_init(each.array, left, tag) for tag, each in enumerate(received)]
+            requests += [comm.Send_init(each, right, tag) for tag, each in enumerate(sent)]
+            type(requests[0]).Startall(requests)
+        Request.Waitall(requests)
+        assert waits == [comm.endpoint]
+        with comparing() as compare:
+            for tag, each in enumerate(received):
+                compare(each, data_of(left, tag, 0, 9), tag)
+        failed = PeerTimeout("Recv", 1, comm.rank, left, 2, 1)
+        monkeypatch.setattr(type(comm.endpoint), "drain", lambda self: raising(failed))
+        short = Output(4, "i8")
+        requests = [comm.Irecv(short.array, left, 3), comm.Isend(put(data_of(comm.rank, 3, 0, 4)), right, 3)]
+        with pytest.raises(PeerTimeout):
+            Request.Waitall(requests)
+        assert not any(requests)
+    finally:
+        monkeypatch.undo()
+        comm.blocking = "stream"
+
+
+def raising(error):
+    raise error
 
 
 @pytest.mark.ranks(2)
