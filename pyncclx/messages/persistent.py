@@ -76,8 +76,8 @@ class PersistentMessage(Startable):
         """Start it after what the current stream has."""
         start_several([self])
 
-    def begin(self, stream: Any, batch: Batch) -> None:
-        """Begin one message; what has to be launched at once is added to a batch."""
+    def begin(self, stream: Any, batch: Batch | None) -> None:
+        """Begin one message; what has to be launched is added to a batch, or launched now if there is none."""
         raise NotImplementedError
 
     def check_capture(self) -> None:
@@ -142,10 +142,10 @@ class PersistentMessage(Startable):
 
 
 class _Group:
-    """Works of one endpoint that start on one stream."""
+    """Works of one endpoint that start on one stream; `is_alone`: there is one, and no other group."""
 
-    def __init__(self, endpoint: Endpoint, stream: Any) -> None:
-        self._endpoint, self.stream = endpoint, stream
+    def __init__(self, endpoint: Endpoint, stream: Any, *, is_alone: bool) -> None:
+        self._endpoint, self.stream, self._is_alone = endpoint, stream, is_alone
         self.is_captured = endpoint.device.is_capturing(stream)
         self.works: list[PersistentMessage] = []
         self.batch = Batch(endpoint, "Startall")
@@ -156,7 +156,7 @@ class _Group:
             work.capture(self.stream, self.batch)
             self.works.append(work)
         else:
-            work.begin(self.stream, self.batch)
+            work.begin(self.stream, None if self._is_alone else self.batch)
             work.activate()
 
     def launch(self) -> None:
@@ -183,7 +183,7 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
     if _ABANDONED:
         _sweep_abandoned()
     groups: dict[tuple[int, int], _Group] = {}
-    placed = [(work, _group_of(work, groups)) for work in works]
+    placed = [(work, _group_of(work, groups, is_alone=len(works) == 1)) for work in works]
     for work, group in placed:
         if group is not None and group.is_captured:
             work.check_capture()
@@ -198,14 +198,16 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
             group.launch()
 
 
-def _group_of(work: PersistentMessage, groups: dict[tuple[int, int], _Group]) -> _Group | None:
+def _group_of(
+    work: PersistentMessage, groups: dict[tuple[int, int], _Group], *, is_alone: bool
+) -> _Group | None:
     """Return the group of a work; None for MPI.PROC_NULL."""
     if work.peer == MPI.PROC_NULL:
         return None
     stream = work.stream()
     key = work.endpoint.serial, getattr(stream, "ptr", 0)
     if key not in groups:
-        groups[key] = _Group(work.endpoint, stream)
+        groups[key] = _Group(work.endpoint, stream, is_alone=is_alone)
     return groups[key]
 
 

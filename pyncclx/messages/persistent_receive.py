@@ -29,14 +29,14 @@ class PersistentReceive(PersistentMessage):
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
         super().__init__(comm, operation, side, writable=True)
-        self._status = MPI.Status()
+        self._status, self._probes = MPI.Status(), comm.probed
         fill_empty(self._status)
 
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_receive(self.operation, side.rank, side.tag)
 
-    def begin(self, stream: Any, batch: Batch) -> None:
-        probed = self.comm.probed.take(self.peer, self.tag)
+    def begin(self, stream: Any, batch: Batch | None) -> None:
+        probed = self._probes.take(self.peer, self.tag)
         incoming = Incoming(self.endpoint, self.operation, self.buffer, stream, probed)
         incoming.record(self.peer, self.tag)
         if probed is None:

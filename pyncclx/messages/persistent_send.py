@@ -31,7 +31,7 @@ class PersistentSend(PersistentMessage):
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_send(self.operation, side.rank, side.tag)
 
-    def begin(self, stream: Any, batch: Batch) -> None:
+    def begin(self, stream: Any, batch: Batch | None) -> None:
         if self._outlet is None:
             if isinstance(self.buffer, TypedBuffer):
                 self.buffer.allocate(self.endpoint.device, stream)
@@ -39,7 +39,10 @@ class PersistentSend(PersistentMessage):
         side = ResolvedSide(self.buffer, stream, self.peer, self.tag)
         self._message = begin_send(self.comm, self.endpoint, self.operation, side, self._outlet)
         if self._message is not None:
-            self._message.signal_ready_by(batch)
+            if batch is None:
+                self._message.signal_ready()
+            else:
+                self._message.signal_ready_by(batch)
             self._message.post()
 
     def check_capture(self) -> None:

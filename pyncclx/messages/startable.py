@@ -43,7 +43,7 @@ class Startable:
         """Raise if it cannot be started."""
         if self.active:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request has been started; Wait for it first")
-        if not self._state.current or self.comm.endpoint is not self.endpoint:
+        if not self._state.current or self.endpoint.comm is None:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}: the request's communicator has been freed")
         if self._address is not None and self._address() != self._first_address:
             text = "the array has other memory than when the request was made; make a new request"
