@@ -16,10 +16,10 @@ The way of `comm.Recv(array, source, tag)`:
    has set the ready word (`bounce.py`), copies the data, and sets the done word.
 7. Back in `calls.py`: the current stream comes after the kernel, the status is set, and the call ends (`call_end.py`).
 
-The way of `Send` is the same as far as step 2. Then `send.py`, `Outgoing`, chooses a transport, gives MPI the envelope,
-and launches `put_eager` or `offer`. Nonblocking calls return requests of `pending.py`, and post their receive:
-`watcher.py` moves it on while the program does not. `postbox.py` holds what the process has once, and `base.py` what
-each communicator has.
+The way of `Send` is the same as far as step 2. Then `send.py`, `Outgoing`, chooses a transport by what is known of the
+receiver (`peers.py`), gives MPI the envelope, and launches `put_eager` or `offer`. Nonblocking calls return requests of
+`pending.py`, and post their receive: `watcher.py` moves it on while the program does not. `postbox.py` holds what the
+process has once, and `base.py` what each communicator has.
 
 Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.py`) begin an `Outgoing` or `Incoming`
 at each start. What several of them launch at the same time is one launch (`batch.py`). In a graph they use channels

@@ -30,7 +30,7 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_arrived = False
+    has_arrived = _is_far = False
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
     _error: Exception | None = None
@@ -46,13 +46,14 @@ class Arrival:
 
     def record(self, source: int, tag: int) -> None:
         """Write the entry for the flight recorder."""
+        self._is_far = self.endpoint.peers.is_far(source)
         self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, self.stream)
-        self._message = self.postbox.scratch.take(inline_nbytes(self._capacity_nbytes))
+        self._message = self.postbox.scratch.take(inline_nbytes(self._capacity_nbytes), is_far=self._is_far)
         self._request = transfer(self._message)
 
     def poll(self) -> bool:
@@ -77,6 +78,7 @@ class Arrival:
         elif envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock
             self.postbox.clock.observe(envelope.clock)
+            self.endpoint.peers.note_sender(self.status.source, envelope.sender)
             if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
                 self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))

@@ -65,8 +65,10 @@ class MessageBase(Base):
         own = self._messages
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            own.endpoint = Endpoint(self, backends.select(), state_of(self).calls(self))
-            own.endpoint.team, own.endpoint.caller = state_of(self).team, state_of(self)
+            state = state_of(self)
+            places = (lambda: None) if self.is_inter else (lambda: state.topology)
+            own.endpoint = Endpoint(self, backends.select(), state.calls(self), places)
+            own.endpoint.team, own.endpoint.caller = state.team, state
         return own.endpoint
 
     def prepare_messages(self) -> None:

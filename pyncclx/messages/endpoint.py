@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap import Topology
 from mpi_bootstrap.presence import Note
 
 from ..arrays.buffers import Buffer
@@ -33,6 +34,7 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .envelope import Sender
 from .partitioned_ends import PartitionedEnds
+from .peers import Peers
 from .postbox import POSTBOX
 
 #: Names of the methods; their indices are in error records.
@@ -73,6 +75,7 @@ class Endpoint:
         PYNCCLX_TIMEOUT, when it was made.
     failure : Exception or None
         What every call raises: of a wait in MPI that was too long.
+    peers : Peers
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
     id, uids, comm, world_ranks, loss
@@ -83,7 +86,13 @@ class Endpoint:
     uids: Sequence[bytes] = ()
     comm: MPI.Comm | None
 
-    def __init__(self, comm: MPI.Comm, device: Device, calls: Calls | None = None) -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        device: Device,
+        calls: Calls | None = None,
+        topology: Callable[[], Topology | None] = lambda: None,
+    ) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
         self.world_ranks = ulfm.world_ranks(comm)
@@ -104,7 +113,7 @@ class Endpoint:
             + NO_CALL
             for number, name in enumerate(OPERATIONS)
         }
-        self._readers: set[int] = set()  # ranks known to have opened the bounce memory
+        self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
         self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
@@ -126,17 +135,6 @@ class Endpoint:
     def highest_tag(self) -> int:
         """The largest tag that MPI takes."""
         return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
-
-    def is_read_by(self, rank: int) -> bool:
-        """Whether a rank is known to have opened this process's bounce memory."""
-        if rank not in self._readers and self.postbox.readers.has(self.number_of(rank)):
-            self._readers.add(rank)
-        return rank in self._readers
-
-    def number_of(self, rank: int) -> int:
-        """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
-        world = self.world_ranks[rank]
-        return world if world >= 0 else (self.serial << 32) + rank
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
@@ -213,7 +211,7 @@ class Endpoint:
             if sender is not None and bounce is not None:
                 broken = self.postbox.rescue.receives(sender.uid, bounce)
             self._broken.update((rank, clock) for clock in broken)
-            self.postbox.rescue.sends(self.number_of(rank))
+            self.postbox.rescue.sends(self.peers.number_of(rank))
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 

@@ -57,7 +57,8 @@ class PersistentReceive(PersistentMessage):
         if self.peer == MPI.ANY_SOURCE:
             raise NotSupported(f"{self.operation}: a graph cannot hold MPI.ANY_SOURCE; name the rank")
         if self._inlet is None:
-            how = "start both once before, and wait for them; messages between nodes cannot be in a graph"
+            how = "start both once before, and wait for them; messages between nodes cannot be in a graph, "
+            how += "neighbourhood collectives (Ineighbor_alltoallw) with NCCL can"
             raise unmatched(self.operation, f"this one has met none that can: {how}")
 
     def capture(self, stream: Any, batch: Batch) -> None:

@@ -75,7 +75,7 @@ class Postbox:
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
         self.rescue = Rescue(device, self.bounce)
-        self.scratch = Scratch()
+        self.scratch = Scratch(device)
         self.side_stream: Any = None
         self.host_array_stream: Any = None
         if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over

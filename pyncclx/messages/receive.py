@@ -43,6 +43,7 @@ class Incoming(Arrival):
     _has_opened = False  # the sender's memory for this message
     _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
     _end_event: Event | None = None  # of the kernel, then
+    _copied: Event | None = None  # behind a copy from what MPI has received
 
     def __init__(
         self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
@@ -99,7 +100,7 @@ class Incoming(Arrival):
         self.launched = True  # not before: another thread may wait for it
         if self.endpoint.calls is not None:
             self.endpoint.calls.received(self._entry, self.status.source, self.status.tag)
-        self.postbox.scratch.give_back(self._message)
+        self.postbox.scratch.give_back(self._message, self._copied)
         del self._message
 
     def launch_with(self, others: Sequence[Incoming]) -> None:
@@ -126,6 +127,7 @@ class Incoming(Arrival):
             if self._error is None and self._nbytes:
                 data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if envelope else 0)
                 self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
+                self._copied = self._event_on(self.stream)
         elif envelope.transport != EMPTY:
             self._pull(envelope, outgoing)
 

@@ -1,37 +1,68 @@
-"""Host memory that MPI receives into, used again and again."""
+"""Host memory of messages that MPI transfers with their data."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections import deque
 
+import numpy as np
+import numpy.typing as npt
+
+from ..backends import Device, Event
+
+PINNED_NBYTES = 64 << 10  # the shortest message with pinned memory
 _NBYTES = 1 << 20  # of a piece that is kept
 _MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
 
 
 class Scratch:
-    """Pieces of host memory."""
+    """Pieces of host memory that MPI receives into, used again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._free: list[memoryview] = []
+        self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
 
-    def take(self, nbytes: int) -> memoryview:
+    def take(self, nbytes: int, *, is_far: bool = False) -> memoryview:
         """Return room for a message that may bring its data, and for a much longer one than it should be.
 
         That one is then refused here. Open MPI 5.0 writes all of it when it refuses it, past the end of the
-        receiver's buffer. Pages that are never written take no memory.
+        receiver's buffer. Pages that are never written take no memory. `is_far`: the message will bring its data.
         """
-        if 2 * nbytes > _NBYTES:
-            return _allocate(nbytes + min(nbytes, _MAX_EXTRA_NBYTES))
+        self._reclaim()
+        if 2 * nbytes > _NBYTES or (is_far and nbytes >= PINNED_NBYTES):
+            room = nbytes + min(nbytes, _MAX_EXTRA_NBYTES)
+            return host_memory(self._device, room, is_far=is_far).data  # a view costs less to slice than an array
         try:
             return self._free.pop()
         except IndexError:
-            return _allocate(_NBYTES)
+            return np.empty(_NBYTES, np.uint8).data
 
-    def give_back(self, piece: memoryview) -> None:
-        """Keep a piece for another message."""
-        if len(piece) == _NBYTES:
+    def give_back(self, piece: memoryview, copied: Event | None = None) -> None:
+        """Keep a piece for another message, once what has been copied from it is over."""
+        if copied is not None:
+            self._copied.append((copied, piece))
+        elif len(piece) == _NBYTES:
             self._free.append(piece)
 
+    def _reclaim(self) -> None:
+        while self._copied:
+            try:
+                copied, piece = self._copied.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            if not copied.is_over():
+                self._copied.appendleft((copied, piece))
+                return
+            self.give_back(piece)
 
-def _allocate(nbytes: int) -> memoryview:
-    return np.empty(nbytes, np.uint8).data  # a view costs less to slice and to read than an array
+
+def host_memory(device: Device, nbytes: int, *, is_far: bool) -> npt.NDArray[np.uint8]:
+    """Allocate host memory for a message; if it is long and goes to another node, pinned: the GPU copies faster then.
+
+    Pinned memory comes from CuPy's pool and returns to it.
+    """
+    if device.name == "host" or not is_far or nbytes < PINNED_NBYTES:
+        return np.empty(nbytes, np.uint8)
+    from ..staging import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
+
+    return pinned.allocate(nbytes)

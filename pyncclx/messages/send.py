@@ -19,6 +19,7 @@ from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
+from .scratch import host_memory
 from .side import ResolvedSide
 
 SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
@@ -72,8 +73,8 @@ class Outgoing:
     def _choose(self) -> Any:
         if self._nbytes == 0:
             return self._envelope(EMPTY).pack()
-        if not self.endpoint.is_read_by(self.peer):
-            return self._inline(answer=self.endpoint.number_of(self.peer) + 1)
+        if not self.endpoint.peers.is_reader(self.peer):
+            return self._inline(answer=self.endpoint.peers.number_of(self.peer) + 1)
         return self._eager() or self._offer() or self._inline()
 
     def _envelope(self, transport: int) -> Envelope:
@@ -97,7 +98,7 @@ class Outgoing:
             nbytes=self._nbytes,
             clock=self.clock,
         )
-        bounce.slots.hold(place, self.clock, self.endpoint.number_of(self.peer))
+        bounce.slots.hold(place, self.clock, self.endpoint.peers.number_of(self.peer))
         return envelope.pack()
 
     def _offer(self) -> bytes | None:
@@ -112,7 +113,7 @@ class Outgoing:
             if exported is not None:
                 exported.close()
             return None
-        tickets.hold(place, self.clock, self.endpoint.number_of(self.peer), exported)
+        tickets.hold(place, self.clock, self.endpoint.peers.number_of(self.peer), exported)
         self._offered = envelope.place = place
         return envelope.pack()
 
@@ -142,7 +143,8 @@ class Outgoing:
         located = self._located() if envelope.channel and self._nbytes > SLOT_NBYTES else None
         if located is not None:  # for the channel alone
             envelope.locate_as(located[0])
-        message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
+        nbytes, is_far = inline_nbytes(self._nbytes) + GAP_NBYTES, self.endpoint.peers.is_far(self.peer)
+        message = host_memory(self.endpoint.device, nbytes, is_far=is_far)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
         device.copy(data, self.buffer.address, self._nbytes, self.stream)

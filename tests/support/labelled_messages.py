@@ -31,7 +31,7 @@ def map_peers(comm):
         dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
         comm.Sendrecv(put(np.zeros(1, "i8")), dest, 0, xp.empty(1, "i8"), source, 0)
     MPI.Comm.Barrier(comm)
-    assert NODES or all(comm.endpoint.is_read_by(rank) for rank in range(comm.size))
+    assert NODES or all(comm.endpoint.peers.is_reader(rank) for rank in range(comm.size))
 
 
 def map_peers_if(comm, mapped, monkeypatch):
@@ -39,4 +39,4 @@ def map_peers_if(comm, mapped, monkeypatch):
     if mapped:
         map_peers(comm)
     else:
-        monkeypatch.setattr(comm.endpoint, "is_read_by", lambda rank: False)
+        monkeypatch.setattr(comm.endpoint.peers, "is_reader", lambda rank: False)

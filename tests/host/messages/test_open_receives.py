@@ -74,7 +74,7 @@ def endpoint(device):
         opened=Opened(),
         side_stream=SIDE,
         bounce=SimpleNamespace(arrived_word=lambda stream: 0),
-        scratch=SimpleNamespace(give_back=lambda message: None),
+        scratch=SimpleNamespace(give_back=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731

@@ -9,7 +9,8 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
-from pyncclx.messages import persistent_send, postbox
+from pyncclx.messages import persistent_send, postbox, scratch
+from pyncclx.messages import send as send_module
 from support.arrays import Output, put, xp
 from support.everywhere import raises_everywhere
 from support.labelled_messages import LARGE
@@ -38,7 +39,36 @@ def test_a_message_between_nodes_goes_through_mpi(comm):
         receive.Wait()
         comm.synchronize()
         assert np.array_equal(got.read(), data + source + call)
-        assert not comm.endpoint.is_read_by(peer)
+        assert not comm.endpoint.peers.is_reader(peer)
+
+
+@pytest.mark.parametrize("by", ["a message", "the topology"])
+def test_long_messages_between_nodes_have_pinned_memory(comm, by, monkeypatch):
+    """On both sides, once a rank has found out that the other one is on another node."""
+    (right, left), count = ring(comm), (1 << 17) + 3
+    if by == "the topology":
+        assert comm.node_topology.node_count == comm.size
+    taken = []
+
+    def taking(device, nbytes, *, is_far):
+        taken.append(is_far)
+        return memory(device, nbytes, is_far=is_far)
+
+    memory = scratch.host_memory
+    monkeypatch.setattr(scratch, "host_memory", taking)
+    monkeypatch.setattr(send_module, "host_memory", taking)
+    for turn in range(3):
+        got = Output(count, "i8")
+        receive = comm.Irecv(got.array, left, turn)
+        comm.Send(put(np.arange(count) + comm.rank + turn), right, turn)
+        receive.Wait()
+        comm.synchronize()
+        assert np.array_equal(got.read(), np.arange(count) + left + turn)
+        of_receive, of_send = taken
+        assert of_receive == (turn > 0 or by == "the topology")
+        if turn > 0 or by == "the topology":  # before, its message may have come in time
+            assert of_send == (comm.size == 2 or by == "the topology")
+        taken.clear()
 
 
 def test_graphs_hold_no_messages_between_nodes(comm, monkeypatch):

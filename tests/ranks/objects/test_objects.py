@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import events
-from pyncclx.messages.endpoint import Endpoint
+from pyncclx.messages.peers import Peers
 from pyncclx.objects import cargo, messages, operands, spread
 from pyncclx.objects.cargo import Cargo
 from support.arrays import get, put, xp
@@ -296,7 +296,7 @@ def test_without_kernels_the_data_goes_through_the_host(comm, monkeypatch, name)
     """As between nodes: the results are the same device arrays."""
     for module in (spread, operands):
         monkeypatch.setattr(module, "has_kernels", lambda comm: False)
-    monkeypatch.setattr(Endpoint, "is_read_by", lambda self, rank: False)
+    monkeypatch.setattr(Peers, "is_reader", lambda self, rank: False)
     with recorded() as seen:
         if name == "allreduce":
             own, expected = comm.allreduce(put(operand(comm.rank, "f4"))), comm.size

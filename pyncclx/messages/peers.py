@@ -1,0 +1,56 @@
+"""The ranks that one communicator's messages go to: what is known of those that this process shares memory with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mpi_bootstrap import Topology
+
+from .envelope import Sender
+from .postbox import Postbox
+
+
+class Peers:
+    """What is known of the ranks.
+
+    Parameters
+    ----------
+    serial : int
+        Of the endpoint in this process.
+    postbox : Postbox
+    world_ranks : sequence of int
+        Their ranks in MPI.COMM_WORLD; negative of those that have none.
+    topology : callable
+        Returns the communicator's topology, None where it is not known.
+    """
+
+    def __init__(
+        self, serial: int, postbox: Postbox, world_ranks: Sequence[int], topology: Callable[[], Topology | None]
+    ) -> None:
+        self._serial, self._postbox, self._world_ranks = serial, postbox, world_ranks
+        self._topology = topology
+        self._readers: set[int] = set()  # known to have opened the bounce memory
+        self._far: set[int] = set()  # that have sent from another node
+
+    def number_of(self, rank: int) -> int:
+        """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
+        world = self._world_ranks[rank]
+        return world if world >= 0 else (self._serial << 32) + rank
+
+    def is_reader(self, rank: int) -> bool:
+        """Whether a rank is known to have opened this process's bounce memory."""
+        if rank not in self._readers and self._postbox.readers.has(self.number_of(rank)):
+            self._readers.add(rank)
+        return rank in self._readers
+
+    def note_sender(self, rank: int, sender: Sender) -> None:
+        """Take note of where a rank has sent a message from."""
+        if sender.node != self._postbox.sender.node:
+            self._far.add(rank)
+
+    def is_far(self, rank: int) -> bool:
+        """Whether a rank is known to be on another node: its messages bring their data."""
+        if rank in self._far:
+            return True
+        topology = self._topology() if rank >= 0 else None
+        return topology is not None and topology.nodes[rank] != topology.node

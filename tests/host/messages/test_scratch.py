@@ -1,0 +1,53 @@
+"""Host memory that MPI receives into is used again once copies from it are over."""
+
+import numpy as np
+import pytest
+
+from pyncclx.backends import select
+from pyncclx.messages.scratch import PINNED_NBYTES, Scratch
+
+
+class Copy:
+    """The event behind a copy."""
+
+    def __init__(self):
+        self.over = False
+
+    def is_over(self):
+        return self.over
+
+
+@pytest.fixture
+def scratch():
+    return Scratch(select())
+
+
+def address(piece):
+    return np.frombuffer(piece, np.uint8).ctypes.data
+
+
+def test_a_piece_is_used_again(scratch):
+    first = scratch.take(100)
+    scratch.give_back(first)
+    assert address(scratch.take(200)) == address(first)
+
+
+def test_not_before_what_is_copied_from_it_is_over(scratch):
+    copies, pieces = [Copy() for _ in range(3)], [scratch.take(100) for _ in range(3)]
+    for piece, copy in zip(pieces, copies, strict=True):
+        scratch.give_back(piece, copy)
+    assert address(scratch.take(100)) not in map(address, pieces)
+    copies[0].over = True
+    assert address(scratch.take(100)) == address(pieces[0])
+    copies[2].over = True  # copies end in the order of their stream; a later one waits for those before
+    assert address(scratch.take(100)) not in map(address, pieces)
+    copies[1].over = True
+    assert {address(scratch.take(100)) for _ in range(2)} == {address(pieces[1]), address(pieces[2])}
+
+
+@pytest.mark.parametrize("nbytes", [PINNED_NBYTES, 1 << 20, 3 << 20])
+def test_room_of_a_far_message(scratch, nbytes):
+    """There is room for one of twice the length, which MPI may write when it refuses it."""
+    piece = scratch.take(nbytes, is_far=True)
+    assert len(piece) >= 2 * nbytes
+    piece[:] = bytes(len(piece))
