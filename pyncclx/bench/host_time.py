@@ -83,10 +83,11 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
     in_place = case.forms[0]
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), queue)
+    if begin := _method(case, nonblocking := f"I{case.method.lower()}"):
+        arguments = case.arguments(in_place)
+        yield Timed(f"{nonblocking} and Wait", lambda: begin(*arguments).Wait(), queue)
     persistent = f"{case.method}_init"
-    method = getattr(type(case.comm), persistent, None)
-    ours = method is not getattr(MPI.Intracomm, persistent, None)  # mpi4py's takes no device arrays
-    if case.capturable and method and ours:  # not a message
+    if _method(case, persistent):
         with suppress(NotSupported):  # an operation without a kernel
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
@@ -99,6 +100,13 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
         call = next(filter(None, (peer.call(theirs, form) for form in case.forms)), None)
         if call is not None:
             yield Timed(f"{case.method}, {name}", call, peer.queue)
+
+
+def _method(case: Case, name: str) -> Callable[..., Any] | None:
+    """A method of a collective that is ours; mpi4py's takes no device arrays."""
+    kind = type(case.comm)
+    ours = getattr(kind, name, None) is not getattr(MPI.Intracomm, name, None)
+    return getattr(case.comm, name) if case.capturable and ours else None
 
 
 def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
