@@ -7,11 +7,17 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..system.process import held
 from .envelope import ENVELOPE_NBYTES
 
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
+_SHORT_NBYTES = 1 << 10  # of which Open MPI copies no more than the receiver has room for: see `two_part_datatype`
+_MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
+
+
+_KEPT: dict[int, MPI.Datatype] = held({})  # by the length of the message
 
 
 def start_receive(comm: MPI.Comm, source: int, tag: int, memory: memoryview) -> MPI.Request:
@@ -26,9 +32,21 @@ def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag:
 
     `call` is `MPI.Comm.Isend` or `MPI.Comm.Issend`.
     """
+    if not isinstance(message, bytes) and len(message) <= _SHORT_NBYTES:
+        message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
     if isinstance(message, bytes):
         return call(comm, [message, MPI.BYTE], dest, tag)
+    known = _kept_datatype(len(message))
+    if known is not None:
+        return call(comm, [message, 1, known], dest, tag)
     return _start(call, comm, dest, tag, message, two_part_datatype(len(message)))
+
+
+def _kept_datatype(nbytes: int) -> MPI.Datatype | None:
+    """Return the datatype of an envelope and its data, kept for messages of this length; None if too many are."""
+    if nbytes not in _KEPT and len(_KEPT) < _MOST_KEPT:
+        _KEPT[nbytes] = two_part_datatype(nbytes)
+    return _KEPT.get(nbytes)
 
 
 def two_part_datatype(nbytes: int, gap_nbytes: int = GAP_NBYTES) -> MPI.Datatype:

@@ -39,7 +39,7 @@ class Peers:
 
     def is_reader(self, rank: int) -> bool:
         """Whether a rank is known to have opened this process's bounce memory."""
-        if rank not in self._readers and self._postbox.readers.has(self.number_of(rank)):
+        if rank not in self._readers and rank not in self._far and self._postbox.readers.has(self.number_of(rank)):
             self._readers.add(rank)
         return rank in self._readers
 
