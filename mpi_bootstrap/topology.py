@@ -29,6 +29,8 @@ class Topology:
         Name of the node, for messages.
     nodes : tuple of int, length size
         Node index of every rank.
+    is_divided : bool
+        Whether some of these nodes are parts of one: their ranks could map each other's memory.
     """
 
     rank: int
@@ -38,6 +40,7 @@ class Topology:
     local_size: int
     hostname: str
     nodes: tuple[int, ...]
+    is_divided: bool = False
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
@@ -85,13 +88,14 @@ def topology(
         own = hashlib.blake2b(own + apart, digest_size=IDENTITY_NBYTES).digest()
     identities = _gathered(comm, own)
     begins = range(0, len(identities), IDENTITY_NBYTES)
-    nodes = _numbered(identities[begin : begin + IDENTITY_NBYTES] for begin in begins)
+    nodes = whole = _numbered(identities[begin : begin + IDENTITY_NBYTES] for begin in begins)
     if most is not None:
         nodes = _divided(nodes, most)
     node = nodes[comm.rank]
     local_rank = sum(each == node for each in nodes[: comm.rank])
     hostname = MPI.Get_processor_name()
-    return Topology(comm.rank, comm.size, node, local_rank, nodes.count(node), hostname, nodes)
+    local_size, is_divided = nodes.count(node), nodes != whole
+    return Topology(comm.rank, comm.size, node, local_rank, local_size, hostname, nodes, is_divided)
 
 
 def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..system.process import held
 from .envelope import ENVELOPE_NBYTES
 
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
-_SHORT_NBYTES = 1 << 10  # of which Open MPI copies no more than the receiver has room for: see `two_part_datatype`
+SHORT_NBYTES = 1 << 10  # of which Open MPI copies no more than the receiver has room for: see `two_part_datatype`
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
-
-
 _KEPT: dict[int, MPI.Datatype] = held({})  # by the length of the message
 
 
@@ -28,13 +27,13 @@ def start_receive(comm: MPI.Comm, source: int, tag: int, memory: memoryview) -> 
 
 
 def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag: int, message: Any) -> MPI.Request:
-    """Start to send an envelope, or one with its data: an array with `GAP_NBYTES` between them.
+    """Start to send bytes, or an array with `GAP_NBYTES` behind the first `ENVELOPE_NBYTES`, which are not sent.
 
     `call` is `MPI.Comm.Isend` or `MPI.Comm.Issend`.
     """
-    if not isinstance(message, bytes) and len(message) <= _SHORT_NBYTES:
+    if isinstance(message, np.ndarray) and len(message) <= SHORT_NBYTES:
         message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
-    if isinstance(message, bytes):
+    if not isinstance(message, np.ndarray):
         return call(comm, [message, MPI.BYTE], dest, tag)
     known = _kept_datatype(len(message))
     if known is not None:

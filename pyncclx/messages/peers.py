@@ -31,6 +31,7 @@ class Peers:
         self._topology = topology
         self._readers: set[int] = set()  # known to have opened the bounce memory
         self._far: set[int] = set()  # that have sent from another node
+        self._introduced: set[int] = set()  # that have got an envelope of this process
 
     def number_of(self, rank: int) -> int:
         """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
@@ -48,9 +49,20 @@ class Peers:
         if sender.node != self._postbox.sender.node:
             self._far.add(rank)
 
+    def introduce(self, rank: int) -> None:
+        """Take note that a rank is sent an envelope with its data, which says where this process is."""
+        self._introduced.add(rank)
+
     def is_far(self, rank: int) -> bool:
         """Whether a rank is known to be on another node: its messages bring their data."""
-        if rank in self._far:
-            return True
+        return rank in self._far or self._is_apart(rank)
+
+    def are_far(self, rank: int) -> bool:
+        """Whether a rank is known to be on another node, and will know this of this process: no envelope is of use."""
+        return self._is_apart(rank) or (rank in self._far and rank in self._introduced)
+
+    def _is_apart(self, rank: int) -> bool:
         topology = self._topology() if rank >= 0 else None
-        return topology is not None and topology.nodes[rank] != topology.node
+        if topology is None or topology.is_divided:
+            return False
+        return topology.nodes[rank] != topology.node

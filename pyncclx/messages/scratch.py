@@ -30,7 +30,7 @@ class Scratch:
         """
         self._reclaim()
         if 2 * nbytes > _NBYTES or (is_far and nbytes >= PINNED_NBYTES):
-            room = nbytes + min(nbytes, _MAX_EXTRA_NBYTES)
+            room = max(nbytes + min(nbytes, _MAX_EXTRA_NBYTES), _NBYTES)
             return host_memory(self._device, room, is_far=is_far).data  # a view costs less to slice than an array
         try:
             return self._free.pop()

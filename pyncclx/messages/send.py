@@ -18,7 +18,7 @@ from .bounce import SLOT_NBYTES, slot_offset, words_of
 from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
-from .mpi_transfer import GAP_NBYTES
+from .mpi_transfer import GAP_NBYTES, SHORT_NBYTES
 from .scratch import host_memory
 from .side import ResolvedSide
 
@@ -32,7 +32,8 @@ class Outgoing:
     A short one is copied to a slot, or MPI has its data: it is over when MPI has its envelope. A long one is offered:
     the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for. The receiver
     gets the envelope before the kernel is launched that copies the message or sets its ready word, so that both hosts
-    launch at the same time. That of a persistent request describes its channel, too.
+    launch at the same time. That of a persistent request describes its channel, too. Between nodes messages have no
+    envelope, as those of host arrays have none.
 
     Attributes
     ----------
@@ -41,7 +42,7 @@ class Outgoing:
     peer : int
         The rank that receives it.
     is_inline : bool
-        Whether MPI transfers the data with the envelope.
+        Whether MPI transfers the data.
     """
 
     _is_open = False  # the watcher lets MPI go on for it
@@ -53,11 +54,13 @@ class Outgoing:
         side: ResolvedSide,
         start: Callable[[Any], MPI.Request],
         channel: Outlet | None = None,
+        *,
+        needs_envelope: bool = False,
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
-        self._nbytes, self._channel = self.buffer.nbytes, channel
+        self._nbytes, self._channel, self._needs_envelope = self.buffer.nbytes, channel, needs_envelope
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
@@ -73,6 +76,8 @@ class Outgoing:
     def _choose(self) -> Any:
         if self._nbytes == 0:
             return self._envelope(EMPTY).pack()
+        if self.endpoint.peers.are_far(self.peer) and not self._needs_envelope:
+            return self._data_alone()
         if not self.endpoint.peers.is_reader(self.peer):
             return self._inline(answer=self.endpoint.peers.number_of(self.peer) + 1)
         return self._eager() or self._offer() or self._inline()
@@ -138,18 +143,32 @@ class Outgoing:
     def _inline(self, answer: int = 0) -> Any:
         """MPI transfers the data; with `answer`, the receiver is to answer if it can read the bounce memory."""
         self.is_inline = True
+        self.endpoint.peers.introduce(self.peer)
         envelope = self._envelope(INLINE)
         envelope.answer = answer
         located = self._located() if envelope.channel and self._nbytes > SLOT_NBYTES else None
         if located is not None:  # for the channel alone
             envelope.locate_as(located[0])
-        nbytes, is_far = inline_nbytes(self._nbytes) + GAP_NBYTES, self.endpoint.peers.is_far(self.peer)
-        message = host_memory(self.endpoint.device, nbytes, is_far=is_far)
+        message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
-        device, data = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
-        device.copy(data, self.buffer.address, self._nbytes, self.stream)
-        device.synchronize(self.stream)
+        self._download(MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES, 0, self._nbytes)
+        self.endpoint.device.synchronize(self.stream)
         return message
+
+    def _data_alone(self) -> Any:
+        """MPI transfers the data as that of a host array, to a rank that can read nothing of this process's memory."""
+        self.is_inline = True
+        device, is_short = self.endpoint.device, self._nbytes <= SHORT_NBYTES
+        message = host_memory(device, self._nbytes + (0 if is_short else GAP_NBYTES), is_far=True)
+        address, first = MPI.Get_address(message), self._nbytes if is_short else ENVELOPE_NBYTES
+        self._download(address, 0, first)
+        self._download(address + first + GAP_NBYTES, first, self._nbytes - first)
+        device.synchronize(self.stream)
+        return message.data if is_short else message
+
+    def _download(self, address: int, begin: int, nbytes: int) -> None:
+        """Copy a part of the data to host memory, after what the stream has still to put there."""
+        self.endpoint.device.copy(address, self.buffer.address + begin, nbytes, self.stream)
 
     # What MPI has to do whatever this process waits for
 

@@ -94,7 +94,7 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0, *, copi
         messages.append(message)  # mpi4py sends it, in the object
         return _NOTHING
 
-    outgoing = Outgoing(endpoint, _SEND, ResolvedSide(data, cargo.stream, dest, tag), start)
+    outgoing = Outgoing(endpoint, _SEND, ResolvedSide(data, cargo.stream, dest, tag), start, needs_envelope=True)
     outgoing.signal_ready()
     if began is not None:
         how = events.STAGED if outgoing.is_inline else events.NATIVE

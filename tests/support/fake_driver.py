@@ -54,8 +54,8 @@ class Fake:
         current = []
 
         class Stream:
-            def __init__(self, non_blocking=False):
-                self.ptr, self.capture = next(handles), 0
+            def __init__(self, non_blocking=False, priority=0):
+                self.ptr, self.capture, self.priority = next(handles), 0, priority
                 streams[self.ptr] = self
 
             def is_capturing(self):

@@ -27,6 +27,10 @@ def prepared(fake, *, launched):
     return fake.module("events").Repeated(lambda *arguments: launched.append(arguments[-1]), steps)
 
 
+def test_streams_of_the_library_come_before_the_programs(device):
+    assert device.new_stream().priority < 0
+
+
 def test_a_start_asks_once_and_makes_two_calls(fake, device):
     order, stream, repeated = LaunchOrder(device), fake.Stream(), prepared(fake, launched=[])
     aside = order.repeat_aside(repeated, stream)

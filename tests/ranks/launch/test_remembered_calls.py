@@ -11,6 +11,7 @@ import pyncclx
 from pyncclx import CollectiveMismatch
 from pyncclx.launch import launched, run
 from pyncclx.operators import ops
+from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
 from support.reference import fold
 
@@ -85,8 +86,26 @@ def test_a_nonblocking_call_that_came_before_is_a_look_up(comm, monkeypatch):
         comm.Iallreduce(send, reduced, op=MPI.MIN)
 
 
-def test_options_of_nonblocking_calls_by_name_and_by_place(comm):
-    """Equal values of other parameters are no equal call."""
+def test_a_nonblocking_call_that_came_before_runs_beside_the_stream(comm, monkeypatch):
+    send, recv, streams = xp.ones(5, "f4"), xp.empty(5, "f4"), []
+    comm.Allreduce(send, recv)
+    device = state_of(comm).team.device
+    launch = device.launch
+
+    def noting(function, grid, threads, parameters, stream, *early):
+        streams.append(stream)
+        launch(function, grid, threads, parameters, stream, *early)
+
+    monkeypatch.setattr(device, "launch", noting)
+    for _ in range(3):
+        comm.Iallreduce(send, recv).Wait()
+    comm.Allreduce(send, recv)
+    first, second, third, blocking = streams
+    assert first is second is third
+    assert first is not blocking
+
+
+def test_nonblocking_calls_with_keywords(comm):
     blocks = xp.zeros((comm.size, 2), "i4")
     for _ in range(2):
         mine = xp.zeros(2, "i4")

@@ -69,6 +69,7 @@ def test_topology_numbers_nodes_by_their_lowest_rank(
     assert found.nodes == tuple(rank % 2 for rank in range(plain.size))
     assert found.local_ranks == tuple(range(plain.rank % 2, plain.size, 2))
     assert (found.local_rank, found.local_size) == (plain.rank // 2, len(found.local_ranks))
+    assert not found.is_divided
     assert mpi_bootstrap.topology(plain, pretended=False).nodes == (0,) * plain.size
 
 
@@ -76,7 +77,7 @@ def test_a_node_of_too_many_ranks_is_divided(plain: MPI.Intracomm) -> None:
     found = mpi_bootstrap.topology(plain, most=2)
     parts = -(-plain.size // 2)
     assert found.nodes == tuple(rank * parts // plain.size for rank in range(plain.size))
-    assert found.node_count == parts
+    assert (found.node_count, found.is_divided) == (parts, parts > 1)
     assert max(map(found.nodes.count, found.nodes)) <= 2
     assert found.local_size == found.nodes.count(found.node)
 

@@ -96,6 +96,42 @@ PYTHON = {
         "",
         "ranks/messages ranks/communicator/test_nonblocking.py",
     ),
+    "many requests: the host does not wait": Mutant(
+        "pyncclx/requests/host_waits.py",
+        "for wait in waits.values():",
+        "for wait in ():",
+        "ranks/messages/test_message_requests.py",
+    ),
+    "a nonblocking call that came before: its arrays are not kept": Mutant(
+        "pyncclx/launch/launched.py",
+        "remembered.producers, arrays)",
+        "remembered.producers)",
+        "ranks/launch/test_remembered_calls.py",
+    ),
+    "a nonblocking call that came before: on the stream of the caller": Mutant(
+        "pyncclx/launch/run.py",
+        "    stream = team.order.aside(current)\n    _launch",
+        "    stream = current\n    _launch",
+        "ranks/launch/test_remembered_calls.py",
+    ),
+    "a persistent send that starts alone is not signalled": Mutant(
+        "pyncclx/messages/persistent_send.py",
+        "                self._message.signal_ready()\n",
+        "                pass\n",
+        "ranks/messages/test_persistent_messages.py",
+    ),
+    "memory of a message is used again before it has been copied": Mutant(
+        "pyncclx/messages/scratch.py",
+        "        if copied is not None:",
+        "        if False:",
+        "host/messages/test_scratch.py",
+    ),
+    "a rank of the same node is taken for one of another": Mutant(
+        "pyncclx/messages/peers.py",
+        "topology.nodes[rank] != topology.node",
+        "topology.nodes[rank] == topology.node",
+        "ranks/messages/test_pretend_nodes.py",
+    ),
     "an active request can be started": Mutant(
         "pyncclx/launch/prepared.py",
         "        if self.active:\n            raise",
