@@ -13,6 +13,7 @@ from ..errors import MPIError, NotSupported
 from .endpoint import Endpoint
 from .envelope import LETTER, Envelope, inline_nbytes, unpack
 from .probe import ProbedMessage
+from .scratch import PINNED_NBYTES
 from .typed import TypedBuffer
 
 
@@ -30,7 +31,7 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_arrived = _is_far = False
+    has_arrived = False
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
     _error: Exception | None = None
@@ -41,19 +42,20 @@ class Arrival:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.buffer, self.stream = buffer, stream
         self._probed = probed  # the message that a probe has found: MPI has another source and tag for it
-        self._capacity_nbytes = buffer.nbytes
+        self._capacity_nbytes, self._scratch = buffer.nbytes, self.postbox.scratch
         self.status = MPI.Status()
 
     def record(self, source: int, tag: int) -> None:
-        """Write the entry for the flight recorder."""
-        self._is_far = self.endpoint.peers.is_far(source)
+        """Take note of whose message is to come, and write the entry for the flight recorder."""
+        if self._capacity_nbytes >= PINNED_NBYTES and self.endpoint.peers.is_far(source):
+            self._scratch = self.postbox.pinned_scratch
         self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, self.stream)
-        self._message = self.postbox.scratch.take(inline_nbytes(self._capacity_nbytes), is_far=self._is_far)
+        self._message = self._scratch.take(inline_nbytes(self._capacity_nbytes))
         self._request = transfer(self._message)
 
     def poll(self) -> bool:

@@ -12,7 +12,7 @@ from ..system.process import held
 from .envelope import ENVELOPE_NBYTES
 
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
-SHORT_NBYTES = 1 << 10  # of which Open MPI copies no more than the receiver has room for: see `two_part_datatype`
+SHORT_NBYTES = 1 << 10  # the longest in one part, of which Open MPI writes no more than there is room for: see below
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20

@@ -48,7 +48,7 @@ class Postbox:
     rescue : Rescue
         For kernels that wait for ranks that have failed.
     receives : ReceiveProgress
-    scratch : Scratch
+    scratch, pinned_scratch : Scratch
     side_stream : stream
         Of receives that have left their own streams, which may wait for peers.
     host_array_stream : stream
@@ -75,7 +75,7 @@ class Postbox:
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
         self.rescue = Rescue(device, self.bounce)
-        self.scratch = Scratch(device)
+        self.scratch, self.pinned_scratch = (Scratch(device, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None
         self.host_array_stream: Any = None
         if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over

@@ -100,7 +100,7 @@ class Incoming(Arrival):
         self.launched = True  # not before: another thread may wait for it
         if self.endpoint.calls is not None:
             self.endpoint.calls.received(self._entry, self.status.source, self.status.tag)
-        self.postbox.scratch.give_back(self._message, self._copied)
+        self._scratch.give_back(self._message, self._copied)
         del self._message
 
     def launch_with(self, others: Sequence[Incoming]) -> None:
@@ -127,8 +127,7 @@ class Incoming(Arrival):
             if self._error is None and self._nbytes:
                 data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if envelope else 0)
                 self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
-                if self._is_far or self.endpoint.device.exports_are_copies:  # else it has been read by now
-                    self._copied = self._event_on(self.stream)
+                self._copied = self._event_on(self.stream)
         elif envelope.transport != EMPTY:
             self._pull(envelope, outgoing)
 

@@ -15,27 +15,29 @@ _MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they shou
 
 
 class Scratch:
-    """Pieces of host memory that MPI receives into, used again and again."""
+    """Pieces of host memory that MPI receives into, used again and again; pinned, or ordinary."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, *, is_pinned: bool) -> None:
+        self._device, self._is_pinned = device, is_pinned
         self._free: list[memoryview] = []
         self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
 
-    def take(self, nbytes: int, *, is_far: bool = False) -> memoryview:
+    def take(self, nbytes: int) -> memoryview:
         """Return room for a message that may bring its data, and for a much longer one than it should be.
 
         That one is then refused here. Open MPI 5.0 writes all of it when it refuses it, past the end of the
-        receiver's buffer. Pages that are never written take no memory. `is_far`: the message will bring its data.
+        receiver's buffer. Pages of ordinary memory that are never written take none.
         """
         self._reclaim()
-        if 2 * nbytes > _NBYTES or (is_far and nbytes >= PINNED_NBYTES):
-            room = max(nbytes + min(nbytes, _MAX_EXTRA_NBYTES), _NBYTES)
-            return host_memory(self._device, room, is_far=is_far).data  # a view costs less to slice than an array
+        if 2 * nbytes > _NBYTES:
+            return self._allocate(nbytes + min(nbytes, _MAX_EXTRA_NBYTES))
         try:
             return self._free.pop()
         except IndexError:
-            return np.empty(_NBYTES, np.uint8).data
+            return self._allocate(_NBYTES)
+
+    def _allocate(self, nbytes: int) -> memoryview:
+        return host_memory(self._device, nbytes, is_pinned=self._is_pinned).data  # costs less to slice than an array
 
     def give_back(self, piece: memoryview, copied: Event | None = None) -> None:
         """Keep a piece for another message, once what has been copied from it is over."""
@@ -56,12 +58,9 @@ class Scratch:
             self.give_back(piece)
 
 
-def host_memory(device: Device, nbytes: int, *, is_far: bool) -> npt.NDArray[np.uint8]:
-    """Allocate host memory for a message; if it is long and goes to another node, pinned: the GPU copies faster then.
-
-    Pinned memory comes from CuPy's pool and returns to it.
-    """
-    if device.name == "host" or not is_far or nbytes < PINNED_NBYTES:
+def host_memory(device: Device, nbytes: int, *, is_pinned: bool) -> npt.NDArray[np.uint8]:
+    """Allocate host memory for a message; pinned, to and from which GPUs copy faster, from CuPy's pool."""
+    if device.name == "host" or not is_pinned:
         return np.empty(nbytes, np.uint8)
     from ..staging import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
 

@@ -19,7 +19,7 @@ from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
 from .mpi_transfer import GAP_NBYTES, SHORT_NBYTES
-from .scratch import host_memory
+from .scratch import PINNED_NBYTES, host_memory
 from .side import ResolvedSide
 
 SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
@@ -159,7 +159,8 @@ class Outgoing:
         """MPI transfers the data as that of a host array, to a rank that can read nothing of this process's memory."""
         self.is_inline = True
         device, is_short = self.endpoint.device, self._nbytes <= SHORT_NBYTES
-        message = host_memory(device, self._nbytes + (0 if is_short else GAP_NBYTES), is_far=True)
+        nbytes = self._nbytes + (0 if is_short else GAP_NBYTES)
+        message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)
         address, first = MPI.Get_address(message), self._nbytes if is_short else ENVELOPE_NBYTES
         self._download(address, 0, first)
         self._download(address + first + GAP_NBYTES, first, self._nbytes - first)

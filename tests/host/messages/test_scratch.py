@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pyncclx.backends import select
-from pyncclx.messages.scratch import PINNED_NBYTES, Scratch
+from pyncclx.messages.scratch import Scratch
 
 
 class Copy:
@@ -17,9 +17,9 @@ class Copy:
         return self.over
 
 
-@pytest.fixture
-def scratch():
-    return Scratch(select())
+@pytest.fixture(params=[False, True], ids=["ordinary", "pinned"])
+def scratch(request):
+    return Scratch(select(), is_pinned=request.param)
 
 
 def address(piece):
@@ -45,9 +45,21 @@ def test_not_before_what_is_copied_from_it_is_over(scratch):
     assert {address(scratch.take(100)) for _ in range(2)} == {address(pieces[1]), address(pieces[2])}
 
 
-@pytest.mark.parametrize("nbytes", [PINNED_NBYTES, 1 << 20, 3 << 20])
-def test_room_of_a_far_message(scratch, nbytes):
-    """There is room for one of twice the length, which MPI may write when it refuses it."""
-    piece = scratch.take(nbytes, is_far=True)
+@pytest.mark.parametrize("nbytes", [1, 1 << 20, 3 << 20])
+def test_room(scratch, nbytes):
+    """There is room for a message of twice the length, which MPI may write when it refuses it."""
+    piece = scratch.take(nbytes)
     assert len(piece) >= 2 * nbytes
     piece[:] = bytes(len(piece))
+
+
+def test_no_more_memory_than_messages_at_once(scratch):
+    """However many come one after another."""
+    places = set()
+    for _ in range(20):
+        pieces, copies = [scratch.take(20_000) for _ in range(2)], [Copy() for _ in range(2)]
+        places.update(map(address, pieces))
+        for piece, copy in zip(pieces, copies, strict=True):
+            scratch.give_back(piece, copy)
+            copy.over = True
+    assert len(places) == 2

@@ -50,9 +50,9 @@ def test_long_messages_between_nodes_have_pinned_memory(comm, by, monkeypatch):
         assert comm.node_topology.node_count == comm.size
     taken = []
 
-    def taking(device, nbytes, *, is_far):
-        taken.append(is_far)
-        return memory(device, nbytes, is_far=is_far)
+    def taking(device, nbytes, *, is_pinned):
+        taken.append(is_pinned)
+        return memory(device, nbytes, is_pinned=is_pinned)
 
     memory = scratch.host_memory
     monkeypatch.setattr(scratch, "host_memory", taking)
