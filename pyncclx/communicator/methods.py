@@ -18,7 +18,7 @@ from ..launch.launched import key_aside, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
-from ..nodes.requests import SpanningWork, launched
+from ..nodes.requests import launched, prepared
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
@@ -68,8 +68,10 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
-            key = key_aside(self, make, args, kwargs)
+            key = key_aside(self, make, args, kwargs) or self.key_over_nodes(make, args, kwargs)
             work: Any = launch_again(self, key, args, kwargs)
+            if work is None:
+                work = self.launched_over_nodes(key, *args, *kwargs.values())
             if work is None:
                 spanning = self.spanning_for(make, args, kwargs)
                 call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
@@ -78,7 +80,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
                 if spanning is None and set(kwargs) <= set(parameters(name)):
                     leave_to_host(self, call)
                 self.prepare_messages()
-                work = launch(self, call, key) if spanning is None else launched(self, spanning, call)
+                work = launch(self, call, key) if spanning is None else launched(self, spanning, call, key)
             request = request_of(work)
             if began is not None:
                 nbytes = events.longest_nbytes([*args, *kwargs.values()])
@@ -103,7 +105,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
             if call is None:
                 return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
             self.prepare_messages()
-            request = Prequest(Prepared(self, call) if spanning is None else SpanningWork(self, spanning, call))
+            request = Prequest(Prepared(self, call) if spanning is None else prepared(self, spanning, call))
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request
 

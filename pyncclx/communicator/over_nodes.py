@@ -13,8 +13,10 @@ from ..arrays.places import on_host
 from ..collectives.edges import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.keys import key_of_call
+from ..launch.launched import arrays_of
 from ..launch.run import facts_of
 from ..nodes.call import SpanningCall
+from ..nodes.requests import SpanningWork, launched_again
 from ..nodes.run import run, run_call
 from ..nodes.spanning import Spanning, span, spanning_of
 from ..recording.calls import Begun
@@ -106,6 +108,23 @@ class OverNodes(IntraBase):
             calls.end(sequence)
         return True
 
+    def key_over_nodes(
+        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Hashable | None:
+        """Return the key of a nonblocking call over nodes; None if it cannot be a call that came before."""
+        state = state_of(self)
+        if spanning_of(self) is None or state.checking:
+            return None
+        return _key_of(state, (SpanningWork, make, *options), args, options)
+
+    def launched_over_nodes(self, key: Hashable | None, *arguments: Any) -> SpanningWork | None:
+        """Begin a nonblocking call that came before; None if none with this key did."""
+        spanning = spanning_of(self)
+        program = None if spanning is None or key is None else spanning.known(key)
+        if spanning is None or program is None:
+            return None
+        return launched_again(self, spanning, program, arrays_of(*arguments))
+
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """As on one node; over several, every rank of the node has mapped the array. Collective."""
         spanning = self.spanning
@@ -135,9 +154,9 @@ class OverNodes(IntraBase):
         return self.team.scratch if spanning is None else spanning.team.scratch
 
 
-def _key_of(state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """Return the key of a call's program, None if it has none."""
-    key = key_of_call(make, args, options)
+def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """Return the key of the program of a call of some kind, None if it has none."""
+    key = key_of_call(kind, args, options)
     return None if key is None else (key, state.deterministic)
 
 

@@ -79,13 +79,13 @@ def launch_again(
     remembered = None if team is None or key is None else team.remembered.get(key)
     if team is None or remembered is None:
         return None
-    arrays = [_array_of(each) for each in (*args, *options.values())]
+    arrays = arrays_of(*args, *options.values())
     return Launched(comm, enqueue_again(state, team, remembered), remembered.producers, arrays)
 
 
-def _array_of(argument: Any) -> Any:
-    """The array of a buffer argument; the program may change a list that it is in."""
-    return argument[0] if isinstance(argument, (list, tuple)) and argument else argument
+def arrays_of(*arguments: Any) -> list[Any]:
+    """Return the arrays of buffer arguments, to keep them; the program may change the lists that they are in."""
+    return [each[0] if isinstance(each, (list, tuple)) and each else each for each in arguments]
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:

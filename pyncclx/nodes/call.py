@@ -41,3 +41,8 @@ class SpanningCall:
     before: Callable[[Team, Any], None] | None = None
     after: Callable[[Team, Plan | None, Any], None] | None = None
     is_again: bool = False
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether its program does for an equal call what has to be done."""
+        return self.is_again or (self.before is None and self.after is None)

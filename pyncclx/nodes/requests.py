@@ -5,7 +5,7 @@ Where an engine does not follow streams, a thread enqueues the steps, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,13 +35,14 @@ class SpanningWork:
     operation : str
     """
 
-    def __init__(self, comm: IntraBase, spanning: Spanning, call: SpanningCall) -> None:
-        self._state, self._spanning, self._call = state_of(comm), spanning, call
-        self._program = prepare(comm, self._state, spanning, call)
-        self.operation, self.active = call.operation, False
-        self._is_compared = True  # the first start
-        readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
-        self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
+    def __init__(
+        self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
+    ) -> None:
+        self._state, self._spanning, self._program = state_of(comm), spanning, program
+        self.operation, self.active = program.operation, False
+        self._arrays = arrays
+        self._is_compared = is_compared  # the first start
+        self._places: list[tuple[Callable[[], int], int]] = []  # the arrays' addresses, now and then
         self._event: Event | None = None
         self._thread: Future[None] | None = None
         self._began_on: Any = None
@@ -52,7 +53,7 @@ class SpanningWork:
         program, spanning = self._program, self._spanning
         self.active = True
         team = spanning.team
-        self._began_on = stream_for(team.device, self._call.buffers)
+        self._began_on = stream_for(team.device, program.producers)
         stream = team.order.aside(self._began_on)
         capturing = team.device.is_capturing(stream)
         if not self._is_compared:
@@ -79,7 +80,7 @@ class SpanningWork:
         if thread is not None:
             thread.result()
         let_receives_leave()
-        stream = current_stream(self._spanning.team.device, self._call.buffers)
+        stream = current_stream(self._spanning.team.device, self._program.producers)
         event.order(stream)
         if self._began_on is not None and self._began_on != stream:
             event.order(self._began_on)
@@ -99,6 +100,11 @@ class SpanningWork:
         fill_empty(status)
 
     # For persistent requests
+
+    def remember_places(self) -> None:
+        """Remember where the arrays are, which are buffers: they must be there at each start."""
+        readers = filter(None, (address_reader_of(buffer.owner) for buffer in self._arrays))
+        self._places = [(read, read()) for read in readers]
 
     receive = None  # it is no message
 
@@ -133,8 +139,26 @@ def _start_each(works: Sequence[SpanningWork]) -> None:
         work.start()
 
 
-def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:
-    """Return the work of a nonblocking call, which has begun."""
-    work = SpanningWork(comm, spanning, call)
+def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:
+    """Return the work of a persistent call."""
+    program = prepare(comm, state_of(comm), spanning, call)
+    work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
+    work.remember_places()
+    return work
+
+
+def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hashable | None) -> SpanningWork:
+    """Return the work of a nonblocking call, which has begun; remember its program under the key, if it has one."""
+    program = prepare(comm, state_of(comm), spanning, call)
+    if key is not None and call.may_be_known:
+        spanning.remember(key, program)
+    work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
+    work.start()
+    return work
+
+
+def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any]) -> SpanningWork:
+    """Return that of a call whose program is known."""
+    work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
     work.start()
     return work

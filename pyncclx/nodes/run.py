@@ -28,7 +28,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
     """Do a call on the current stream, and remember its program under the key, unless that is None; return it."""
     program = prepare(comm, state, spanning, call)
-    if key is not None and (call.is_again or (call.before is None and call.after is None)):
+    if key is not None and call.may_be_known:
         spanning.remember(key, program)
     device = spanning.team.device
     stream = stream_for(device, program.producers)

@@ -30,6 +30,7 @@ class Device:
 def spanning(monkeypatch):
     """What programs are given to; `enqueued` has them in their order."""
     monkeypatch.setattr(requests, "stream_for", lambda device, buffers: "stream")
+    monkeypatch.setattr(requests, "state_of", lambda comm: None)
     device, made = Device(), SimpleNamespace(closed=False, enqueued=[], may_go_on=threading.Event())
 
     def enqueue(program, stream, *, capturing):
@@ -46,12 +47,8 @@ def spanning(monkeypatch):
 
 def begun(spanning, label, *, follows_streams):
     """The work of a call that has begun."""
-    work = object.__new__(requests.SpanningWork)
-    work._program = SimpleNamespace(follows_streams=follows_streams, label=label)
-    work._spanning, work._call, work._places = spanning, SimpleNamespace(buffers=()), []
-    work.operation, work.active, work._is_compared, work._thread = "Iallgather", False, True, None
-    work.start()
-    return work
+    program = SimpleNamespace(operation="Iallgather", follows_streams=follows_streams, label=label, producers=())
+    return requests.launched_again(None, spanning, program, ())
 
 
 def test_a_program_comes_after_one_that_the_thread_enqueues(spanning):

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.nodes import requests
 from support.arrays import Output, put
 from support.reference import comparing
 
@@ -163,3 +164,38 @@ def test_explained(comm):
     assert "between nodes" in text
     comm.Barrier(device=True)
     comm.Ibarrier(device=True).Wait()
+
+
+def test_a_nonblocking_call_that_came_before_is_not_composed_again(comm, monkeypatch):
+    """Its results are those of the arrays as they are now, whatever lies between the calls."""
+    send, blocks, column = put(data(60)), put(data(60 * SIZE)), MPI.FLOAT.Create_vector(6, 1, 2).Commit()
+    reduced, exchanged, spread = Output(60, "f4"), Output(60 * SIZE, "f4"), Output(12, "f4")
+    for turn in range(5):
+        root = turn % 2 * (SIZE - 1)
+        values = data(60, call=turn), data(60 * SIZE, call=turn), data(12, call=turn)
+        send[...], blocks[...], spread.array[...] = (put(each) for each in values)
+        with monkeypatch.context() as patch:
+            if turn >= 3:  # the first two have other roots, and the first reads the datatype
+                patch.setattr(requests, "prepare", refuse)
+            pending = [
+                comm.Iallreduce(send, reduced.array, op=MPI.MAX),
+                comm.Ialltoall(blocks, recvbuf=exchanged.array),
+                comm.Ibcast([spread.array, 1, column], root=root),
+            ]
+            pyncclx.Request.Waitall(pending)
+        comm.synchronize()
+        expected = np.empty(60, "f4"), np.empty(60 * SIZE, "f4"), values[2].copy()
+        MPI.Comm.Allreduce(WORLD, values[0], expected[0], MPI.MAX)
+        MPI.Comm.Alltoall(WORLD, values[1], expected[1])
+        MPI.Comm.Bcast(WORLD, [expected[2], 1, column], root)
+        with comparing() as compare:
+            for own, oracle in zip((reduced, exchanged, spread), expected, strict=True):
+                compare(own, oracle, f"turn {turn}")
+    column.Free()
+    monkeypatch.setattr(requests, "prepare", refuse)
+    with pytest.raises(AssertionError):
+        comm.Iallreduce(send, reduced.array, op=MPI.MIN)
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("the call was looked at")
