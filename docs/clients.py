@@ -33,10 +33,10 @@ each its own.
 
 Slower than mpi4py are heat's `SVD` and PyFR with 4 ranks on one GPU. `SVD` splits communicators in each call, whose
 ranks meet to take over the memory of those before: with 4 ranks on an H200 communication took 4.3 of 6.8 ms, and 0.9 of
-3.1 with mpi4py. PyFR has 8 exchanges a step, in each of which Python begins and ends three messages of a rank: the host
-decides. In one run a start took 50 µs of it and a step 4.0 ms, in another on such a machine 95, as all of Python took
-twice as long, and 5.0. Steps took 3.7 to 5.1 ms in other runs, where mpi4py's, which copies in CUDA graphs, took 3.5 to
-3.9. With two GPUs, and with 2 ranks on one, steps take less than mpi4py's.
+3.1 with mpi4py. PyFR has 8 exchanges a step, in each of which Python begins and ends three messages of a rank: its
+pace counts. In one run a start took 50 µs of it and a step 4.0 ms, in another on such a machine 95, as all of Python
+took twice as long, and 5.0. Steps took 3.7 to 5.1 ms in other runs, where mpi4py's, which copies in CUDA graphs, took
+3.5 to 3.9. With two GPUs, and with 2 ranks on one, steps take less than mpi4py's.
 The most that `matmul` can gain is heat's own part: 2.1 ms with 2 ranks on an H200 and 3.6 with 4, of 12.0 and 16.3 with
 mpi4py; it took 2.7 and 5.3. The times of `sort` and k-means differed by up to two thirds between runs, also with mpi4py
 alone.

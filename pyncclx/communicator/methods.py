@@ -69,9 +69,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
             key = key_aside(self, make, args, kwargs) or self.key_over_nodes(make, args, kwargs)
-            work: Any = launch_again(self, key, args, kwargs)
-            if work is None:
-                work = self.launched_over_nodes(key, *args, *kwargs.values())
+            work: Any = launch_again(self, key, args, kwargs) or self.launched_over_nodes(key, args, kwargs)
             if work is None:
                 spanning = self.spanning_for(make, args, kwargs)
                 call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)

@@ -117,13 +117,15 @@ class OverNodes(IntraBase):
             return None
         return _key_of(state, (SpanningWork, make, *options), args, options)
 
-    def launched_over_nodes(self, key: Hashable | None, *arguments: Any) -> SpanningWork | None:
+    def launched_over_nodes(
+        self, key: Hashable | None, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> SpanningWork | None:
         """Begin a nonblocking call that came before; None if none with this key did."""
         spanning = spanning_of(self)
         program = None if spanning is None or key is None else spanning.known(key)
         if spanning is None or program is None:
             return None
-        return launched_again(self, spanning, program, arrays_of(*arguments))
+        return launched_again(self, spanning, program, arrays_of(*args, *options.values()))
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """As on one node; over several, every rank of the node has mapped the array. Collective."""

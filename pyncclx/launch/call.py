@@ -42,6 +42,11 @@ class Call:
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
     @property
+    def may_be_known(self) -> bool:
+        """Whether an equal call does just the same."""
+        return self.is_again or (self.before is None and self.after is None)
+
+    @property
     def called(self) -> bytes:
         """The operation and its signature, as kernels take them."""
         return pack_call(describe(self.operation, self.signature))

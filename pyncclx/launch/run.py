@@ -203,7 +203,7 @@ def _enqueue(
     beside = call.load is not None
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
     _launch_after_joining(team, plan, parameters, (call.before, call.after), stream, current)
-    if key is not None and (call.is_again or (call.before is None and call.after is None)):
+    if key is not None and call.may_be_known:
         if len(team.remembered) >= MOST_KEPT:
             team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]

@@ -45,8 +45,8 @@ class Arrival:
         self._capacity_nbytes, self._scratch = buffer.nbytes, self.postbox.scratch
         self.status = MPI.Status()
 
-    def record(self, source: int, tag: int) -> None:
-        """Take note of whose message is to come, and write the entry for the flight recorder."""
+    def expect(self, source: int, tag: int) -> None:
+        """Choose the memory for a message from a rank, and write the entry of the flight recorder."""
         if self._capacity_nbytes >= PINNED_NBYTES and self.endpoint.peers.is_far(source):
             self._scratch = self.postbox.pinned_scratch
         self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)

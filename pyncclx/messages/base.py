@@ -66,8 +66,8 @@ class MessageBase(Base):
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
             state = state_of(self)
-            places = (lambda: None) if self.is_inter else (lambda: state.topology)
-            own.endpoint = Endpoint(self, backends.select(), state.calls(self), places)
+            topology = (lambda: None) if self.is_inter else (lambda: state.topology)
+            own.endpoint = Endpoint(self, backends.select(), state.calls(self), topology)
             own.endpoint.team, own.endpoint.caller = state.team, state
         return own.endpoint
 

@@ -52,7 +52,7 @@ def begin_receive(
         return None
     buffer, stream = resolve(endpoint, operation, side, writable=True, not_captured=not_captured)
     incoming = Incoming(endpoint, operation, buffer, stream)
-    incoming.record(source, tag)
+    incoming.expect(source, tag)
     incoming.start(partial(start_receive, comm, source, tag))
     return incoming
 

@@ -103,7 +103,7 @@ def _begin_matched(
     endpoint = comm.endpoint
     buffer, stream = resolve(endpoint, operation, Side(buf, MPI.ANY_SOURCE, MPI.ANY_TAG), writable=True)
     incoming = Incoming(endpoint, operation, buffer, stream, probed)
-    incoming.record(MPI.ANY_SOURCE, MPI.ANY_TAG)
+    incoming.expect(MPI.ANY_SOURCE, MPI.ANY_TAG)
     incoming.start(lambda memory: MPI.Message.Irecv(message, [memory, MPI.BYTE]))
     return incoming
 

@@ -40,9 +40,12 @@ class Peers:
 
     def is_reader(self, rank: int) -> bool:
         """Whether a rank is known to have opened this process's bounce memory."""
-        if rank not in self._readers and rank not in self._far and self._postbox.readers.has(self.number_of(rank)):
-            self._readers.add(rank)
-        return rank in self._readers
+        if rank in self._readers:
+            return True
+        if self.is_far(rank) or not self._postbox.readers.has(self.number_of(rank)):
+            return False
+        self._readers.add(rank)
+        return True
 
     def note_sender(self, rank: int, sender: Sender) -> None:
         """Take note of where a rank has sent a message from."""
@@ -58,7 +61,7 @@ class Peers:
         return rank in self._far or self._is_apart(rank)
 
     def are_far(self, rank: int) -> bool:
-        """Whether a rank is known to be on another node, and will know this of this process: no envelope is of use."""
+        """Whether a rank is known to be on another node, and can find out the same: no envelope is of use."""
         return self._is_apart(rank) or (rank in self._far and rank in self._introduced)
 
     def _is_apart(self, rank: int) -> bool:

@@ -38,7 +38,7 @@ class PersistentReceive(PersistentMessage):
     def begin(self, stream: Any, batch: Batch | None) -> None:
         probed = self._probes.take(self.peer, self.tag)
         incoming = Incoming(self.endpoint, self.operation, self.buffer, stream, probed)
-        incoming.record(self.peer, self.tag)
+        incoming.expect(self.peer, self.tag)
         if probed is None:
             incoming.start(functools.partial(start_receive, self.comm, self.peer, self.tag))
         else:

@@ -60,12 +60,12 @@ class Outgoing:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
-        self._nbytes, self._channel, self._needs_envelope = self.buffer.nbytes, channel, needs_envelope
+        self._nbytes, self._channel = self.buffer.nbytes, channel
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
         self.put, self.is_inline = b"", False
         self._entry = endpoint.record(operation, self.peer, self.tag, self.buffer)
-        self._message = self._choose()  # what MPI reads
+        self._message = self._choose(needs_envelope=needs_envelope)  # what MPI reads
         try:
             self._request = start(self._message)
         except MPI.Exception as error:
@@ -73,14 +73,15 @@ class Outgoing:
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
-    def _choose(self) -> Any:
+    def _choose(self, *, needs_envelope: bool) -> Any:
+        peers = self.endpoint.peers
         if self._nbytes == 0:
             return self._envelope(EMPTY).pack()
-        if self.endpoint.peers.are_far(self.peer) and not self._needs_envelope:
+        if peers.is_reader(self.peer):
+            return self._eager() or self._offer() or self._inline()
+        if peers.are_far(self.peer) and not needs_envelope:
             return self._data_alone()
-        if not self.endpoint.peers.is_reader(self.peer):
-            return self._inline(answer=self.endpoint.peers.number_of(self.peer) + 1)
-        return self._eager() or self._offer() or self._inline()
+        return self._inline(answer=peers.number_of(self.peer) + 1)
 
     def _envelope(self, transport: int) -> Envelope:
         envelope = Envelope(self.postbox.sender, transport, self.clock, self._nbytes)

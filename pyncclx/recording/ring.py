@@ -172,14 +172,17 @@ class Ring:
         """Note that what an entry is about is over, unless a later one has its place."""
         offset = _OFFSETS[(sequence - 1) % CAPACITY]
         if self._is_at(sequence, offset):
-            self.memory[offset + layout.ENDED_OFFSET : offset + layout.ENDED_OFFSET + 8] = now().to_bytes(8, "little")
+            self._end_at(offset)
 
     def end_matched(self, sequence: int, peer: int, tag: int) -> None:
         """Note that a receive is over and which message it has got, unless a later entry has its place."""
         offset = _OFFSETS[(sequence - 1) % CAPACITY]
         if self._is_at(sequence, offset):
             layout.MATCH.pack_into(self.memory, offset + layout.MATCH_OFFSET, peer, tag)
-            self.memory[offset + layout.ENDED_OFFSET : offset + layout.ENDED_OFFSET + 8] = now().to_bytes(8, "little")
+            self._end_at(offset)
+
+    def _end_at(self, offset: int) -> None:
+        self.memory[offset + layout.ENDED_OFFSET : offset + layout.ENDED_OFFSET + 8] = now().to_bytes(8, "little")
 
     def _is_at(self, sequence: int, offset: int) -> bool:
         offset += layout.SEQUENCE_OFFSET

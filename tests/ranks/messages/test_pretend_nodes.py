@@ -73,7 +73,7 @@ def test_long_messages_between_nodes_have_pinned_memory(comm, by, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 100, 1 << 15])
 def test_messages_between_nodes_are_those_of_host_arrays(comm, count):
-    """mpi4py receives them as they are, once each rank has heard of the other one; so does a probe see them."""
+    """mpi4py receives them as they are, once an envelope has gone each way; so does a probe see them."""
     other = comm.rank ^ 1
     if other >= comm.size:
         return
