@@ -140,9 +140,10 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
 
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
-            return getattr(type(self), name)(self, *args, **kwargs)
-        kinds.add(type(self))
+        if type(self) not in kinds:
+            if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
+                return getattr(type(self), name)(self, *args, **kwargs)
+            kinds.add(type(self))
         try:
             return native(self, *args, **kwargs)
         except NotSupported:

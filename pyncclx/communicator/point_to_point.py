@@ -11,7 +11,7 @@ from ..messages import calls, exchange, host_receive
 from ..messages.side import Side
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
-from .probes import take_probed
+from .probes import is_probed, take_probed
 
 
 class PointToPoint(PersistentMessages):
@@ -111,7 +111,7 @@ class PointToPoint(PersistentMessages):
     ) -> None:
         """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or self.probed.find(source, recvtag) is not None:
+        if sends_host != receives_host or is_probed(self, source, recvtag):
             self._check_both("Sendrecv", dest, sendtag, source, recvtag)
             sending = self.Isend(sendbuf, dest, sendtag)
             self.Recv(recvbuf, source, recvtag, status)
@@ -135,7 +135,7 @@ class PointToPoint(PersistentMessages):
     ) -> MPI.Request:
         """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or self.probed.find(source, recvtag) is not None:
+        if sends_host != receives_host or is_probed(self, source, recvtag):
             self._check_both("Isendrecv", dest, sendtag, source, recvtag)
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))

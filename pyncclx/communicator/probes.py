@@ -24,6 +24,11 @@ def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
     return None if found is None else Message(found.message, comm, found)
 
 
+def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
+    """Whether there is such a message; it stays."""
+    return bool(HOLDING) and comm.probed.find(source, tag) is not None
+
+
 def of_any(method: _Method) -> _Method:
     """A method that may be called with a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
 

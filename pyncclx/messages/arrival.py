@@ -31,7 +31,7 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_arrived = False
+    has_arrived = _is_wild = False
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
     _error: Exception | None = None
@@ -50,6 +50,7 @@ class Arrival:
         if self._capacity_nbytes >= PINNED_NBYTES and self.endpoint.peers.is_far(source):
             self._scratch = self.postbox.pinned_scratch
         self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
+        self._is_wild = source == MPI.ANY_SOURCE or tag == MPI.ANY_TAG
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -51,8 +51,8 @@ class MessageBase(Base):
     @property
     def _messages(self) -> _Attachment:
         attachments = state_of(self).attachments
-        own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Attachment())
-        return cast(_Attachment, own)
+        own: Any = attachments.get(_NAME) or attachments.setdefault(_NAME, _Attachment())
+        return own  # type: ignore[no-any-return]
 
     @property
     def probed(self) -> ProbedMessages:

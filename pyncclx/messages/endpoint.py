@@ -78,6 +78,8 @@ class Endpoint:
     peers : Peers
     known_buffers : dict
         Buffers of earlier messages, by the key of their argument, up to their stream.
+    broken : set of (int, int)
+        Rank and clock of messages whose data never came.
     id, uids, comm, world_ranks, loss
         As of `recovery.watched.Watched`; only MPI is asked, and what is known of ranks of MPI.COMM_WORLD counts.
     """
@@ -121,7 +123,7 @@ class Endpoint:
         self.partitioned = PartitionedEnds(self)
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}  # by rank, those whose data kernels here have fetched
-        self._broken: set[tuple[int, int]] = set()  # rank and clock of messages whose data never came
+        self.broken: set[tuple[int, int]] = set()
         if comm.size > 1 or isinstance(comm, MPI.Intercomm):
             DETECTOR.get().watch(self)
         weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
@@ -143,17 +145,18 @@ class Endpoint:
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, given all bytes of its parameter."""
-        self._use(stream)
+        if stream is not self._stream:
+            self._use(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         """Enqueue a copy on `stream`."""
-        self._use(stream)
+        if stream is not self._stream:
+            self._use(stream)
         self.device.copy(to, source, nbytes, stream)
 
     def _use(self, stream: Any) -> None:
-        if stream is not self._stream:
-            self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
+        self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
 
     def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
         """Write the entry of a message for the flight recorder; return its number there."""
@@ -182,7 +185,8 @@ class Endpoint:
 
         What has ended the thread that looks for open receives is raised, too, by one call.
         """
-        self.postbox.receives.check()
+        if self.postbox.receives.watcher.failure is not None:
+            self.postbox.receives.check()
         if self.failure is not None:
             raise noted(self.failure)
         if not self.watch.array[error_words.FAILURE]:
@@ -210,7 +214,7 @@ class Endpoint:
             bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
             if sender is not None and bounce is not None:
                 broken = self.postbox.rescue.receives(sender.uid, bounce)
-            self._broken.update((rank, clock) for clock in broken)
+            self.broken.update((rank, clock) for clock in broken)
             self.postbox.rescue.sends(self.peers.number_of(rank))
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
@@ -230,7 +234,7 @@ class Endpoint:
         """Return the exception for what was lost: once, if messages between other ranks go on."""
         assert self.loss is not None
         if self.loss.note is None:
-            self._broken.clear()
+            self.broken.clear()
             self.watch.array[error_words.FAILURE] = 0
         return self.loss.exception("a message")
 
@@ -249,7 +253,7 @@ class Endpoint:
 
     def check_data(self, operation: str, rank: int, clock: int) -> None:
         """Raise if the data of a message never came, since its sender has failed."""
-        if self._broken and (rank, clock) in self._broken:
+        if (rank, clock) in self.broken:
             self._take_loss()
             self.check_peer(operation, rank)
 
@@ -268,18 +272,21 @@ class Endpoint:
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
         """Return both as integers; raise as MPI does if there is no such rank or tag, and what kernels recorded."""
         self.check()
-        dest, tag = integer(dest), integer(tag)
+        if type(dest) is not int or type(tag) is not int:
+            dest, tag = integer(dest), integer(tag)
         if not (0 <= dest < self.size or dest == MPI.PROC_NULL):
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
-        self.check_peer(operation, dest)
+        if self.loss is not None:
+            self.check_peer(operation, dest)
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
         """Do the same for a receive, which may have wildcards."""
         self.check()
-        source, tag = integer(source), integer(tag)
+        if type(source) is not int or type(tag) is not int:
+            source, tag = integer(source), integer(tag)
         if not (0 <= source < self.size or source in (MPI.PROC_NULL, MPI.ANY_SOURCE)):
             ranks = f"{self._ranks}, MPI.ANY_SOURCE or MPI.PROC_NULL"
             raise MPIError(MPI.ERR_RANK, f"{operation}: source is {source}; {ranks}")

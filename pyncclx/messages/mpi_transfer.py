@@ -12,7 +12,7 @@ from ..system.process import held
 from .envelope import ENVELOPE_NBYTES
 
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
-SHORT_NBYTES = 1 << 10  # the longest in one part, of which Open MPI writes no more than there is room for: see below
+_SHORT_NBYTES = 1 << 10  # the longest in one part, of which Open MPI writes no more than there is room for: see below
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
@@ -31,10 +31,12 @@ def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag:
 
     `call` is `MPI.Comm.Isend` or `MPI.Comm.Issend`.
     """
-    if isinstance(message, np.ndarray) and len(message) <= SHORT_NBYTES:
+    if isinstance(message, np.ndarray) and len(message) <= _SHORT_NBYTES:
         message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
     if not isinstance(message, np.ndarray):
-        return call(comm, [message, MPI.BYTE], dest, tag)
+        if len(message) <= _INT_MAX:
+            return call(comm, [message, MPI.BYTE], dest, tag)
+        return _start(call, comm, dest, tag, message, two_part_datatype(len(message), 0))
     known = _kept_datatype(len(message))
     if known is not None:
         return call(comm, [message, 1, known], dest, tag)

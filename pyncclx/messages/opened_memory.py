@@ -33,10 +33,11 @@ class OpenedMemory:
         """Return the address here of a sender's bounce memory; None if it cannot be opened, which is tried once."""
         if sender.uid == self._uid:
             return self._own_bounce
-        with self._lock:
-            if sender.uid not in self._bounces:
-                self._bounces[sender.uid] = self._open_bounce(sender)
-            memory = self._bounces[sender.uid]
+        if sender.uid not in self._bounces:
+            with self._lock:
+                if sender.uid not in self._bounces:  # another thread has been faster
+                    self._bounces[sender.uid] = self._open_bounce(sender)
+        memory = self._bounces[sender.uid]
         return None if memory is None else memory.address
 
     def _open_bounce(self, sender: Sender) -> Peer | None:

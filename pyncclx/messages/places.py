@@ -21,19 +21,16 @@ class Places:
         self._held: dict[int, tuple[int, Exported | None, int]] = {}
         self._lock = threading.Lock()
 
-    def take(self) -> int | None:
-        """Return a free place; None if there is none."""
+    def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
+        """Return a place for a message to a rank, and keep what was exported for it; None if there is no place."""
         with self._lock:
+            if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
+                self._sweep()
             if not self._free:
-                self._sweep()
-            return self._free.popleft() if self._free else None
-
-    def hold(self, place: int, clock: int, number: int, exported: Exported | None = None) -> None:
-        """Note that the message of this clock to a rank holds the place, and keep what was exported for it."""
-        with self._lock:
-            if len(self._held) % _SWEEP == _SWEEP - 1 and exported is not None:
-                self._sweep()
+                return None
+            place = self._free.popleft()
             self._held[place] = clock, exported, number
+            return place
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
         """Return place and clock of the messages to a rank, by its number, that are not known to be over."""

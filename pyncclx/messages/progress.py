@@ -29,12 +29,13 @@ class ReceiveProgress:
     ----------
     device : Device
     unsent : Unsent
+    watcher : Watcher
     """
 
     def __init__(self, device: Device) -> None:
         self.device, self._turn = device, 0
-        self._watcher = Watcher(self)
-        self.unsent = Unsent(self._watcher)
+        self.watcher = Watcher(self)
+        self.unsent = Unsent(self.watcher)
 
     @property
     def turn(self) -> int:
@@ -47,7 +48,7 @@ class ReceiveProgress:
             self._turn += 1
             if receive not in OPEN_RECEIVES:
                 OPEN_RECEIVES.append(receive)
-            self._watcher.wake()
+            self.watcher.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
         """Take a receive out if no other is open: only its caller looks for the message then, and may wait in MPI.
@@ -65,9 +66,9 @@ class ReceiveProgress:
 
     def check(self) -> None:
         """Raise what has ended the watcher's thread, once; every call that sends, receives or waits begins with it."""
-        if self._watcher.failure is not None:
+        if self.watcher.failure is not None:
             with LOCK:
-                self._watcher.raise_failure()
+                self.watcher.raise_failure()
 
     @property
     def idle(self) -> bool:

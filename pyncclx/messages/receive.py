@@ -98,8 +98,9 @@ class Incoming(Arrival):
 
     def _end_launch(self) -> None:
         self.launched = True  # not before: another thread may wait for it
-        if self.endpoint.calls is not None:
-            self.endpoint.calls.received(self._entry, self.status.source, self.status.tag)
+        if self._is_wild and self.endpoint.calls is not None:
+            self.endpoint.calls.match(self._entry, self.status.source, self.status.tag)
+        self.endpoint.record_end(self._entry)
         self._scratch.give_back(self._message, self._copied)
         del self._message
 
@@ -137,7 +138,8 @@ class Incoming(Arrival):
             self._launch_pull(nbytes, arguments, outgoing)
             self._mark_end()
         finally:
-            self._release(envelope)
+            if self._has_opened:
+                self._release(envelope)
 
     def _begin_pull(self, envelope: Envelope) -> tuple[int, bytes]:
         """Prepare the stream and open the memory; return what the kernel is to fetch, and its arguments."""
@@ -164,10 +166,9 @@ class Incoming(Arrival):
             self._end_event = self._event_on(self._kernel_stream)
 
     def _release(self, envelope: Envelope) -> None:
-        if self._has_opened:
-            if self.endpoint.device.exports_are_copies:  # of which this is closed now
-                self.endpoint.device.synchronize(self._kernel_stream)
-            self.postbox.opened.release(envelope)
+        if self.endpoint.device.exports_are_copies:  # of which this is closed now
+            self.endpoint.device.synchronize(self._kernel_stream)
+        self.postbox.opened.release(envelope)
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)
@@ -187,7 +188,7 @@ class Incoming(Arrival):
 
     def _launch_pull(self, nbytes: int, arguments: bytes, outgoing: Outgoing | None) -> None:
         device, kernel = self.endpoint.device, "pull"
-        grid = max(1, min(-(-nbytes // BLOCK_NBYTES), device.max_channels))
+        grid = 1 if nbytes <= BLOCK_NBYTES else min(-(-nbytes // BLOCK_NBYTES), device.max_channels)
         if outgoing is not None:
             kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
         self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
@@ -206,7 +207,8 @@ class Incoming(Arrival):
         assert self._envelope is not None
         self._error = self._error or error
         self._mark_end()
-        self._release(self._envelope)
+        if self._has_opened:
+            self._release(self._envelope)
         self._end_launch()
 
     # The end
@@ -217,7 +219,8 @@ class Incoming(Arrival):
 
     def finish(self, stream: Any) -> None:
         """Make `stream` wait for the data. The host waits for the envelope only."""
-        self.await_message()
+        if not self.launched:
+            self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
         if self.postbox.opened.is_full and not device.is_capturing(stream):
             self.postbox.opened.make_room()
@@ -228,7 +231,7 @@ class Incoming(Arrival):
             self.buffer.unpack(self.endpoint, last, self._nbytes)
         if last is not stream:
             device.order(last, stream)
-        if self._envelope is not None and self._error is None:
+        if self.endpoint.broken and self._envelope is not None and self._error is None:
             self.endpoint.check_data(self.operation, self.status.source, self._envelope.clock)
         if self._error is not None:
             error, self._error = self._error, None

@@ -28,7 +28,8 @@ class Scratch:
         That one is then refused here. Open MPI 5.0 writes all of it when it refuses it, past the end of the
         receiver's buffer. Pages of ordinary memory that are never written take none.
         """
-        self._reclaim()
+        if self._copied:
+            self._reclaim()
         if 2 * nbytes > _NBYTES:
             return self._allocate(nbytes + min(nbytes, _MAX_EXTRA_NBYTES))
         try:

@@ -18,7 +18,7 @@ from .bounce import SLOT_NBYTES, slot_offset, words_of
 from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
-from .mpi_transfer import GAP_NBYTES, SHORT_NBYTES
+from .mpi_transfer import GAP_NBYTES
 from .scratch import PINNED_NBYTES, host_memory
 from .side import ResolvedSide
 
@@ -92,7 +92,10 @@ class Outgoing:
     def _eager(self) -> bytes | None:
         """The data is copied to a slot."""
         bounce = self.postbox.bounce
-        if self._nbytes > SLOT_NBYTES or (place := bounce.slots.take()) is None:
+        if self._nbytes > SLOT_NBYTES:
+            return None
+        place = bounce.slots.take(self.clock, self.endpoint.peers.number_of(self.peer))
+        if place is None:
             return None
         envelope = self._envelope(EAGER)
         envelope.place, envelope.offset = place, slot_offset(place)
@@ -104,7 +107,6 @@ class Outgoing:
             nbytes=self._nbytes,
             clock=self.clock,
         )
-        bounce.slots.hold(place, self.clock, self.endpoint.peers.number_of(self.peer))
         return envelope.pack()
 
     def _offer(self) -> bytes | None:
@@ -113,13 +115,12 @@ class Outgoing:
         if located is None:
             return None
         envelope, exported = located
-        tickets = self.postbox.bounce.tickets
-        place = tickets.take()
+        number = self.endpoint.peers.number_of(self.peer)
+        place = self.postbox.bounce.tickets.take(self.clock, number, exported)
         if place is None:
             if exported is not None:
                 exported.close()
             return None
-        tickets.hold(place, self.clock, self.endpoint.peers.number_of(self.peer), exported)
         self._offered = envelope.place = place
         return envelope.pack()
 
@@ -152,25 +153,19 @@ class Outgoing:
             envelope.locate_as(located[0])
         message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
-        self._download(MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES, 0, self._nbytes)
-        self.endpoint.device.synchronize(self.stream)
+        device, address = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
+        device.copy(address, self.buffer.address, self._nbytes, self.stream)
+        device.synchronize(self.stream)
         return message
 
-    def _data_alone(self) -> Any:
+    def _data_alone(self) -> memoryview:
         """MPI transfers the data as that of a host array, to a rank that can read nothing of this process's memory."""
         self.is_inline = True
-        device, is_short = self.endpoint.device, self._nbytes <= SHORT_NBYTES
-        nbytes = self._nbytes + (0 if is_short else GAP_NBYTES)
+        device, nbytes = self.endpoint.device, self._nbytes
         message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)
-        address, first = MPI.Get_address(message), self._nbytes if is_short else ENVELOPE_NBYTES
-        self._download(address, 0, first)
-        self._download(address + first + GAP_NBYTES, first, self._nbytes - first)
+        device.copy(MPI.Get_address(message), self.buffer.address, nbytes, self.stream)
         device.synchronize(self.stream)
-        return message.data if is_short else message
-
-    def _download(self, address: int, begin: int, nbytes: int) -> None:
-        """Copy a part of the data to host memory, after what the stream has still to put there."""
-        self.endpoint.device.copy(address, self.buffer.address + begin, nbytes, self.stream)
+        return message.data
 
     # What MPI has to do whatever this process waits for
 
@@ -182,9 +177,8 @@ class Outgoing:
 
     def _close(self) -> None:
         """End what `post` has begun."""
-        if self._is_open:
-            self._is_open = False
-            self.postbox.receives.unsent.discard(self)
+        self._is_open = False
+        self.postbox.receives.unsent.discard(self)
 
     # What the stream has to do
 
@@ -251,7 +245,8 @@ class Outgoing:
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched or is offered."""
-        self._close()
+        if self._is_open:
+            self._close()
         if self._nbytes <= SLOT_NBYTES and self._offered is None and self.operation not in SYNCHRONOUS:
             self.postbox.receives.unsent.keep(self._request, self._message)
             self.endpoint.record_end(self._entry)
@@ -282,6 +277,6 @@ class Outgoing:
             is_over = self._offered is None and bool(self._request.Test())
         except MPI.Exception as error:
             raise self.endpoint.explained(error, self.operation) from error
-        if is_over:
+        if is_over and self._is_open:
             self._close()
         return is_over

@@ -84,11 +84,12 @@ class Calls:
 
         Its line is that of the first equal one. The arguments may be wrong: then the call raises next.
         """
-        peer, tag = _whole(peer), _whole(tag)
+        if type(peer) is not int or type(tag) is not int:
+            peer, tag = _whole(peer), _whole(tag)
         key = operation, peer, tag, nbytes, datatype
         facts = self._kept.get(key)
         if facts is None:
-            facts = FACTS.pack(*self._facts_of_one(operation, kind, peer, tag, nbytes, datatype))
+            facts = FACTS.pack(*self._facts_of_one(operation, kind, _whole(peer), _whole(tag), nbytes, datatype))
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             self._kept[key] = facts
@@ -110,9 +111,9 @@ class Calls:
         """Note that what an entry is about is over."""
         self._ring.end(sequence)
 
-    def received(self, sequence: int, peer: int, tag: int) -> None:
-        """Note that a receive has got a message, and which."""
-        self._ring.end_matched(sequence, self.world_rank(peer), tag)
+    def match(self, sequence: int, peer: int, tag: int) -> None:
+        """Note which message a receive with wildcards has got."""
+        self._ring.match(sequence, self.world_rank(peer), tag)
 
     def world_rank(self, peer: int) -> int:
         """Return the rank in MPI.COMM_WORLD of a peer, which may be any."""

@@ -158,35 +158,34 @@ class Ring:
 
     def number(self, sequence: int, number: int) -> None:
         """Give an entry its number, unless a later one has its place."""
-        offset = _OFFSETS[(sequence - 1) % CAPACITY]
-        if self._is_at(sequence, offset):
+        offset = self._offset_of(sequence)
+        if offset:
             self.memory[offset + 8 : offset + 16] = number.to_bytes(8, "little")
 
     def rewrite(self, sequence: int, facts: Facts) -> None:
         """Change an entry, but for its time, unless a later one has its place."""
-        offset = _OFFSETS[(sequence - 1) % CAPACITY]
-        if self._is_at(sequence, offset):
+        offset = self._offset_of(sequence)
+        if offset:
             FACTS.pack_into(self.memory, offset + 16, *facts)
 
     def end(self, sequence: int) -> None:
         """Note that what an entry is about is over, unless a later one has its place."""
-        offset = _OFFSETS[(sequence - 1) % CAPACITY]
-        if self._is_at(sequence, offset):
-            self._end_at(offset)
+        offset = self._offset_of(sequence)
+        if offset:
+            ended = offset + layout.ENDED_OFFSET
+            self.memory[ended : ended + 8] = now().to_bytes(8, "little")
 
-    def end_matched(self, sequence: int, peer: int, tag: int) -> None:
-        """Note that a receive is over and which message it has got, unless a later entry has its place."""
-        offset = _OFFSETS[(sequence - 1) % CAPACITY]
-        if self._is_at(sequence, offset):
+    def match(self, sequence: int, peer: int, tag: int) -> None:
+        """Note which message a receive has got, unless a later entry has its place."""
+        offset = self._offset_of(sequence)
+        if offset:
             layout.MATCH.pack_into(self.memory, offset + layout.MATCH_OFFSET, peer, tag)
-            self._end_at(offset)
 
-    def _end_at(self, offset: int) -> None:
-        self.memory[offset + layout.ENDED_OFFSET : offset + layout.ENDED_OFFSET + 8] = now().to_bytes(8, "little")
-
-    def _is_at(self, sequence: int, offset: int) -> bool:
-        offset += layout.SEQUENCE_OFFSET
-        return sequence > 0 and self.memory[offset : offset + 8] == sequence.to_bytes(8, "little")
+    def _offset_of(self, sequence: int) -> int:
+        """Return where an entry is; 0 if a later one has its place."""
+        offset = _OFFSETS[(sequence - 1) % CAPACITY]
+        place = offset + layout.SEQUENCE_OFFSET
+        return offset if sequence > 0 and self.memory[place : place + 8] == sequence.to_bytes(8, "little") else 0
 
     def writer(self, facts: bytes, numbers: Iterator[int]) -> Callable[[], None]:
         """Return a function that writes an entry with these facts and the next number, for calls that are repeated.

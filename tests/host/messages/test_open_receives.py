@@ -78,7 +78,7 @@ def endpoint(device):
         rescue=SimpleNamespace(pulled={}),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
-    nothing = {"team": None, "calls": None, "senders": {}, "check_data": lambda *_: None}
+    nothing = {"team": None, "calls": None, "senders": {}, "broken": set(), "record_end": lambda entry: None}
     return SimpleNamespace(device=device, postbox=postbox, launch=launch, **nothing)
 
 
@@ -312,7 +312,7 @@ def test_calls_check_the_watcher(monkeypatch):
     monkeypatch.setattr(open_receives, "OPEN_RECEIVES", [])
     receives = progress.ReceiveProgress(host.Device())
     for call in (receives.check, receives.launch_arrived, lambda: receives.wait_until(lambda: False)):
-        receives._watcher.failure = OSError("no device")
+        receives.watcher.failure = OSError("no device")
         with pytest.raises(OSError, match="no device"):
             call()
     receives.check()

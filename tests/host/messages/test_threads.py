@@ -50,11 +50,11 @@ def test_a_place_holds_one_message():
 
     def work(number):
         for clock in range(number + 1, 400, 2):
-            while (place := places.take()) is None:
+            exported = Exported(0, 0, b"", memory=closing)
+            while (place := places.take(clock, 0, exported)) is None:
                 pass
             assert done[place] == clocks[place]
             clocks[place] = clock
-            places.hold(place, clock, Exported(0, 0, b"", memory=closing))
             done[place] = clock
         return True
 

@@ -67,7 +67,7 @@ def test_what_is_overwritten_is_not_changed_any_more(own):
     for each in range(layout.CAPACITY):
         own.add(each, Facts(own.text("new")))
     own.end(first)
-    own.end_matched(first, 5, 6)
+    own.match(first, 5, 6)
     own.rewrite(first, Facts(own.text("old")))
     own.number(first, 99)
     own.end(0)  # of what was not recorded

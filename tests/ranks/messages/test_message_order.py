@@ -105,7 +105,7 @@ def test_no_place_left(comm, monkeypatch):
     right, left = ring(comm)
     bounce_memory = comm.endpoint.postbox.bounce
     for places in ("slots", "tickets"):
-        monkeypatch.setattr(getattr(bounce_memory, places), "take", lambda: None)
+        monkeypatch.setattr(getattr(bounce_memory, places), "take", lambda *_: None)
         with comparing() as compare:
             for count in (4, LARGE):
                 recv, request = Output(count, "i8"), comm.Isend(put(data_of(comm.rank, 1, 0, count)), right, 1)
