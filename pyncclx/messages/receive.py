@@ -128,7 +128,8 @@ class Incoming(Arrival):
             if self._error is None and self._nbytes:
                 data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if envelope else 0)
                 self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
-                self._copied = self._event_on(self.stream)
+                if self._scratch.is_read_later:
+                    self._copied = self._event_on(self.stream)
         elif envelope.transport != EMPTY:
             self._pull(envelope, outgoing)
 

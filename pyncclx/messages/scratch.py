@@ -15,10 +15,17 @@ _MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they shou
 
 
 class Scratch:
-    """Pieces of host memory that MPI receives into, used again and again; pinned, or ordinary."""
+    """Pieces of host memory that MPI receives into, used again and again; pinned, or ordinary.
+
+    Attributes
+    ----------
+    is_read_later : bool
+        Whether a copy from a piece may still read it when the call that enqueues the copy has returned.
+    """
 
     def __init__(self, device: Device, *, is_pinned: bool) -> None:
         self._device, self._is_pinned = device, is_pinned
+        self.is_read_later = is_pinned or device.name == "host"
         self._free: list[memoryview] = []
         self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
 
