@@ -6,16 +6,15 @@ that has posted the receive need not call anything for that. Nor need a sender, 
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from mpi4py import MPI
 
 from ..backends import Device
+from ..system.mpi_library import before_finalize
 
 # What the thread costs: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49
 # with it (host device, medians of 10 000, November 2026; on GPUs not measured).
@@ -72,8 +71,7 @@ class Watcher:
             self._thread = threading.Thread(target=self._run, name="pyncclx messages", daemon=True)
             with suppress(RuntimeError):  # the interpreter is about to end, and starts no more threads
                 self._thread.start()
-                atexit.register(self._end)
-                _at_finalize(self._end)
+                before_finalize(self._end)
 
     def raise_failure(self) -> None:
         """Raise what has ended the thread; another one looks for open messages from now on. Called by one thread."""
@@ -121,9 +119,3 @@ class Watcher:
         if self._receives.at_rest and not self._ended:  # tested after `asleep` is set: from then on `wake` is called
             self._posted.wait()
         self.asleep = False
-
-
-def _at_finalize(function: Callable[[], None]) -> None:
-    """Call a function when the program calls MPI.Finalize, which first deletes what is attached to COMM_SELF."""
-    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
-    MPI.COMM_SELF.Set_attr(keyval, None)

@@ -3,8 +3,8 @@
 Inside a node kernels compare calls. Between nodes engines move bytes, which do not say what they are. So each rank lets
 MPI send a text of each call to the rank behind it, around a ring, and compares what comes from the rank before with its
 own calls, whenever it makes a call or waits for results. A rank that finds a difference raises, and passes the news on
-around the ring. A message of MPI's takes longer than the rest of a short call: texts of calls that the watchdog looks
-after as well are sent together.
+around the ring. A message of MPI's takes longer than the rest of a short call: texts of calls that came before are
+sent together, if a thread can send them should the program make no further call.
 """
 
 from __future__ import annotations
@@ -42,10 +42,19 @@ class Comparison:
     make : callable
         Returns a duplicate of the communicator for messages with a tag of this module. Collective, called once.
     failed : callable
+    look_soon : callable
+        Has a thread call a function before long.
     """
 
-    def __init__(self, rank: int, size: int, make: Callable[[], MPI.Intracomm], failed: Failed) -> None:
-        self._make, self._failed, self._rank = make, failed, rank
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        make: Callable[[], MPI.Intracomm],
+        failed: Failed,
+        look_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._make, self._failed, self._rank, self._look_soon = make, failed, rank, look_soon
         self._before, self._behind = (rank - 1) % size, (rank + 1) % size
         self._comm: MPI.Intracomm | None = None
         self._own: deque[bytes] = deque()
@@ -62,7 +71,7 @@ class Comparison:
     def add(self, label: bytes, *, later: bool = False) -> None:
         """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first.
 
-        With `later` the label may be sent with those of the next calls: a thread calls `check_aside` in the meantime.
+        With `later` the label may be sent with those of the next calls.
         """
         self._comm = self._comm or self._make()
         with self._lock:
@@ -73,6 +82,8 @@ class Comparison:
                 self._unsent += label
             if not (later and self._has_threads) or len(self._unsent) >= _TOGETHER * LABEL_NBYTES:
                 self._send_calls()
+            elif len(self._unsent) == LABEL_NBYTES:
+                self._look_soon(self.check_aside)
 
     def stop(self) -> None:
         """Compare no more: a graph has a call of this rank, and the host does not see when it is replayed.
@@ -98,15 +109,19 @@ class Comparison:
             Of the ranks before and behind.
         """
         with self._lock:
-            self._send_calls()
-            self._compare()  # what has come before the own call
-            while self._failure is None and (message := self._next()) is not None:
-                self._take(message[:1], message[1:])
-                self._compare()
-                if not self._own:  # a look in vain costs most, where MPI yields the processor
-                    break
+            if self._comm is not None:
+                self._look(self._comm)
         if self._failure is not None:
             raise self._failure
+
+    def _look(self, comm: MPI.Intracomm) -> None:
+        self._send_calls()
+        self._compare()  # what has come before the own call
+        while self._failure is None and (message := self._next(comm)) is not None:
+            self._take(message[:1], message[1:])
+            self._compare()
+            if not self._own:  # a look in vain costs most, where MPI yields the processor
+                break
 
     @property
     def is_clear(self) -> bool:
@@ -152,6 +167,11 @@ class Comparison:
             while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
+    def end(self) -> None:
+        """Look no more: what brings messages is being freed, or given up."""
+        with self._lock:
+            self._comm = None
+
     def _send_calls(self) -> None:
         labels, self._unsent = self._unsent, b""
         if labels:
@@ -165,17 +185,15 @@ class Comparison:
         except MPI.Exception as error:
             raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
 
-    def _next(self) -> bytes | None:
-        if self._comm is None:
-            return None
+    def _next(self, comm: MPI.Intracomm) -> bytes | None:
         status = MPI.Status()
         try:
-            if not self._comm.Iprobe(self._before, _TAG, status):
+            if not comm.Iprobe(self._before, _TAG, status):
                 return None
             message = bytearray(status.Get_count(MPI.BYTE))
-            self._comm.Recv([message, MPI.BYTE], self._before, _TAG)
+            comm.Recv([message, MPI.BYTE], self._before, _TAG)
         except MPI.Exception as error:
-            raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
+            raise explained(comm, error, text_of(self._last).partition("(")[0]) from error
         return bytes(message)
 
     def _take(self, kind: bytes, content: bytes) -> None:

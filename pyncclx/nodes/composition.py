@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..arrays.buffers import Buffer
@@ -16,7 +16,7 @@ from .engine import Engine, Transfer
 from .places import Places
 from .program import Placed, Program
 from .rails import without_empty
-from .short_exchange import Share, label_of
+from .short_exchange import Block, Share, label_of
 from .spanning import Spanning
 from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
@@ -47,7 +47,7 @@ class Composition:
 
     def memory(self, *lengths: int) -> list[int]:
         """Return the addresses of scratch memory. Once in a composition: a second call may return the same."""
-        return self.spanning.memory(*lengths)
+        return self.spanning.scratch.addresses(*lengths)
 
     def kernel(self, call: Call, after: tuple[int, ...] = ()) -> int:
         """Add the kernel of a call among the ranks of this node, all of which add it. Collective among them."""
@@ -152,16 +152,26 @@ class Composition:
             CollectiveStep(engine, f"{self.operation}, {name}", enqueue, tuple(peers), sent_nbytes, traffic)
         )
 
-    def share(self, name: str, source: int, nbytes: int, *, to: Iterable[int], sources: Iterable[int]) -> None:
+    def share(
+        self,
+        name: str,
+        source: int,
+        nbytes: int,
+        *,
+        to: Iterable[int],
+        sources: Iterable[int],
+        blocks: Sequence[Block] = (),
+    ) -> None:
         """Add steps that give this rank's bytes to some ranks, and bring those of others. All ranks add them.
 
-        `Spanning.is_short` of the bytes. They are at `Spanning.short.address_of` a rank then, also this one's.
+        `Spanning.is_short` of the bytes. They are at `Spanning.short.address_of` a rank then, also this one's, and
+        `blocks` of them, no more than those of all ranks, one after the other at `Spanning.short.gathered`.
         """
         short, me = self.spanning.short, self.places.rank
         if nbytes:
             self.copy(short.address_of(me), source, nbytes)
-        others = [[rank for rank in ranks if rank != me] for ranks in (to, sources)]
-        share = Share(f"{self.operation}, {name}", self.label, nbytes, *others)
+        receivers, senders = ([rank for rank in ranks if rank != me] for ranks in (to, sources))
+        share = Share(f"{self.operation}, {name}", self.label, nbytes, receivers, senders, blocks)
         self._follows_streams = False
         self._add(ShareStep(short, share, short.leaving_nbytes(share), self.spanning.traffic))
 

@@ -57,7 +57,7 @@ class SpanningWork:
         stream = team.order.aside(self._began_on)
         capturing = team.device.is_capturing(stream)
         if not self._is_compared:
-            spanning.compare(program.label, capturing=capturing)
+            spanning.compare(program.label, capturing=capturing, is_known=True)
         self._is_compared = False
         event = self._event = team.device.event()
         if capturing:
@@ -87,7 +87,7 @@ class SpanningWork:
         if self._state.blocking == "host":
             event.synchronize()
         if not self._spanning.closed:  # a communicator that has been freed has drained
-            self._spanning.check()
+            self._spanning.look()
 
     def is_over(self) -> bool:
         """Return whether the program has ended, or is not under way."""
@@ -123,7 +123,7 @@ class SpanningWork:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
         if self._spanning.closed:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
-        self._spanning.check()
+        self._spanning.look()
         for read, first in self._places:
             if read() != first:
                 text = "an array has other memory than when the request was made; make a new request"

@@ -21,7 +21,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
     device = spanning.team.device
     stream = stream_for(device, program.producers)
     capturing = device.is_capturing(stream)
-    spanning.compare(program.label, capturing=capturing, watched=bool(program.watched))
+    spanning.compare(program.label, capturing=capturing, is_known=True)
     _enqueue(state, spanning, program, stream, capturing=capturing)
 
 
@@ -40,7 +40,7 @@ def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any, *,
     spanning.thread.wait()
     spanning.enqueue(program, stream, capturing=capturing)
     if state.blocking == "host":
-        spanning.drain()
+        spanning.wait()
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall) -> Program:

@@ -3,7 +3,8 @@
 The pieces of `mpi_engine.py` take many calls of Python for a few bytes, and kernels inside the node some more. Here a
 rank's bytes are copied to its *record* in pinned memory, MPI's persistent receives bring the others' records beside it,
 and kernels read them there. A record begins with a header: whether kernels of its rank have given up, and a text of the
-call, which must be the same on all ranks.
+call, which must be the same on all ranks. Where ranks get blocks of several records, the host lays these one after the
+other, for one copy to the device.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..backends import Device
 from ..errors import CollectiveMismatch
 from ..recording.failures import noted
@@ -23,15 +26,23 @@ from .outbox import Outbox
 from .places import Places
 from .verdicts import Verdicts
 
-# Not measured on GPUs
-MOST_NBYTES = 4 << 10  # of a rank's bytes
-MOST_RANKS = 16  # of a communicator: each may send to all others
+_RECORD_NBYTES = 32 << 10  # the most of a rank's bytes
+_ALL_NBYTES = 64 << 10  # and of all ranks' together: each may send to all others
+MOST_RANKS = 16  # of a communicator
 HEADER_NBYTES = 64
-STRIDE_NBYTES = HEADER_NBYTES + MOST_NBYTES  # from one record to the next
+STRIDE_NBYTES = HEADER_NBYTES + _RECORD_NBYTES  # from one record to the next
 _WORD_NBYTES = 8  # of the header: whether kernels have given up
 LABEL_NBYTES = HEADER_NBYTES - _WORD_NBYTES  # of the header: a text of the call
 _TAG = 8  # that of pieces is another
 _GAVE_UP = b"\1"
+
+
+class Block(NamedTuple):
+    """A part of a rank's bytes."""
+
+    rank: int
+    begin: int
+    nbytes: int
 
 
 class Share(NamedTuple):
@@ -47,6 +58,8 @@ class Share(NamedTuple):
         Of this rank's bytes.
     to, sources : sequence of int
         The ranks that get them, and those whose bytes come here; neither has this rank.
+    blocks : sequence of Block
+        What is laid one after the other at `ShortExchange.gathered` then.
     """
 
     name: str
@@ -54,6 +67,7 @@ class Share(NamedTuple):
     nbytes: int
     to: Sequence[int]
     sources: Sequence[int]
+    blocks: Sequence[Block] = ()
 
 
 class ShortExchange:
@@ -77,6 +91,7 @@ class ShortExchange:
         self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
         memory = self._memory.array.data.cast("B")
         begins = [places.place_of(rank) * STRIDE_NBYTES for rank in range(places.size)]
+        self._gathered = device.allocate_watch(_ALL_NBYTES)
         self._records = [memory[begin : begin + STRIDE_NBYTES] for begin in begins]
         self._receives = {
             rank: engine.comm.Recv_init([record, MPI.BYTE], rank, _TAG)
@@ -92,6 +107,11 @@ class ShortExchange:
     def address(self) -> int:
         """That of the first."""
         return self._memory.address + HEADER_NBYTES
+
+    @property
+    def gathered(self) -> int:
+        """The address of the blocks of a share."""
+        return self._gathered.address
 
     def leaving_nbytes(self, share: Share) -> int:
         """Return the bytes of what goes to other nodes."""
@@ -133,6 +153,14 @@ class ShortExchange:
         self._engine.wait(share.name, over, late)
         for rank in share.sources:
             self._check(share, rank)
+        if share.blocks:
+            self._gather(share.blocks)
+
+    def _gather(self, blocks: Sequence[Block]) -> None:
+        place, gathered = 0, self._gathered.array.data.cast("B")
+        for rank, begin, nbytes in blocks:
+            gathered[place : place + nbytes] = self._records[rank][HEADER_NBYTES + begin :][:nbytes]
+            place += nbytes
 
     def _check(self, share: Share, rank: int) -> None:
         record = self._records[rank]
@@ -147,6 +175,16 @@ class ShortExchange:
         """Free the receives: all exchanges are over."""
         for request in self._receives.values():
             request.Free()
+
+
+def host_waits(comm: MPI.Intracomm, blocking: str, *, uses_nccl: bool) -> bool:
+    """Whether the host waits in calls anyway: for MPI's steps, or on all ranks for results. Collective."""
+    return not uses_nccl or mpi_bootstrap.first_bytes(comm, b"" if blocking == "host" else b"stream") is None
+
+
+def most_nbytes(size: int) -> int:
+    """Return the most bytes of each of so many ranks."""
+    return min(_RECORD_NBYTES, _ALL_NBYTES // size)
 
 
 def label_of(operation: str, signature: tuple[object, ...]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from contextlib import suppress
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -27,15 +28,14 @@ from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
-from .short_exchange import MOST_NBYTES, MOST_RANKS, ShortExchange
+from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
 from .step_thread import StepThread
 from .steps import Traffic
 from .verdicts import Verdicts
-from .watchdog import Watch
+from .watchdog import WATCHDOG, Watch
 
 _NAME = "nodes"  # of the attachment
 MOST_KEPT = 1024  # programs of a communicator
-ALIGNMENT = 256  # of scratch memory
 
 
 class Spanning(Attachment):
@@ -58,6 +58,8 @@ class Spanning(Attachment):
         Whether the communicator has been freed.
     programs : dict
         By the keys of their arguments.
+    scratch : Scratch
+        For one program at a time; programs follow each other.
     """
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
@@ -76,11 +78,14 @@ class Spanning(Attachment):
             raise
         self.traffic = Traffic()
         self._short: ShortExchange | None = None
-        self.comparison = Comparison(topology.rank, self.places.size, self._comm_of_engine, self._differ)
+        self.comparison = Comparison(
+            *(topology.rank, self.places.size, self._comm_of_engine, self._differ),
+            look_soon=lambda look: WATCHDOG.get().look_once(self.team.device, look),
+        )
         self._local_state.look = self.comparison.check
         self.programs: dict[Hashable, Program] = {}
         self._generation = self.team.generation
-        self._scratch = Scratch(self.team.device)
+        self.scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
@@ -90,7 +95,7 @@ class Spanning(Attachment):
         self.team: Team = mpi_bootstrap.agree(comm, lambda: self.local.team)
         shares_gpu = most_ranks_per_device(self.team.members) > 1
         self.rails = Rails(comm, self.places, self.team.device, self._failed, shares_gpu=shares_gpu)
-        self._host_waits = _host_waits(comm, self.rails, blocking)
+        self._host_waits = host_waits(comm, blocking, uses_nccl=self.rails.uses_nccl)
         mpi_bootstrap.agree(comm, lambda: self._make_own(comm), undo=lambda _: self._close_own())
 
     def _make_own(self, comm: MPI.Intracomm) -> None:
@@ -133,22 +138,12 @@ class Spanning(Attachment):
         if not self.team.errors.has_failed:
             self.team.errors.give_up(losses.ABORTED, self._operation)
 
-    def memory(self, *lengths: int) -> list[int]:
-        """Return the addresses of so many bytes each, for one program at a time; programs follow each other."""
-        ends: list[int] = []
-        for nbytes in lengths:
-            ends.append((ends[-1] if ends else 0) + -(-nbytes // ALIGNMENT) * ALIGNMENT)
-        if not ends or ends[-1] == 0:
-            return [0] * len(lengths)
-        base = self._scratch.address(ends[-1])
-        return [base + begin for begin in (0, *ends[:-1])]
-
     def is_short(self, nbytes: int) -> bool:
         """Whether so many bytes of each rank go through the host's memory; the same on all ranks.
 
         Not with NCCL where any rank's calls do not wait for their results: they are to be in the order of streams.
         """
-        return self._host_waits and self.places.size <= MOST_RANKS and nbytes <= MOST_NBYTES
+        return self._host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
 
     @property
     def short(self) -> ShortExchange:
@@ -158,12 +153,12 @@ class Spanning(Attachment):
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
 
-    def compare(self, label: bytes, *, capturing: bool, watched: bool = False) -> None:
-        """Compare a call with those of other ranks, until a graph has one. Collective at first."""
+    def compare(self, label: bytes, *, capturing: bool, is_known: bool = False) -> None:
+        """Compare a call with those of other ranks, until a graph has one; a known one soon. Collective at first."""
         if capturing:
             self.comparison.stop()
         else:
-            self.comparison.add(label, later=watched)
+            self.comparison.add(label, later=is_known)
 
     def known(self, key: Hashable) -> Program | None:
         """Return the program of an equal call, if there was one since the node's windows have changed."""
@@ -233,6 +228,11 @@ class Spanning(Attachment):
         """Whether every call raises from now on."""
         return self.team.errors.has_failed
 
+    def wait(self) -> None:
+        """Wait on the host for the results of what has been enqueued."""
+        self.team.order.synchronize()
+        self.look()
+
     def drain(self) -> None:
         """As `Attachment.drain`."""
         self.thread.wait()
@@ -259,6 +259,8 @@ class Spanning(Attachment):
         """As `Attachment.abandon`."""
         if not self.closed:
             self._release()
+            with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
+                self.team.device.synchronize()
             self._local_state.abandon()
             self.rails.abandon()
 
@@ -274,16 +276,12 @@ class Spanning(Attachment):
     def _release(self) -> None:
         """Release what this rank alone uses."""
         self.thread.wait()
+        self.comparison.end()
         self.closed = True
         self._local_state.look = None
         self._close_own()
         self.programs.clear()
-        self._scratch.close()
-
-
-def _host_waits(comm: MPI.Intracomm, rails: Rails, blocking: str) -> bool:
-    """Whether the host waits in calls anyway: for MPI's steps, or on all ranks for results. Collective."""
-    return not rails.uses_nccl or mpi_bootstrap.first_bytes(comm, b"" if blocking == "host" else b"stream") is None
+        self.scratch.close()
 
 
 def spanning_of(comm: IntraBase) -> Spanning | None:

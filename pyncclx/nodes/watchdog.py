@@ -4,6 +4,8 @@ A thread looks whether programs that were enqueued have ended. If one has not wi
 an error, the thread aborts the engine, whose kernels then leave. It does so, too, while the host enqueues a program:
 NCCL connects ranks at the first step that needs it, and its call returns when the peers have come to that step. What a
 captured graph replays it cannot see.
+
+The same thread sends the texts of calls that wait for others to be sent with (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from typing import Any
 from ..backends import Device, Event
 from ..errors import StepTimeout
 from ..system import settings
+from ..system.mpi_library import before_finalize
 from ..system.process import PerProcess
 from .engine import Engine
 from .program import Program
 
-PAUSE_S = 0.02  # between two looks
+PAUSE_S = 0.02  # before a look
+_END_S = 5.0  # that the end of the program waits for a look to end
 
 
 @dataclass(slots=True)
@@ -73,8 +77,11 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._awaited: deque[tuple[Device, Awaited]] = deque()
-        self._there = threading.Event()
+        self._looks: deque[tuple[Device, Callable[[], None]]] = deque()
+        self._there, self._looking = threading.Event(), threading.Lock()
+        self._ended = False
         threading.Thread(target=self._run, name="pyncclx watchdog", daemon=True).start()
+        before_finalize(self._end)
 
     def add(self, device: Device, awaited: Awaited) -> None:
         """Look at a program from now on; those of one stream end in the order in which they are given."""
@@ -82,17 +89,40 @@ class Watchdog:
         if not self._there.is_set():
             self._there.set()
 
+    def look_once(self, device: Device, look: Callable[[], None]) -> None:
+        """Call a function after a pause; what it raises is for calls to raise."""
+        self._looks.append((device, look))
+        if not self._there.is_set():
+            self._there.set()
+
     def _run(self) -> None:
-        while True:
+        while not self._ended:
             self._there.wait()
-            while self._awaited:
-                self.look()
+            while self._awaited or self._looks:
                 time.sleep(PAUSE_S)
+                with self._looking:
+                    if self._ended:  # MPI may be finalized
+                        return
+                    self.look()
             self._there.clear()
-            if self._awaited:  # it came between the last two lines
+            if self._awaited or self._looks:  # it came between the last two lines
                 self._there.set()
 
+    def _end(self) -> None:
+        """Look no more: MPI is about to be finalized."""
+        self._ended = True
+        if self._looking.acquire(timeout=_END_S):  # a look has ended
+            self._looking.release()
+
     def look(self) -> None:
+        """Do all looks that are due."""
+        self._look_at_programs()
+        for _ in range(len(self._looks)):
+            device, look = self._looks.popleft()
+            with device.attached(), suppress(Exception):
+                look()
+
+    def _look_at_programs(self) -> None:
         """Look at the first program of each engine, and at the next one if it has ended: others have more time."""
         going_on: set[Engine] = set()
         looks, left = set(), []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,13 @@ def is_cuda_aware() -> bool | None:
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())
     return None
+
+
+def before_finalize(function: Callable[[], None]) -> None:
+    """Call a function before MPI is finalized: when the program ends, and when it calls MPI.Finalize, perhaps twice."""
+    atexit.register(function)
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
+    MPI.COMM_SELF.Set_attr(keyval, None)  # MPI.Finalize first deletes what is attached there
 
 
 def with_cuda(kinds: str | None) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from ..backends import Device, Upload
 from ..errors import NotSupported
 from .streams import ANY_CALLER, Caller, current_stream
+
+ALIGNMENT = 256
 
 
 class Scratch:
@@ -31,6 +34,14 @@ class Scratch:
                 raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
             self._parts.append((enough, self._device.allocate_temporary(enough, stream)))
         return self._parts[-1][1].address
+
+    def addresses(self, *lengths: int) -> list[int]:
+        """Return the addresses of so many bytes each, `ALIGNMENT` apart or a multiple of it; raise as `address`."""
+        ends = list(itertools.accumulate(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in lengths))
+        if not ends or ends[-1] == 0:
+            return [0] * len(lengths)
+        base = self.address(ends[-1])
+        return [base + begin for begin in (0, *ends[:-1])]
 
     @property
     def nbytes(self) -> int:

@@ -78,22 +78,27 @@ _GATHERED: dict[str, Callable[[Places, int], bool]] = {
     "Reduce_scatter": reduce_scatter.is_gathered,
     "Reduce_scatter_block": reduce_scatter.is_gathered,
 }
-#: What is done with the bytes of `Spanning.is_short`.
+_VECTORS_ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
+#: What is done where each rank gives others no more than `Spanning.is_short`.
 _ON_HOST = {
     "Barrier": "a message of each rank to all others",
     "Bcast": "root sends to all ranks",
     "Allgather": "each rank's block goes to all others",
     "Allgatherv": "each rank's block goes to all others",
     "Reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes",
-    "Allreduce": "each rank's vector goes to all others, which fold those of each node, and then of the nodes",
+    "Allreduce": _VECTORS_ON_HOST,
+    "Reduce_scatter": _VECTORS_ON_HOST,
+    "Reduce_scatter_block": _VECTORS_ON_HOST,
+    "Alltoall": "all of each rank's blocks go to all others",
 }
+_OF_BLOCKS = ("Reduce_scatter", "Reduce_scatter_block", "Alltoall")  # each rank gives one for each
 
 
 def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     """How an operation of `MODULES` runs, for `Comm.explain`."""
     assert operation in MODULES
     places = spanning.places
-    if operation in _ON_HOST and spanning.is_short(nbytes):
+    if operation in _ON_HOST and spanning.is_short(nbytes * (places.size if operation in _OF_BLOCKS else 1)):
         return f"{_ON_HOST[operation]}, through pinned memory of the host"
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather", "Alltoall"):

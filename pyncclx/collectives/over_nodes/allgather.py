@@ -18,6 +18,7 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
+from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..arguments import check_fits, resolve_recvbuf, resolve_sendbuf
 from ..blocks import resolve_blocks
@@ -124,10 +125,24 @@ def _are_blocks(spans: list[Span]) -> bool:
 def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:
     places, short = composition.places, composition.spanning.short
     mine, everyone = spans[places.rank], range(places.size)
-    composition.share("exchange of blocks on the host", own, mine.nbytes, to=everyone, sources=everyone)
-    for rank, span in enumerate(spans):
-        if span.nbytes and not (rank == places.rank and own == recv + span.begin):
-            composition.copy(recv + span.begin, short.address_of(rank), span.nbytes)
+    blocks = [Block(rank, 0, span.nbytes) for rank, span in enumerate(spans)]
+    name = "exchange of blocks on the host"
+    composition.share(name, own, mine.nbytes, to=everyone, sources=everyone, blocks=blocks)
+    place = 0
+    for begin, nbytes in _runs(spans):
+        composition.copy(recv + begin, short.gathered + place, nbytes)
+        place += nbytes
+
+
+def _runs(spans: list[Span]) -> list[Span]:
+    """Join spans that follow each other."""
+    runs: list[Span] = []
+    for span in spans:
+        if runs and runs[-1].begin + runs[-1].nbytes == span.begin:
+            runs[-1] = Span(runs[-1].begin, runs[-1].nbytes + span.nbytes)
+        elif span.nbytes:
+            runs.append(span)
+    return runs
 
 
 def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], after: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from .. import neighbors
 from ..alltoallv import counts_on_device, resolve_static
@@ -65,6 +66,9 @@ def alltoall(
 def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: int) -> None:
     """Add the exchange of blocks of one length."""
     size = composition.places.size
+    if nbytes and composition.spanning.is_short(size * nbytes):
+        _on_host(composition, send, recv, nbytes)
+        return
     send, after = _apart(composition, send, recv, 0, size * nbytes)
     engine = composition.spanning.rails.collectives()
     if engine is None:
@@ -74,6 +78,14 @@ def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: i
         peers = composition.places.away  # each rank is alone on its node
         enqueue = partial(engine.alltoall, send, recv, nbytes)
         composition.collective(engine, "NCCL's alltoall", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
+
+
+def _on_host(composition: Composition, send: int, recv: int, nbytes: int) -> None:
+    rank, size = composition.places.rank, composition.places.size
+    everyone, blocks = range(size), [Block(each, rank * nbytes, nbytes) for each in range(size)]
+    name = "exchange of blocks on the host"
+    composition.share(name, send, size * nbytes, to=everyone, sources=everyone, blocks=blocks)
+    composition.copy(recv, composition.spanning.short.gathered, size * nbytes)
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:

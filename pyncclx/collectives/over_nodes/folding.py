@@ -89,23 +89,23 @@ def part_of_node(
     return OfNode(slot, (composition.kernel(call),))
 
 
-def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int) -> None:
-    """Add the folds, in each node's ranks and of the nodes, of all ranks' vectors that have been shared.
+def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int, *, begin: int = 0) -> None:
+    """Add the folds, in each node's ranks and of the nodes, of a part of all ranks' vectors that have been shared.
 
     These are the folds that kernels in the nodes would do, so the result has the same bits. No rank waits for others to
     prepare the kernels: if these make another call, all find that when they share.
     """
-    places, vectors = composition.places, composition.spanning.short.address
+    places, vectors = composition.places, composition.spanning.short.address + begin
     ends = list(itertools.accumulate(len(places.ranks_of(node)) for node in range(places.count)))
     stride = STRIDE_NBYTES
     if ends[-1] > places.count:
         stride_of_results = aligned(nbytes)
         (results,) = composition.memory(places.count * stride_of_results)
-        for node, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+        for node, (first, end) in enumerate(itertools.pairwise([0, *ends])):
             composition.fold(
                 folding.inside,
-                vectors=vectors + begin * stride,
-                count=end - begin,
+                vectors=vectors + first * stride,
+                count=end - first,
                 stride=stride,
                 nbytes=nbytes,
                 result=results + node * stride_of_results,

@@ -25,7 +25,7 @@ from ...team.base import IntraBase as Intracomm
 from ..reduce_scatter import resolve_reduce_scatter
 from ..reduce_scatter_block import resolve_reduce_scatter_block
 from .allgather import gather_all
-from .folding import Folding, fold_from_all, order_of, part_of_node
+from .folding import Folding, fold_from_all, fold_shared, order_of, part_of_node
 from .options import check_no_choice
 from .pieces import Span, aligned
 
@@ -98,6 +98,11 @@ def _call(comm: Intracomm, operation: str, send: Buffer, recv: Buffer, spans: li
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, spans: list[Span]) -> None:
     places = composition.places
     mine, nbytes = spans[places.rank], sum(span.nbytes for span in spans)
+    if folding.goes_by_node(places) and composition.spanning.is_short(nbytes):
+        everyone = range(places.size)
+        composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
+        fold_shared(composition, folding, mine.nbytes, recv, begin=mine.begin)
+        return
     engine = composition.spanning.rails.collectives()
     is_whole = is_of_nccl(places, mine.nbytes) and all(span.nbytes == mine.nbytes for span in spans)
     if engine is not None and is_whole and folding.nccl is not None:

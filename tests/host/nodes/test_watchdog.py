@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from pyncclx.errors import StepTimeout
 from pyncclx.nodes.engine import Transfer
 from pyncclx.nodes.program import Placed, Program
 from pyncclx.nodes.steps import CopyStep, ExchangeStep, Traffic
-from pyncclx.nodes.watchdog import Awaited, Watchdog
+from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watchdog
 
 RANK = 1
 NEVER = SimpleNamespace(is_over=lambda: False)
@@ -96,7 +97,7 @@ def test_what_has_ended_in_time_is_not_aborted():
 def test_one_look_for_all_programs_of_an_engine():
     """And one more when the last one has ended: what its calls are may have to be sent."""
     watchdog, engine, looks = Watchdog.__new__(Watchdog), Engine(), []
-    watchdog._awaited = deque()
+    watchdog._awaited, watchdog._looks = deque(), deque()
     look = functools.partial(looks.append, 0)
     ends = [threading.Event() for _ in range(3)]
     program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
@@ -109,6 +110,27 @@ def test_one_look_for_all_programs_of_an_engine():
             end.set()
         watchdog.look()
         assert (len(watchdog._awaited), len(looks)) == (left, expected)
+
+
+def test_a_look_that_was_asked_for():
+    """After a pause, once, whatever it raises; none once the program has ended."""
+    watchdog, looks, device = Watchdog(), [], SimpleNamespace(attached=contextlib.nullcontext)
+    seen = threading.Semaphore(0)
+
+    def look():
+        looks.append(time.monotonic())
+        seen.release()
+        raise ValueError("for calls to raise")
+
+    asked = time.monotonic()
+    for _ in range(2):
+        watchdog.look_once(device, look)
+    assert all(seen.acquire(timeout=10) for _ in range(2))
+    assert len(looks) == 2
+    assert looks[0] - asked >= PAUSE_S
+    watchdog._end()
+    watchdog.look_once(device, look)
+    assert not seen.acquire(timeout=3 * PAUSE_S)
 
 
 def test_the_host_is_not_in_a_call_without_end():

@@ -9,19 +9,19 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.nodes.comparison import Comparison
-from pyncclx.nodes.short_exchange import MOST_NBYTES, label_of
+from pyncclx.nodes.short_exchange import label_of, most_nbytes
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
-LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2}
-COUNT = MOST_NBYTES  # elements of 4 bytes: longer than what goes through the host, which compares calls, too
+LAYOUTS = {"halves": 2 * RANK // SIZE, "in turn": RANK % 2, "alone": RANK}
+COUNT = most_nbytes(1)  # elements of 4 bytes: longer than what goes through the host, which compares calls, too
 pytestmark = pytest.mark.ranks(2)
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=["halves", "in turn"])
 def comm(request, monkeypatch):
     """A communicator over pretend nodes, which has made a call; no test waits until ranks are missed."""
     monkeypatch.setenv("PYNCCLX_NODE", str(LAYOUTS[request.param]))
@@ -70,6 +70,25 @@ def test_other_differences(comm, name):
     assert_everywhere(WORLD, len(texts) == 2 and "disagree about a call" in texts[0], f"rank {RANK}: {texts}")
 
 
+@pytest.mark.parametrize("comm", ["alone"], indirect=True)
+def test_a_call_that_does_not_wait_for_the_others(comm):
+    """Its text is sent though this rank makes no further call: the others find out why they wait in vain."""
+    x, y, few = put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4"), xp.ones(3, "f4")
+    for _ in range(3):
+        comm.Bcast(few, 0)
+        comm.Allreduce(x, y)
+    comm.synchronize()
+    texts, ended = [], WORLD.Ibarrier() if RANK == 0 else None
+    if RANK == 0:
+        comm.Bcast(few, 0)
+        ended.Wait()
+        texts = raised_by(comm, lambda: comm.Bcast(few, 0))
+    else:
+        texts = raised_by(comm, lambda: comm.Allreduce(x, y))
+        WORLD.Ibarrier().Wait()
+    assert_everywhere(WORLD, len(texts) == 2 and "Bcast" in texts[0], f"rank {RANK}: {texts}")
+
+
 def test_equal_calls_in_any_form(comm):
     """Blocking, nonblocking, persistent, empty and short ones; some ranks make them with other arrays each time."""
     x, y, nothing = put(np.full(COUNT, RANK + 1.0, "f4")), Output(COUNT, "f4"), xp.empty(0, "f4")
@@ -93,7 +112,7 @@ def test_equal_calls_in_any_form(comm):
 def one_compared():
     """A comparison among all ranks, which have compared one call."""
     failures = []
-    made = Comparison(RANK, SIZE, WORLD.Dup, lambda step, reason: failures.append(step))
+    made = Comparison(RANK, SIZE, WORLD.Dup, lambda step, reason: failures.append(step), lambda look: None)
     made.add(label_of("Bcast", (0,)))
     return made, failures
 

@@ -2,15 +2,14 @@
 
 import re
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.nodes.short_exchange import MOST_NBYTES
-from pyncclx.nodes.spanning import Spanning, _host_waits
+from pyncclx.nodes.short_exchange import host_waits, most_nbytes
+from pyncclx.nodes.spanning import Spanning
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing, contributions
@@ -18,6 +17,7 @@ from support.reference import comparing, contributions
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
 LAYOUTS = {"in turn": RANK % 2, "unequal": min(RANK, 1), "unequal, in turn": int(RANK % 3 > 0), "alone": RANK}
+MOST_NBYTES = most_nbytes(SIZE)
 pytestmark = pytest.mark.ranks(2)
 
 
@@ -33,12 +33,16 @@ def comm(request, monkeypatch):
 
 
 def reductions(comm, x, op):
-    """The results of Allreduce, and of Reduce on the last rank."""
+    """The results of Allreduce, of Reduce on the last rank, and of both forms of Reduce_scatter."""
     everywhere, at_root = Output(x.size, x.dtype), Output(x.size, x.dtype)
+    counts = [x.size // SIZE + (rank < x.size % SIZE) for rank in range(SIZE)]
+    own, block = Output(counts[RANK], x.dtype), Output(x.size // SIZE, x.dtype)
+    comm.Reduce_scatter(put(x), own.array, counts, op)
+    comm.Reduce_scatter_block(put(x[: x.size // SIZE * SIZE]), block.array, op)
     comm.Allreduce(put(x), everywhere.array, op)
     comm.Reduce(put(x), at_root.array, op, SIZE - 1)
     comm.synchronize()
-    return everywhere, at_root
+    return everywhere, at_root, own, block
 
 
 @pytest.mark.parametrize("comm", LAYOUTS, indirect=True)
@@ -61,23 +65,26 @@ def test_the_bits_are_those_of_long_ones(comm, name, monkeypatch):
 
 def test_what_explain_says(comm):
     """Of the longest short call and the next one."""
-    for operation in ("Allreduce", "Iallreduce", "Reduce", "Bcast", "Allgather", "Barrier"):
-        assert "pinned memory of the host" in comm.explain(operation, MOST_NBYTES if operation != "Barrier" else 0)
-        if operation != "Barrier":
-            assert "pinned memory of the host" not in comm.explain(operation, MOST_NBYTES + 1)
+    of_all = ("Allreduce", "Iallreduce", "Reduce", "Bcast", "Allgather")
+    of_each = ("Alltoall", "Reduce_scatter_block", "Reduce_scatter")
+    limits = dict.fromkeys(of_all, MOST_NBYTES) | dict.fromkeys(of_each, MOST_NBYTES // SIZE)
+    for operation, nbytes in limits.items():
+        assert "pinned memory of the host" in comm.explain(operation, nbytes)
+        assert "pinned memory of the host" not in comm.explain(operation, nbytes + 1)
+    assert "pinned memory of the host" in comm.explain("Barrier", 0)
 
 
 def test_with_nccl_they_need_calls_of_all_ranks_that_wait():
-    rails = SimpleNamespace(uses_nccl=True)
-    assert _host_waits(WORLD, rails, "host")
+    assert host_waits(WORLD, "host", uses_nccl=True)
     for streams in range(SIZE):
-        assert not _host_waits(WORLD, rails, "stream" if streams == RANK else "host")
+        assert not host_waits(WORLD, "stream" if streams == RANK else "host", uses_nccl=True)
 
 
 @pytest.mark.parametrize("comm", ["alone"], indirect=True)
 def test_many_calls_one_after_the_other(comm):
     """Of ranks that come at different times: records are not overwritten before they have been read."""
     x, y, blocks = xp.empty(5, "i8"), Output(5, "i8"), Output(5 * SIZE, "i8")
+    sent, inplace = xp.empty(3 * SIZE, "i8"), Output(3 * SIZE, "i8")
     with comparing() as compare:
         for call in range(60):
             root = call % SIZE
@@ -89,6 +96,12 @@ def test_many_calls_one_after_the_other(comm):
                 compare(y, SIZE * (np.arange(5) + 100 * root + 10_000 * call), f"Reduce {call}")
             comm.Allgather(x, blocks.array)
             compare(blocks, np.tile(np.arange(5) + 100 * root + 10_000 * call, SIZE), f"Allgather {call}")
+            sent[...] = inplace.array[:] = put(np.arange(3 * SIZE) + 100 * RANK + 10_000 * call)
+            arrived = [100 * rank + 10_000 * call + 3 * RANK + np.arange(3) for rank in range(SIZE)]
+            comm.Alltoall(sent, blocks.array[: 3 * SIZE])
+            compare(blocks.array[: 3 * SIZE], np.concatenate(arrived), f"Alltoall {call}")
+            comm.Alltoall(MPI.IN_PLACE, inplace.array)
+            compare(inplace, np.concatenate(arrived), f"Alltoall in place {call}")
 
 
 def test_calls_that_differ(comm, monkeypatch):
