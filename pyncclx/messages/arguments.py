@@ -6,7 +6,10 @@ They are packed by functions, not by objects with the fields, which would cost e
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from ..memory import layout
+from ..memory.parameters import NO_CALL, TeamStruct
 
 PUT = struct.Struct("=QQQQQ")
 OFFER = struct.Struct("=QQQii")
@@ -75,3 +78,15 @@ def message(
 def batch_arguments(messages: Sequence[bytes]) -> bytes:
     """Return a `BatchArgs` after its Team, for `move_messages`: up to `MOST_MESSAGES` that `message` has packed."""
     return _COUNT.pack(len(messages), 0) + b"".join(messages).ljust(MOST_MESSAGES * MESSAGE.size, b"\0")
+
+
+def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: float) -> dict[str, bytes]:
+    """Return the `Team` of one rank with which the parameter of each operation's kernels begins."""
+    alone, timeout_ns = layout.Layout(0, 1, 1, 0, 0), int(timeout_s * 1e9)
+    return {
+        name: TeamStruct.of(
+            alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=watch, base=[header]
+        ).pack()
+        + NO_CALL
+        for number, name in enumerate(operations)
+    }

@@ -18,8 +18,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
-from ..memory import error_words, layout
-from ..memory.parameters import NO_CALL, TeamStruct
+from ..memory import error_words
 from ..recording import layout as record_layout
 from ..recording.calls import Calls
 from ..recording.failures import noted
@@ -32,6 +31,7 @@ from ..system import settings
 from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
+from .arguments import teams_of
 from .envelope import Sender
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
@@ -106,15 +106,7 @@ class Endpoint:
         header = self.postbox.bounce.headers.take()
         self.timeout_s = settings.TIMEOUT.get()
         self.failure: Exception | None = None
-        timeout_ns = int(self.timeout_s * 1e9)
-        alone = layout.Layout(0, 1, 1, 0, 0)
-        self.teams = {
-            name: TeamStruct.of(
-                alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=self.watch.address, base=[header]
-            ).pack()
-            + NO_CALL
-            for number, name in enumerate(OPERATIONS)
-        }
+        self.teams = teams_of(OPERATIONS, header=header, watch=self.watch.address, timeout_s=self.timeout_s)
         self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
@@ -145,18 +137,17 @@ class Endpoint:
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, given all bytes of its parameter."""
-        if stream is not self._stream:
-            self._use(stream)
+        self._use(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         """Enqueue a copy on `stream`."""
-        if stream is not self._stream:
-            self._use(stream)
+        self._use(stream)
         self.device.copy(to, source, nbytes, stream)
 
     def _use(self, stream: Any) -> None:
-        self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
+        if stream is not self._stream:
+            self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
 
     def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
         """Write the entry of a message for the flight recorder; return its number there."""
@@ -278,8 +269,7 @@ class Endpoint:
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
-        if self.loss is not None:
-            self.check_peer(operation, dest)
+        self.check_peer(operation, dest)
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:

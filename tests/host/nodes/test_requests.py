@@ -41,7 +41,7 @@ def spanning(monkeypatch):
 
     made.enqueue, made.thread = enqueue, StepThread(device)
     made.team = SimpleNamespace(device=device, order=SimpleNamespace(aside=lambda stream: stream))
-    made.check = made.compare = lambda *arguments, **options: None
+    made.look = made.compare = lambda *arguments, **options: None
     return made
 
 

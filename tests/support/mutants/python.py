@@ -293,7 +293,7 @@ PYTHON = {
     ),
     "calls over nodes: the call of another rank waits for the next one": Mutant(
         "pyncclx/nodes/comparison.py",
-        "            self._compare()  # what has come before the own call\n",
+        "        self._compare()  # what has come before the own call\n",
         "",
         "ranks/nodes/test_comparison.py",
     ),
@@ -305,9 +305,33 @@ PYTHON = {
     ),
     "calls over nodes: texts that are kept are not sent by a look": Mutant(
         "pyncclx/nodes/comparison.py",
-        "        with self._lock:\n            self._send_calls()\n            self._compare()",
-        "        with self._lock:\n            self._compare()",
+        "        self._send_calls()\n        self._compare()",
+        "        self._compare()",
         "ranks/nodes/test_comparison.py",
+    ),
+    "calls over nodes: a text that is kept waits for the next call": Mutant(
+        "pyncclx/nodes/comparison.py",
+        "                self._look_soon(self.check_aside)\n",
+        "                pass\n",
+        "ranks/nodes/test_comparison.py",
+    ),
+    "calls over nodes: a comparison goes on when its communicator is freed": Mutant(
+        "pyncclx/nodes/spanning.py",
+        "        self.comparison.end()\n",
+        "",
+        "ranks/nodes/test_comparison.py",
+    ),
+    "over nodes: short blocks for another rank": Mutant(
+        "pyncclx/collectives/over_nodes/exchanges.py",
+        "Block(each, rank * nbytes, nbytes)",
+        "Block(each, each * nbytes, nbytes)",
+        "ranks/nodes/test_short.py",
+    ),
+    "over nodes: the fold of another part of short vectors": Mutant(
+        "pyncclx/collectives/over_nodes/reduce_scatter.py",
+        "recv, begin=mine.begin)",
+        "recv, begin=0)",
+        "ranks/nodes/test_short.py",
     ),
     "calls over nodes: the watchdog does not look while the host enqueues": Mutant(
         "pyncclx/nodes/watchdog.py",
