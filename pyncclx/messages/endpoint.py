@@ -87,6 +87,7 @@ class Endpoint:
     id: bytes = b""
     uids: Sequence[bytes] = ()
     comm: MPI.Comm | None
+    is_of_messages = True
 
     def __init__(
         self,

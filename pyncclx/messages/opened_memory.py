@@ -89,7 +89,7 @@ class OpenedMemory:
         """Close what was used longest ago, if more is open than MAX_OPEN.
 
         To close memory may wait for all that the device has to do, so only the program's thread does that, at the end
-        of a receive: what its sender may wait for is launched by then.
+        of a receive: what its sender may wait for is launched by then. See also `Postbox.make_room`.
         """
         with self._lock:
             idle = [key for key in self._allocations if key not in self._in_use]

@@ -13,6 +13,7 @@ from mpi_bootstrap import node_identity
 from .. import backends
 from ..backends import Device
 from ..launch import kernels
+from ..recovery.detector import DETECTOR
 from ..system.process import PerProcess
 from .arena import Arena
 from .bounce import NBYTES, BounceMemory
@@ -80,6 +81,16 @@ class Postbox:
         self.host_array_stream: Any = None
         if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over
             self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
+
+
+    def make_room(self) -> None:
+        """Close other processes' memory that was used longest ago, unless the wait for that may be one for peers.
+
+        They may wait for an open receive, or in a collective that is under way here for what this rank does next.
+        """
+        detector = DETECTOR.made
+        if self.receives.idle and not (detector is not None and detector.waits_in_collectives()):
+            self.opened.make_room()
 
 
 POSTBOX = PerProcess(lambda: Postbox(backends.select()))

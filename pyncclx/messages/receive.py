@@ -224,7 +224,7 @@ class Incoming(Arrival):
             self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
         if self.postbox.opened.is_full and not device.is_capturing(stream):
-            self.postbox.opened.make_room()
+            self.postbox.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
             if last is not self.stream:
                 device.order(last, self.stream)

@@ -1,4 +1,4 @@
-"""What the failure detector has found of the ranks on other nodes: it asks MPI, where MPI goes on when ranks fail."""
+"""What the failure detector finds of the ranks on other nodes: it asks MPI, where MPI goes on when ranks fail."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ class Lookout:
     comm : MPI.Intracomm
     lost : callable
         Called, from the detector's thread, with what has been lost.
+    is_busy : callable
+        Whether a step may be under way; by any thread.
     """
 
     id: bytes = b""
     uids: Sequence[bytes] = ()
+    is_of_messages = False
 
-    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None]) -> None:
-        self.rank, self._lost = comm.rank, lost
+    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None], is_busy: Callable[[], bool]) -> None:
+        self.rank, self._lost, self.is_busy = comm.rank, lost, is_busy
         self.loss: Loss | None = None
         self.world_ranks: tuple[int, ...] = ()
         self._comm = MPI.Comm(comm) if ulfm.is_enabled() else None
         self._may_wait = self._comm is not None
         if self._comm is not None:
             self.world_ranks = ulfm.world_ranks(self._comm)
-            DETECTOR.get().watch(self)
+        DETECTOR.get().watch(self)
 
     @property
     def comm(self) -> MPI.Comm | None:
@@ -52,12 +55,8 @@ class Lookout:
             self.loss = replace(loss, host="")  # of other nodes the detector has no name
             self._lost(self.loss)
 
-    def is_busy(self) -> bool:
-        """Return False: the node's Team is looked after by itself."""
-        return False
-
     def give_up(self, kind: str) -> None:
-        """Do nothing, for the same reason."""
+        """Do nothing: the node's Team is looked after by itself."""
 
     def given_up(self) -> Note | None:
         """Return None, for the same reason."""

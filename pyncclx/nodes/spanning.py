@@ -103,7 +103,7 @@ class Spanning(Attachment):
         self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
         self.refusals = ErrorRecord(self.team.device, comm.rank)
         try:
-            self.lookout = Lookout(comm, self._lost)
+            self.lookout = Lookout(comm, self._lost, self.team.order.is_busy)
         except BaseException:
             self.refusals.close()
             raise

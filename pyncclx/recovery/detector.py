@@ -231,6 +231,11 @@ class Detector:
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
+    def waits_in_collectives(self) -> bool:
+        """Return whether a kernel of this process may be waiting for calls of other ranks."""
+        with self._lock:
+            return any(watched.is_busy() for watched in self._watched if not watched.is_of_messages)
+
     def _interrupt(self) -> None:
         """End the waits of kernels that the program waits for, here and on all other ranks."""
         with self._lock:

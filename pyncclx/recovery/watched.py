@@ -25,6 +25,8 @@ class Watched(Protocol):
     world_ranks : tuple of int
     loss : Loss or None
         What it has lost.
+    is_of_messages : bool
+        Whether its kernels move messages.
     """
 
     id: bytes
@@ -32,6 +34,7 @@ class Watched(Protocol):
     loss: Loss | None
     uids: Sequence[bytes]
     world_ranks: tuple[int, ...]
+    is_of_messages: bool
 
     @property
     def comm(self) -> MPI.Comm | None:

@@ -51,7 +51,7 @@ class ErrorRecord:
         Why the communicator cannot go on, if not for what a kernel here has found.
     disagreement : Disagreement or None
         Of the ranks' calls; None before they have their leases.
-    id, rank, comm, uids, world_ranks, is_busy
+    id, rank, comm, uids, world_ranks, is_busy, is_of_messages
         As of `recovery.watched.Watched`.
     """
 
@@ -59,6 +59,7 @@ class ErrorRecord:
     id: bytes = b""
     uids: Sequence[bytes] = ()
     world_ranks: tuple[int, ...] = ()
+    is_of_messages = False
 
     def __init__(self, device: Device, rank: int) -> None:
         self._device, self.rank = device, rank

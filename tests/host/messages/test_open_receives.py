@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.backends import host
+from pyncclx.messages import postbox as postbox_module
 from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.bounce import CLOCK, words_of
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
@@ -101,6 +102,19 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive
+
+
+@pytest.mark.parametrize(("idle", "busy", "closes"), [(True, False, True), (False, False, False), (True, True, False)])
+def test_memory_is_closed_where_no_peer_can_be_waited_for(monkeypatch, idle, busy, closes):
+    """To close it waits for the device: for an open receive's sender, or for a collective's other ranks."""
+    closed = []
+    detector = SimpleNamespace(made=SimpleNamespace(waits_in_collectives=lambda: busy))
+    monkeypatch.setattr(postbox_module, "DETECTOR", detector)
+    postbox = SimpleNamespace(
+        receives=SimpleNamespace(idle=idle), opened=SimpleNamespace(make_room=lambda: closed.append(1))
+    )
+    postbox_module.Postbox.make_room(postbox)
+    assert bool(closed) == closes
 
 
 @pytest.mark.parametrize("is_awaited", [False, True])

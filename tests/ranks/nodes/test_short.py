@@ -10,6 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.nodes.short_exchange import host_waits, most_nbytes
 from pyncclx.nodes.spanning import Spanning
+from pyncclx.nodes.watchdog import PAUSE_S
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing, contributions
@@ -102,6 +103,20 @@ def test_many_calls_one_after_the_other(comm):
             compare(blocks.array[: 3 * SIZE], np.concatenate(arrived), f"Alltoall {call}")
             comm.Alltoall(MPI.IN_PLACE, inplace.array)
             compare(inplace, np.concatenate(arrived), f"Alltoall in place {call}")
+
+
+@pytest.mark.parametrize("comm", ["alone"], indirect=True)
+def test_a_communicator_that_is_freed_at_once(comm):
+    """While the texts of its last calls are kept for others to be sent with: no thread sends them any more."""
+    x, y = put(np.full(3, RANK + 1.0, "f8")), Output(3, "f8")
+    with comparing() as compare:
+        for number in range(5):
+            own = comm.Dup()
+            for _ in range(4):
+                own.Allreduce(x, y.array)
+            own.Free()
+            compare(y, np.full(3, SIZE * (SIZE + 1) / 2), f"communicator {number}")
+    time.sleep(5 * PAUSE_S)
 
 
 def test_calls_that_differ(comm, monkeypatch):

@@ -319,7 +319,7 @@ PYTHON = {
         "pyncclx/nodes/spanning.py",
         "        self.comparison.end()\n",
         "",
-        "ranks/nodes/test_comparison.py",
+        "ranks/nodes/test_short.py",
     ),
     "over nodes: short blocks for another rank": Mutant(
         "pyncclx/collectives/over_nodes/exchanges.py",
