@@ -157,7 +157,7 @@ def judge(name: str, code: int, report: Path, *, selected: bool = False) -> Resu
             result.skipped += count["skipped"]
             result.passed += max(0, count["tests"] - count["failures"] - count["errors"] - count["skipped"])
             result.failures += _failed(suite)
-    if code == NO_TESTS:
+    if code == NO_TESTS and result.failed + result.passed + result.skipped == 0:
         result.failed, result.note = int(not selected), "no tests found"
     elif code != 0 and result.failed == 0:
         result.failed, result.note = 1, f"ended with code {code}"
