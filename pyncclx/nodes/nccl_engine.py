@@ -1,8 +1,15 @@
-"""The engine on GPUs: NCCL's sends and receives, on the stream of the call."""
+"""The engine on GPUs: NCCL's sends and receives, on the stream of the call.
+
+NCCL connects two ranks at the first step between them, and the host waits in it until both have come. They may come to
+the first steps of two communicators in another order. So ranks are connected when the engine is made; among very many
+NCCL does it later.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +18,9 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import MPIError
+from ..backends import Device
+from ..errors import MPIError, StepTimeout
+from ..system import settings
 from ..system.process import held
 from .engine import Failed, Transfer
 from .nccl_library import bindings, version_text
@@ -19,6 +28,7 @@ from .nccl_reductions import NcclReduction
 
 # Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
+MOST_CONNECTED = 64  # ranks, each to all others when the engine is made. Not measured
 _FOR_END_S = 1.0  # NCCL waits until the last graph ends that holds a step: not in the way of `Free`
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
@@ -34,12 +44,13 @@ class NcclEngine:
     ranks : sequence of int
         Their ranks in the communicator that transfers name ranks of, in order.
     failed : callable
+    device : Device
     """
 
     name = "nccl"
     follows_streams = True
 
-    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed) -> None:
+    def __init__(self, comm: MPI.Intracomm, ranks: Sequence[int], failed: Failed, device: Device) -> None:
         while _abandoned:
             _abandoned.pop().close()
         self._nccl = nccl = bindings()
@@ -54,6 +65,26 @@ class NcclEngine:
             undo=nccl.comm_abort,
         )
         self._failure: Exception | None = None
+        if 1 < comm.size <= MOST_CONNECTED:
+            try:
+                mpi_bootstrap.agree(comm, lambda: self._connect(ranks[comm.rank], device))
+            except BaseException:
+                nccl.comm_abort(self._comm)
+                raise
+
+    def _connect(self, rank: int, device: Device) -> None:
+        """Exchange a byte with all others, on a stream of its own."""
+        stream, peers = device.new_stream(), [each for each in self._ranks if each != rank]
+        memory = device.allocate_temporary(2 * len(peers), stream)
+        sends = [Transfer(peer, memory.address + place, 1) for place, peer in enumerate(peers)]
+        receives = [Transfer(peer, memory.address + len(peers) + place, 1) for place, peer in enumerate(peers)]
+        self._send_and_receive(sends, receives, stream.ptr)
+        end, deadline = device.event(), time.monotonic() + settings.TIMEOUT.get()
+        end.record_eager(stream)
+        while not end.is_over():
+            if time.monotonic() > deadline:
+                raise StepTimeout("the first step between nodes", rank, tuple(peers))
+            os.sched_yield()
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """As `Engine.exchange`; errors of earlier steps raise in `check`."""

@@ -49,5 +49,7 @@ def _set_variables() -> None:
         settings.set_foreign(_HOST_ID, f"{os.uname().nodename} {node}")
     # A rail has one GPU of a node: by itself NCCL may give two rails the same network interface.
     settings.set_foreign("NCCL_NETDEVS_POLICY", "MAX:1")
+    # All of a communicator's collectives are connected when it is made: see `nccl_engine.py`.
+    settings.set_foreign("NCCL_RUNTIME_CONNECT", "0")
     # Messages as long as those of NCCL's collectives: through sockets sends and receives take up to a third less.
     settings.set_foreign("NCCL_P2P_NET_CHUNKSIZE", str(512 << 10))

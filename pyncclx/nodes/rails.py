@@ -92,7 +92,7 @@ class Rails:
             comm, places = mpi_bootstrap.plain(self._comm), self._places
             ranks = range(places.size) if kind == "flat" else places.ranks_with(places.local_rank)
             group = part(comm, ranks)
-            self._engines[kind] = NcclEngine(group, ranks, self._failed)
+            self._engines[kind] = NcclEngine(group, ranks, self._failed, self._device)
             group.Free()
         return self._engines[kind]
 

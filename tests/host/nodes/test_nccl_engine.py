@@ -71,7 +71,7 @@ def bindings(monkeypatch):
 @pytest.fixture
 def engine(bindings):
     failed = []
-    made = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: failed.append(step))
+    made = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: failed.append(step), None)
     made.failed = failed
     return made
 
@@ -85,7 +85,7 @@ def test_a_communicator_is_made_of_the_ranks(bindings, engine):
 def test_an_abandoned_engine_ends_when_the_next_one_is_made(bindings, engine):
     engine.abandon()
     assert bindings.calls[1:] == []
-    again = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: None)
+    again = nccl_engine.NcclEngine(MPI.COMM_SELF, [3], lambda step, reason: None, None)
     assert [each[0] for each in bindings.calls] == ["init", "comm_destroy", "init"]
     again.close()
     assert [each[0] for each in bindings.calls[3:]] == ["comm_destroy"]
