@@ -8,6 +8,8 @@ MPI frees without this library, and on GPUs calls that are captured between call
 without waiting; then mpi4py does the same on host arrays, and every element is compared, those too that no operation
 may write. Elements are small integers in every datatype: their sums and products are exact in any order.
 
+Ranks that share a GPU under MPS need CUDA_DEVICE_MAX_CONNECTIONS=16 (docs/sharp_bits.md), four of them at most.
+
 On the host device it also fails where a process ends with more memory or descriptors than it may: see `leaks`.
 """
 
