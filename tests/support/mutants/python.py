@@ -309,6 +309,12 @@ PYTHON = {
         "        self._compare()",
         "ranks/nodes/test_comparison.py",
     ),
+    "messages: the host waits for peers before it closes memory": Mutant(
+        "pyncclx/messages/postbox.py",
+        "if self.receives.idle and not (",
+        "if not (",
+        "host/messages/test_open_receives.py",
+    ),
     "calls over nodes: a text that is kept waits for the next call": Mutant(
         "pyncclx/nodes/comparison.py",
         "                self._look_soon(self.check_aside)\n",
