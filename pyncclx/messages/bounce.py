@@ -64,8 +64,7 @@ class BounceMemory:
 
     def arrived_word(self, stream: Any) -> int:
         """Return the address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
-        words = self._arrived.get((getattr(stream, "ptr", 0), threading.get_ident(), 1))
-        return self.arrived_words(stream, 1) if words is None else words
+        return self.arrived_words(stream, 1)
 
     def arrived_words(self, stream: Any, number: int) -> int:
         """Return the address of `number` such words one after the other."""

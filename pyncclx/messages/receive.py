@@ -139,8 +139,7 @@ class Incoming(Arrival):
             self._launch_pull(nbytes, arguments, outgoing)
             self._mark_end()
         finally:
-            if self._has_opened:
-                self._release(envelope)
+            self._release(envelope)
 
     def _begin_pull(self, envelope: Envelope) -> tuple[int, bytes]:
         """Prepare the stream and open the memory; return what the kernel is to fetch, and its arguments."""
@@ -167,9 +166,10 @@ class Incoming(Arrival):
             self._end_event = self._event_on(self._kernel_stream)
 
     def _release(self, envelope: Envelope) -> None:
-        if self.endpoint.device.exports_are_copies:  # of which this is closed now
-            self.endpoint.device.synchronize(self._kernel_stream)
-        self.postbox.opened.release(envelope)
+        if self._has_opened:
+            if self.endpoint.device.exports_are_copies:  # of which this is closed now
+                self.endpoint.device.synchronize(self._kernel_stream)
+            self.postbox.opened.release(envelope)
 
     def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
         ready, done = words_of(bounce, envelope.place)
@@ -208,8 +208,7 @@ class Incoming(Arrival):
         assert self._envelope is not None
         self._error = self._error or error
         self._mark_end()
-        if self._has_opened:
-            self._release(self._envelope)
+        self._release(self._envelope)
         self._end_launch()
 
     # The end
@@ -220,8 +219,7 @@ class Incoming(Arrival):
 
     def finish(self, stream: Any) -> None:
         """Make `stream` wait for the data. The host waits for the envelope only."""
-        if not self.launched:
-            self.await_message()
+        self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
         if self.postbox.opened.is_full and not device.is_capturing(stream):
             self.postbox.make_room()

@@ -177,8 +177,9 @@ class Outgoing:
 
     def _close(self) -> None:
         """End what `post` has begun."""
-        self._is_open = False
-        self.postbox.receives.unsent.discard(self)
+        if self._is_open:
+            self._is_open = False
+            self.postbox.receives.unsent.discard(self)
 
     # What the stream has to do
 
@@ -245,8 +246,7 @@ class Outgoing:
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; a short one is kept instead, unless it must be matched or is offered."""
-        if self._is_open:
-            self._close()
+        self._close()
         if self._nbytes <= SLOT_NBYTES and self._offered is None and self.operation not in SYNCHRONOUS:
             self.postbox.receives.unsent.keep(self._request, self._message)
             self.endpoint.record_end(self._entry)
@@ -277,6 +277,6 @@ class Outgoing:
             is_over = self._offered is None and bool(self._request.Test())
         except MPI.Exception as error:
             raise self.endpoint.explained(error, self.operation) from error
-        if is_over and self._is_open:
+        if is_over:
             self._close()
         return is_over

@@ -2,10 +2,12 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from mpi4py import MPI
 
+from pyncclx.errors import StepTimeout
 from pyncclx.nodes import nccl_engine, nccl_library
 from pyncclx.nodes.engine import Transfer
 
@@ -60,6 +62,15 @@ class Stream:
     ptr = 5
 
 
+class Memory:
+    """Of four bytes."""
+
+    address = 1000
+
+    def __init__(self, nbytes):
+        assert nbytes == 4
+
+
 @pytest.fixture
 def bindings(monkeypatch):
     made = Bindings()
@@ -99,6 +110,35 @@ def test_close_does_not_wait_for_a_graph(bindings, engine):
     assert time.monotonic() - begun < 30
     assert ("comm_destroy", "communicator") in bindings.calls
     bindings.may_free.set()
+
+
+@pytest.fixture
+def device():
+    """Its event is over if the test says so."""
+    made = SimpleNamespace(is_over=True, new_stream=Stream, allocate_temporary=lambda nbytes, stream: Memory(nbytes))
+    made.event = lambda: SimpleNamespace(record_eager=lambda stream: None, is_over=lambda: made.is_over)
+    return made
+
+
+def test_ranks_are_connected_by_a_byte_to_each(bindings, engine, device):
+    engine._ranks = [1, 3, 5]
+    engine._connect(3, device)
+    assert bindings.calls[1:] == [
+        ("group_start",),
+        ("send", 1000, 1, 1, 0, "communicator", 5),
+        ("send", 1001, 1, 1, 2, "communicator", 5),
+        ("recv", 1002, 1, 1, 0, "communicator", 5),
+        ("recv", 1003, 1, 1, 2, "communicator", 5),
+        ("group_end",),
+    ]
+
+
+def test_a_rank_that_is_not_connected_in_time(engine, device, monkeypatch):
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.1")
+    engine._ranks, device.is_over = [1, 3, 5], False
+    with pytest.raises(StepTimeout, match="first step between nodes: rank 3 waited in vain") as raised:
+        engine._connect(3, device)
+    assert raised.value.peers == (1, 5)
 
 
 def test_an_exchange_is_one_group_on_the_stream(bindings, engine):
