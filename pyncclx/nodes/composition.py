@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from ..arrays.buffers import Buffer
@@ -12,6 +12,7 @@ from ..launch.call import Call
 from ..launch.plan import plan_of
 from ..memory.parameters import TransformedRows
 from ..team.plans import Producer
+from ..team.streams import is_of_current
 from .engine import Engine, Transfer
 from .places import Places
 from .program import Placed, Program
@@ -203,10 +204,16 @@ class Composition:
         """Keep memory that steps use as long as the steps."""
         self._kept.append(memory)
 
-    def program(self, buffers: Iterable[Buffer]) -> Program:
+    def program(self, buffers: Collection[Buffer]) -> Program:
         """Return the program of the steps; `buffers` are those of the call."""
+        of_current = is_of_current(buffers)
         producers = tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
-        return Program(self.operation, self._steps, producers, follows_streams=self._follows_streams, label=self.label)
+        return Program(
+            *(self.operation, self._steps, producers),
+            of_current=of_current,
+            follows_streams=self._follows_streams,
+            label=self.label,
+        )
 
     def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
         self._steps.append(Placed(step, aside, after))

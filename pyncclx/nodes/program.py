@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..backends import Event
+from ..errors import NotSupported
 from ..team.plans import Producer
 from ..team.team import Team
-from .steps import CollectiveStep, ExchangeStep, HostStep, Step
+from .steps import CollectiveStep, ExchangeStep, HostStep, ShareStep, Step
 
 
 class Placed(NamedTuple):
@@ -29,10 +30,14 @@ class Program:
         The steps in which it waits for ranks of other nodes, for messages.
     producers : tuple of Producer
         The streams that the call's buffers name.
+    of_current : bool
+        Whether the current stream may still be making one of the buffers.
     follows_streams : bool
         Whether all steps are enqueued as kernels are.
     label : bytes
         The same on all ranks that make this call, as `label_of` makes it.
+    is_watched : bool
+        Whether the watchdog looks at it: the host does not wait for a step, or waits in a kernel and looks at nothing.
     watched : tuple of Engine
         Those whose steps the host does not wait for.
     peers : tuple of int
@@ -49,25 +54,39 @@ class Program:
         steps: Sequence[Placed],
         producers: tuple[Producer, ...],
         *,
+        of_current: bool = False,
         follows_streams: bool,
         label: bytes = b"",
     ) -> None:
         self.before: Callable[[Team, Any], None] | None = None
         self.after: Callable[[Team, Any, Any], None] | None = None
         self.operation, self.producers, self.follows_streams = operation, producers, follows_streams
-        self.label = label
+        self.of_current, self.label = of_current, label
         self.facts: bytes | None = None
         self._steps = steps
         exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, CollectiveStep, HostStep))]
         used = [each.engine for each in exchanges if each.engine is not None]
         engines = {id(engine): engine for engine in used if engine.follows_streams}
         self.watched = tuple(engines.values())
+        self.is_watched = bool(steps) and not any(isinstance(step.step, ShareStep) for step in steps)
         names = dict.fromkeys(each.name for each in exchanges if not isinstance(each, HostStep))
         self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
         self._in_order = [step.step for step in steps]
         self._forks = any(step.aside for step in steps)
+
+    def check_graph(self) -> None:
+        """Raise NotSupported if no CUDA graph can hold the steps."""
+        if self.follows_streams:
+            return
+        if any(isinstance(step, HostStep) for step in self._in_order):
+            why = "the host reads numbers that are on the device"
+        elif any(isinstance(step, ShareStep) for step in self._in_order):
+            why = 'it is short, and blocks the host; outside, or with comm.blocking = "stream" from the first call on'
+        else:
+            why = "MPI moves the data between nodes; call it outside"
+        raise NotSupported(f"{self.operation}: no CUDA graph can hold it, since {why}")
 
     def enqueue(self, team: Team, stream: Any, aside: Any) -> None:
         """Enqueue all steps; what `stream` is given next comes after them. `aside` is the second stream."""

@@ -38,6 +38,10 @@ class Rails:
 
     Attributes
     ----------
+    uses_nccl : bool
+        Whether NCCL moves what goes over the rails.
+    flat_uses_nccl : bool
+        Whether it also moves what goes between other pairs of ranks.
     why : str
         Which engine is used, and why, for messages.
     """
@@ -46,10 +50,15 @@ class Rails:
         self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
     ) -> None:
         self._comm, self._places, self._device, self._failed = comm, places, device, failed
-        self._shares_gpu = shares_gpu
         self._engines: dict[str, Engine] = {}
         self._of_mpi: MpiEngine | None = None
         self.uses_nccl, self.why = _choose(comm, device)
+        self.flat_uses_nccl = self.uses_nccl and not _any_shares(comm, shares_gpu)
+        if self.uses_nccl and not self.flat_uses_nccl:
+            self.why += (
+                "; but those that any rank may send to any go by MPI, for which the host waits, since NCCL refuses "
+                "ranks of a node that share a GPU"
+            )
 
     @property
     def engine_name(self) -> str:
@@ -71,9 +80,10 @@ class Rails:
 
     def flat(self) -> Engine:
         """Return the engine among all ranks; they call this together."""
-        if self.uses_nccl and not self._any_shares_gpu():
-            return self._nccl("flat")
-        return self.mpi()
+        if not self.flat_uses_nccl:
+            return self.mpi()
+        are_alone = self._places.count == self._places.size
+        return self._nccl("rail" if are_alone else "flat")
 
     def engine_for(self, on_rail: bool) -> Engine:
         """Return that of the rail or that of all ranks."""
@@ -95,12 +105,6 @@ class Rails:
             self._engines[kind] = NcclEngine(group, ranks, self._failed, self._device)
             group.Free()
         return self._engines[kind]
-
-    def _any_shares_gpu(self) -> bool:
-        """Whether ranks of any node share a GPU. Collective, once."""
-        if not hasattr(self, "_sharing"):
-            self._sharing = mpi_bootstrap.first_bytes(self._comm, b"shared" if self._shares_gpu else b"") is not None
-        return self._sharing
 
     def engines(self) -> Iterable[Engine]:
         """The engines that have been made."""
@@ -145,6 +149,11 @@ def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
     refusing, why = refusal
     text = f"MPI moves the data between nodes, since {why.decode()}"
     return False, text if device.name == "host" else f"{text} (rank {refusing}); the host waits for it"
+
+
+def _any_shares(comm: MPI.Intracomm, shares_gpu: bool) -> bool:
+    """Whether ranks of any node share a GPU. Collective."""
+    return mpi_bootstrap.first_bytes(comm, b"shared" if shares_gpu else b"") is not None
 
 
 def without_empty(transfers: Iterable[Transfer]) -> list[Transfer]:

@@ -51,14 +51,15 @@ class SpanningWork:
         """Enqueue the program after what the current stream has now."""
         self.check()
         program, spanning = self._program, self._spanning
-        self.active = True
         team = spanning.team
-        self._began_on = stream_for(team.device, program.producers)
-        stream = team.order.aside(self._began_on)
-        capturing = team.device.is_capturing(stream)
-        if not self._is_compared:
-            spanning.compare(program.label, capturing=capturing, is_known=True)
-        self._is_compared = False
+        began_on = stream_for(team.device, program.producers, self._state, program.of_current)
+        capturing = team.device.is_capturing(began_on)
+        if capturing:
+            spanning.enter_graph(program)
+        elif not self._is_compared:
+            spanning.compare(program.label, is_known=True)
+        self._is_compared, self.active, self._began_on = False, True, began_on
+        stream = team.order.aside(began_on)
         event = self._event = team.device.event()
         if capturing:
             spanning.thread.wait()
@@ -80,7 +81,7 @@ class SpanningWork:
         if thread is not None:
             thread.result()
         let_receives_leave()
-        stream = current_stream(self._spanning.team.device, self._program.producers)
+        stream = current_stream(self._spanning.team.device, self._program.producers, self._state)
         event.order(stream)
         if self._began_on is not None and self._began_on != stream:
             event.order(self._began_on)
@@ -149,9 +150,7 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
 
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hashable | None) -> SpanningWork:
     """Return the work of a nonblocking call, which has begun; remember its program under the key, if it has one."""
-    program = prepare(comm, state_of(comm), spanning, call)
-    if key is not None and call.may_be_known:
-        spanning.remember(key, program)
+    program = prepare(comm, state_of(comm), spanning, call, key)
     work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
     work.start()
     return work

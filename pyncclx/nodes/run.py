@@ -16,22 +16,23 @@ from .spanning import Spanning
 
 
 def run(state: State, spanning: Spanning, program: Program) -> None:
-    """Enqueue a known program on the current stream; the host waits if the communicator blocks."""
+    """Enqueue a known program on the stream of the call; the host waits if the communicator blocks."""
     spanning.look()
     device = spanning.team.device
-    stream = stream_for(device, program.producers)
+    stream = stream_for(device, program.producers, state, program.of_current)
     capturing = device.is_capturing(stream)
-    spanning.compare(program.label, capturing=capturing, is_known=True)
+    if capturing:
+        spanning.enter_graph(program)
+    else:
+        spanning.compare(program.label, is_known=True)
     _enqueue(state, spanning, program, stream, capturing=capturing)
 
 
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
-    """Do a call on the current stream, and remember its program under the key, unless that is None; return it."""
-    program = prepare(comm, state, spanning, call)
-    if key is not None and call.may_be_known:
-        spanning.remember(key, program)
+    """Do a call on its stream, and remember its program under the key, unless that is None; return it."""
+    program = prepare(comm, state, spanning, call, key)
     device = spanning.team.device
-    stream = stream_for(device, program.producers)
+    stream = stream_for(device, program.producers, state, program.of_current)
     _enqueue(state, spanning, program, stream, capturing=device.is_capturing(stream))
     return program
 
@@ -43,20 +44,26 @@ def _enqueue(state: State, spanning: Spanning, program: Program, stream: Any, *,
         spanning.wait()
 
 
-def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall) -> Program:
+def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
     """Compose the program of a call, without steps if it has nothing to do. Collective at the first use of a kernel.
 
-    The call is compared with those of other ranks.
+    The call is compared with those of other ranks. The program is remembered under the key, if there is one.
     """
     if state.checking:
         compare(comm, call.operation, call.signature)
     spanning.check()
-    composition = Composition(spanning, call.operation, call.signature)
     device = spanning.team.device
-    spanning.compare(composition.label, capturing=device.is_capturing(current_stream(device, call.buffers)))
+    capturing = device.is_capturing(current_stream(device, call.buffers, state))
+    composition = Composition(spanning, call.operation, call.signature)
+    if not capturing:
+        spanning.compare(composition.label)
     if not call.empty:
         with spanning.comparison.explaining():
             call.compose(composition)
     program = composition.program(call.buffers)
     program.before, program.after = call.before, call.after
+    if key is not None and call.may_be_known:
+        spanning.remember(key, program)
+    if capturing:
+        spanning.enter_graph(program)
     return program

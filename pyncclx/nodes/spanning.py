@@ -153,12 +153,14 @@ class Spanning(Attachment):
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
 
-    def compare(self, label: bytes, *, capturing: bool, is_known: bool = False) -> None:
+    def compare(self, label: bytes, *, is_known: bool = False) -> None:
         """Compare a call with those of other ranks, until a graph has one; a known one soon. Collective at first."""
-        if capturing:
-            self.comparison.stop()
-        else:
-            self.comparison.add(label, later=is_known)
+        self.comparison.add(label, later=is_known)
+
+    def enter_graph(self, program: Program) -> None:
+        """Compare no more calls, since a graph will have this one; raise NotSupported if none can hold it."""
+        program.check_graph()
+        self.comparison.stop()
 
     def known(self, key: Hashable) -> Program | None:
         """Return the program of an equal call, if there was one since the node's windows have changed."""
@@ -179,7 +181,7 @@ class Spanning(Attachment):
         device = self.team.device
         if capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
-        if not program.watched or capturing:
+        if capturing or not program.is_watched:
             program.enqueue(self.team, stream, self._asides[capturing])
             return
         awaited = self._watch.begin(program)

@@ -1,9 +1,12 @@
-"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own.
+"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own, and in kernels.
 
 A thread looks whether programs that were enqueued have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found
 an error, the thread aborts the engine, whose kernels then leave. It does so, too, while the host enqueues a program:
 NCCL connects ranks at the first step that needs it, and its call returns when the peers have come to that step. What a
 captured graph replays it cannot see.
+
+Where MPI moves data, its waits look whether other ranks have made other calls. The thread looks meanwhile for a rank
+that waits in a kernel: for one of its node, which may wait for a rank that has made another call.
 
 The same thread sends the texts of calls that wait for others to be sent with (`comparison.py`).
 """

@@ -60,6 +60,8 @@ class SpanningShuffle(TokenShuffle):
         stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
         capturing = spanning.team.device.is_capturing(stream)
         for program in programs_of(memory, move, phases, capturing=capturing):
+            if capturing:
+                program.check_graph()
             spanning.enqueue(program, stream, capturing=capturing)
 
     def _drain(self) -> None:

@@ -202,8 +202,7 @@ def freed(m: Maker) -> Job:
 def captured(m: Maker) -> Job:
     """Three equal calls but for what they send: at once, in a graph, at once."""
     m.in_place = False  # so that a graph may run any number of times
-    # Over nodes the host reads the counts of a dynamic all-to-all.
-    kinds = [kind for kind in IN_GRAPHS if kind is not dynamic or m.comm.spanning is None]
+    kinds = [kind for kind in IN_GRAPHS if m.comm.spanning is None or _in_graphs_over_nodes(m, kind)]
     kind = kinds[m.shared.integers(len(kinds))]
     runs = int(m.shared.integers(int(kind in (dynamic, shuffled)), 4))  # these have their results beforehand
     drawn, jobs = m.shared.bit_generator.state, []
@@ -213,6 +212,12 @@ def captured(m: Maker) -> Job:
     return Captured(jobs, m.streams, runs)
 
 
+def _in_graphs_over_nodes(m: Maker, kind: Callable[[Maker], Job]) -> bool:
+    """Whether no host has a part in it: it reads the counts of a dynamic all-to-all, and waits for MPI's steps."""
+    return kind is not dynamic and (kind not in ANY_TO_ANY or m.comm.spanning.rails.flat_uses_nccl)
+
+
+ANY_TO_ANY = prefix, gather, gatherv, scatter, scatterv, alltoall, alltoallv
 IN_GRAPHS: tuple[Callable[[Maker], Job], ...] = (
     *(bcast, allreduce, reduce, prefix, reduce_scatter_block, reduce_scatter, allgather, allgatherv, gather, gatherv),
     *(scatter, scatterv, alltoall, alltoallv, dynamic, shuffled, barrier),

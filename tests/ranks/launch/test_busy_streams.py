@@ -29,6 +29,15 @@ def comm(streams):
         yield made
 
 
+@pytest.fixture
+def spanning(streams, monkeypatch):
+    """The same, over nodes of one rank each."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
+    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
+        made.blocking, made.staging = "host", True
+        yield made
+
+
 def ramp(comm, count, rank=None):
     return np.arange(count) % 97 + 100.0 * (comm.rank if rank is None else rank)
 
@@ -83,6 +92,13 @@ def test_beside_a_busy_stream(comm, streams, kind, count):
     KINDS[kind](comm, x, y)
     with streams.busy(blocking=True):
         KINDS[kind](comm, x, y)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [64, LONG])
+def test_over_nodes_beside_a_busy_stream(spanning, streams, kind, count):
+    test_beside_a_busy_stream(spanning, streams, kind, count)
 
 
 def staged(comm, memory):
@@ -181,6 +197,25 @@ def test_a_stream_with_a_name(comm, streams):
     np.testing.assert_array_equal(y, total(comm, 64))
     with pytest.raises(TypeError, match="stream is 'x'"):
         comm.stream = "x"
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_stream_with_a_name_over_nodes(spanning, streams):
+    """Calls are enqueued on it, where the current stream is busy."""
+    spanning.blocking = "stream"
+    x, y, few = ramp(spanning, LONG), np.zeros(LONG), np.zeros(64)
+    spanning.stream = streams.new(blocking=False)
+    spanning.Allreduce(x, y)
+    spanning.Allreduce(x[:64], few)
+    spanning.synchronize()
+    with streams.busy(blocking=True):
+        for form in FORMS:
+            y[:], few[:] = -1, -1
+            call(spanning, form, "Allreduce", x, y, starts=2)
+            call(spanning, form, "Allreduce", x[:64], few, starts=2)
+            streams.device.synchronize(spanning.stream)
+            np.testing.assert_array_equal(y, total(spanning, LONG), err_msg=form)
+            np.testing.assert_array_equal(few, total(spanning, 64), err_msg=form)
 
 
 def test_the_host_device_itself_has_no_such_stream():

@@ -303,6 +303,25 @@ PYTHON = {
         "        self._failed(step, reason)\n",
         "ranks/nodes/test_comparison.py",
     ),
+    "calls over nodes: no look for a rank that waits in a kernel": Mutant(
+        "pyncclx/nodes/spanning.py",
+        "if capturing or not program.is_watched:",
+        "if capturing or not program.watched:",
+        "ranks/nodes/test_comparison.py",
+        ranks=4,
+    ),
+    "over nodes: a graph is refused with a part of the call in it": Mutant(
+        "pyncclx/nodes/spanning.py",
+        "        program.check_graph()\n",
+        "",
+        "ranks/nodes/test_graphs.py",
+    ),
+    "over nodes: a call on the current stream in place of the communicator's": Mutant(
+        "pyncclx/nodes/run.py",
+        "    stream = stream_for(device, program.producers, state, program.of_current)\n    capturing",
+        "    stream = stream_for(device, program.producers)\n    capturing",
+        "ranks/launch/test_busy_streams.py",
+    ),
     "calls over nodes: texts that are kept are not sent by a look": Mutant(
         "pyncclx/nodes/comparison.py",
         "        self._send_calls()\n        self._compare()",
