@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import MPIError
+
 
 class Transfer(NamedTuple):
     """Bytes to send or to receive: all of one exchange go at once."""
@@ -16,6 +18,10 @@ class Transfer(NamedTuple):
 
 #: Called with the name of a step that has failed, and with why: kernels of the node would wait for this rank.
 Failed = Callable[[str, Exception], None]
+
+
+class EngineError(MPIError):
+    """What the library behind an engine reports: mostly that a rank has died. The engine is over."""
 
 
 class Engine(Protocol):
@@ -48,8 +54,11 @@ class Engine(Protocol):
             From the host's wait; an engine that follows streams raises later, in `check`.
         """
 
-    def check(self) -> None:
-        """Raise what has gone wrong since the last look: once if the engine goes on, else from then on."""
+    def check(self, step: str = "a step between nodes") -> None:
+        """Raise what has gone wrong since the last look: once if the engine goes on, else from then on.
+
+        `step` is the step that is under way, for messages.
+        """
 
     def abort(self, step: str, reason: Exception) -> None:
         """End all steps that are under way, one of this name among them: from now on `check` raises the reason."""

@@ -88,8 +88,8 @@ class MpiEngine:
         """As `Engine.has_failed`."""
         return self._failure is not None or self._refusal is not None
 
-    def check(self) -> None:
-        """As `Engine.check`."""
+    def check(self, step: str = "") -> None:
+        """As `Engine.check`; steps have said which they are."""
         self._raise_failure()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:

@@ -12,17 +12,17 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
 from ..backends import Device
-from ..errors import MPIError, StepTimeout
+from ..errors import StepTimeout
 from ..system import settings
 from ..system.process import held
-from .engine import Failed, Transfer
+from .engine import EngineError, Failed, Transfer
 from .nccl_library import bindings, version_text
 from .nccl_reductions import NcclReduction
 
@@ -65,6 +65,7 @@ class NcclEngine:
             undo=nccl.comm_abort,
         )
         self._failure: Exception | None = None
+        self._aborting = threading.Lock()  # the watchdog may find an error as well
         if 1 < comm.size <= MOST_CONNECTED:
             try:
                 mpi_bootstrap.agree(comm, lambda: self._connect(ranks[comm.rank], device))
@@ -88,7 +89,7 @@ class NcclEngine:
 
     def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
         """As `Engine.exchange`; errors of earlier steps raise in `check`."""
-        self._call(self._send_and_receive, sends, receives, stream.ptr)
+        self._call(step, self._send_and_receive, sends, receives, stream.ptr)
 
     def _send_and_receive(self, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: int) -> None:
         nccl, comm = self._nccl, self._comm
@@ -103,39 +104,44 @@ class NcclEngine:
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
         """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
-        self._call(self._nccl.broadcast, address, address, nbytes, _BYTES, self._index(root), self._comm, stream.ptr)
+        numbers = nbytes, _BYTES, self._index(root)
+        self._call("NCCL's broadcast", self._nccl.broadcast, address, address, *numbers, self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
         """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
-        self._call(self._nccl.all_gather, own, everything, nbytes, _BYTES, self._comm, stream.ptr)
+        arguments = own, everything, nbytes, _BYTES, self._comm, stream.ptr
+        self._call("NCCL's allgather", self._nccl.all_gather, *arguments)
 
     def alltoall(self, send: int, recv: int, nbytes: int, stream: Any) -> None:
         """Give each rank its block of so many bytes, by NCCL's collective; raise as `exchange`."""
-        self._call(self._nccl.allto_all, send, recv, nbytes, _BYTES, self._comm, stream.ptr)
+        self._call("NCCL's alltoall", self._nccl.allto_all, send, recv, nbytes, _BYTES, self._comm, stream.ptr)
 
     def allreduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
         """Reduce the vectors of all ranks to each of them, by NCCL's collective; raise as `exchange`."""
         count = reduction.count(nbytes)
-        self._call(self._nccl.all_reduce, send, recv, count, *reduction, self._comm, stream.ptr)
+        arguments = send, recv, count, *reduction, self._comm, stream.ptr
+        self._call("NCCL's allreduce", self._nccl.all_reduce, *arguments)
 
     def reduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, root: int, stream: Any) -> None:
         """Reduce the vectors of all ranks to one of them, by NCCL's collective; raise as `exchange`."""
         count, number = reduction.count(nbytes), self._index(root)
-        self._call(self._nccl.reduce, send, recv, count, *reduction, number, self._comm, stream.ptr)
+        self._call("NCCL's reduce", self._nccl.reduce, send, recv, count, *reduction, number, self._comm, stream.ptr)
 
     def reduce_scatter(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
         """Reduce a block of so many bytes to each rank, by NCCL's collective; raise as `exchange`."""
         count = reduction.count(nbytes)
-        self._call(self._nccl.reduce_scatter, send, recv, count, *reduction, self._comm, stream.ptr)
+        arguments = send, recv, count, *reduction, self._comm, stream.ptr
+        self._call("NCCL's reduce-scatter", self._nccl.reduce_scatter, *arguments)
 
-    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+    def _call(self, step: str, function: Callable[..., object], *arguments: Any) -> None:
         """Call NCCL, unless this engine was aborted; raise why it was in the place of NCCL's error."""
         self._raise_failure()
         try:
             function(*arguments)
-        except Exception:  # it may have waited for other ranks, and been aborted meanwhile
-            self._raise_failure()
-            raise
+        except Exception as error:
+            if self._failure is None:  # else it has waited for other ranks, and been aborted meanwhile
+                self._end(step, str(error))
+            raise cast(Exception, self._failure) from error
 
     @property
     def has_failed(self) -> bool:
@@ -145,15 +151,18 @@ class NcclEngine:
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)
 
-    def check(self) -> None:
+    def check(self, step: str = "a step between nodes") -> None:
         """As `Engine.check`."""
         if self._failure is None:
             result = int(self._nccl.comm_get_async_error(self._comm))
             if result in (_SUCCESS, _IN_PROGRESS):
                 return
-            text = f"NCCL {version_text()} between nodes: {self._nccl.get_error_string(result)}"
-            self.abort("a step between nodes", MPIError(MPI.ERR_OTHER, f"{text}; free the communicator"))
+            self._end(step, self._nccl.get_error_string(result))
         self._raise_failure()
+
+    def _end(self, step: str, error: str) -> None:
+        text = f"{step}: NCCL {version_text()} between nodes: {error}; see whether ranks on other nodes died"
+        self.abort(step, EngineError(MPI.ERR_OTHER, f"{text}; free the communicator"))
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -161,12 +170,14 @@ class NcclEngine:
 
     def abort(self, step: str, reason: Exception) -> None:
         """As `Engine.abort`."""
-        if self._failure is None:
+        with self._aborting:
+            if self._failure is not None:
+                return
             self._failure = reason
-            self._failed(step, reason)
-            # It frees memory, for which the driver waits until the device is idle: perhaps for another communicator's
-            # kernel, which waits until it is aborted in its turn.
-            threading.Thread(target=self._nccl.comm_abort, args=[self._comm], name="pyncclx abort", daemon=True).start()
+        # It frees memory, for which the driver waits until the device is idle: perhaps for another communicator's
+        # kernel, which waits until it is aborted in its turn. Before anything that may wait for NCCL's kernel.
+        threading.Thread(target=self._nccl.comm_abort, args=[self._comm], name="pyncclx abort", daemon=True).start()
+        self._failed(step, reason)
 
     def close(self) -> None:
         """As `Engine.close`."""

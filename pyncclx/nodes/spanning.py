@@ -23,6 +23,7 @@ from ..team.state import Attachment, state_of
 from ..team.team import Team
 from . import local_errors
 from .comparison import Comparison
+from .engine import EngineError
 from .lookout import Lookout
 from .parts import part
 from .places import Places
@@ -210,7 +211,7 @@ class Spanning(Attachment):
         try:
             with self.comparison.explaining():
                 self._check()
-        except (PeerTimeout, Aborted):
+        except (PeerTimeout, Aborted, EngineError):
             loss = self.lookout.wait()  # what other ranks have found may be the reason
             if loss is None:
                 raise

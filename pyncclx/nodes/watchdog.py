@@ -58,7 +58,7 @@ class Awaited:
         over = reason is not None
         for engine in self.engines:
             try:
-                engine.check()
+                engine.check(self.program.waits)
                 if reason is not None:
                     engine.abort(self.program.waits, reason)
             except Exception:  # its own, which calls raise from now on

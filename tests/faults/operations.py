@@ -2,10 +2,10 @@
 
 import time
 
-import numpy as np
 from mpi4py import MPI
 
 import pyncclx
+from support.arrays import xp
 
 COUNT, LONG = 1000, 60_000  # elements: some packets, and more than a slot holds
 
@@ -16,9 +16,9 @@ class Work:
     def __init__(self, comm):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.right, self.left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        self.x, self.y = np.full(COUNT, comm.rank + 1, "f4"), np.zeros(COUNT, "f4")
-        self.long, self.other = np.full(LONG, comm.rank + 1, "f4"), np.zeros(LONG, "f4")
-        self.all = np.zeros(COUNT * comm.size, "f4")
+        self.x, self.y = xp.full(COUNT, comm.rank + 1, "f4"), xp.zeros(COUNT, "f4")
+        self.long, self.other = xp.full(LONG, comm.rank + 1, "f4"), xp.zeros(LONG, "f4")
+        self.all = xp.zeros(COUNT * comm.size, "f4")
         self.made = {}
 
     def once(self, name, make):
@@ -63,17 +63,17 @@ def reduce(work):
 def allgather(work):
     work.comm.Allgather(work.x, work.all)
     work.comm.synchronize()
-    assert (work.all.reshape(work.size, -1) == np.arange(1, work.size + 1)[:, None]).all()
+    assert (work.all.reshape(work.size, -1) == xp.arange(1, work.size + 1)[:, None]).all()
 
 
 def alltoallv(work):
-    counts, got = np.full(work.size, 4), np.zeros(work.size, "i8")
-    recv = np.zeros((8 * work.size, 16), "f4")
-    rows = np.full((4 * work.size, 16), work.rank + 1, "f4")
+    counts, got = xp.full(work.size, 4), xp.zeros(work.size, "i8")
+    recv = xp.zeros((8 * work.size, 16), "f4")
+    rows = xp.full((4 * work.size, 16), work.rank + 1, "f4")
     work.comm.Alltoallv([rows, counts], [recv, got], layout="packed")
     work.comm.synchronize()
     assert (got == 4).all()
-    assert (recv[: 4 * work.size : 4, 0] == np.arange(1, work.size + 1)).all()
+    assert (recv[: 4 * work.size : 4, 0] == xp.arange(1, work.size + 1)).all()
 
 
 def barrier(work):
@@ -142,7 +142,7 @@ def dup(work):
 def compile_first(work):
     """The first call of a kind: ranks meet to prepare the kernel."""
     kinds = work.once("kinds", lambda: iter(("i4", "u4", "i8", "u8", "f8", "i2", "u2")))
-    array = np.ones(8, next(kinds))
+    array = xp.ones(8, next(kinds))
     work.comm.Allreduce(MPI.IN_PLACE, array)
     work.comm.synchronize()
 
@@ -181,9 +181,9 @@ def signals(work):
 
 def dispatch(work):
     shuffle = work.shuffle()
-    tokens = np.full((8, 16), work.rank + 1, "f4")
-    experts = (np.arange(16).reshape(8, 2) + work.rank) % (2 * work.size)
-    rows, handle = shuffle.dispatch(tokens, experts, np.full((8, 2), 0.5, "f4"))
+    tokens = xp.full((8, 16), work.rank + 1, "f4")
+    experts = (xp.arange(16).reshape(8, 2) + work.rank) % (2 * work.size)
+    rows, handle = shuffle.dispatch(tokens, experts, xp.full((8, 2), 0.5, "f4"))
     back = shuffle.combine(rows.data, handle)
     work.comm.synchronize()
     assert (back == work.rank + 1).all()
@@ -194,9 +194,9 @@ def agree(work):
 
 
 def alltoall(work):
-    work.comm.Alltoall(np.arange(work.size, dtype="i8") + 10 * work.rank, got := np.zeros(work.size, "i8"))
+    work.comm.Alltoall(xp.arange(work.size, dtype="i8") + 10 * work.rank, got := xp.zeros(work.size, "i8"))
     work.comm.synchronize()
-    assert (got == 10 * np.arange(work.size) + work.rank).all()
+    assert (got == 10 * xp.arange(work.size) + work.rank).all()
 
 
 def gather_scatter(work):
@@ -207,7 +207,7 @@ def gather_scatter(work):
 
 
 def reduce_scatter(work):
-    work.comm.Reduce_scatter_block(np.full(4 * work.size, work.rank + 1, "f4"), got := np.zeros(4, "f4"))
+    work.comm.Reduce_scatter_block(xp.full(4 * work.size, work.rank + 1, "f4"), got := xp.zeros(4, "f4"))
     work.comm.synchronize()
     assert (got == work.size * (work.size + 1) / 2).all()
 
@@ -220,18 +220,18 @@ def scan(work):
 
 def neighbors(work):
     ring = work.once("ring", lambda: work.comm.Create_cart([work.size], [True]))
-    ring.Neighbor_allgather(work.x[:5], got := np.zeros((2, 5), "f4"))
+    ring.Neighbor_allgather(work.x[:5], got := xp.zeros((2, 5), "f4"))
     ring.synchronize()
-    assert (got == [[work.left + 1], [work.right + 1]]).all()
+    assert (got == xp.array([[work.left + 1], [work.right + 1]])).all()
 
 
 def derived(work):
     """Every other element."""
     kind = work.once("kind", lambda: MPI.FLOAT.Create_vector(8, 1, 2).Commit())
-    got = np.zeros((work.size, 16), "f4")
+    got = xp.zeros((work.size, 16), "f4")
     work.comm.Allgather([work.x[:15], 1, kind], [got, 8, MPI.FLOAT])
     work.comm.synchronize()
-    assert (got.ravel()[: 8 * work.size].reshape(work.size, 8) == np.arange(1, work.size + 1)[:, None]).all()
+    assert (got.ravel()[: 8 * work.size].reshape(work.size, 8) == xp.arange(1, work.size + 1)[:, None]).all()
 
 
 @pyncclx.Transform
@@ -240,10 +240,10 @@ def doubled(x, row, column):
 
 
 def transform(work):
-    got = np.zeros((8 * work.size, 4), "f4")
-    work.comm.Allgather(np.full((8, 4), work.rank + 1, "f4"), got, transform=doubled)
+    got = xp.zeros((8 * work.size, 4), "f4")
+    work.comm.Allgather(xp.full((8, 4), work.rank + 1, "f4"), got, transform=doubled)
     work.comm.synchronize()
-    assert (got[::8, 0] == 2 * np.arange(1, work.size + 1)).all()
+    assert (got[::8, 0] == 2 * xp.arange(1, work.size + 1)).all()
 
 
 def split(work):

@@ -61,7 +61,7 @@ class GpuExports(GpuMemory):
         self._copy_now(address, np.frombuffer(data, np.uint8).ctypes.data, len(data))
 
     def _copy_now(self, to: int, source: int, nbytes: int) -> None:
-        stream = self._aside()
+        stream = self._stream
         with beside_captures():
             self.copy(to, source, nbytes, stream)
             stream.synchronize()

@@ -108,7 +108,7 @@ class GpuMemory(GpuStreams):
     def _not_captured(self) -> Any:
         """Return the current stream, or the device's own while that is being captured."""
         stream = self.current_stream()
-        return self._aside() if is_capturing(stream) else stream
+        return self._stream if is_capturing(stream) else stream
 
     def _unmap_idle(self) -> None:
         if Owner.idle:

@@ -27,7 +27,9 @@ class GpuStreams(GpuProperties):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stream: Any = None  # made by `_aside`
+        # The device's own, which waits for no other. The driver may wait for kernels before it makes a stream, and
+        # what this one is for, such as a dump, may be needed while they wait for a rank that has died.
+        self._stream = self.new_stream()
         self._event = cupy.cuda.Event(disable_timing=True)
         self._event_pointer = ctypes.c_void_p(self._event.ptr)
         self._ordering = threading.Lock()  # for the use of that event
@@ -124,12 +126,6 @@ class GpuStreams(GpuProperties):
         self._gpu.use()
         with beside_captures():
             yield
-
-    def _aside(self) -> Any:
-        """Return the device's own stream, which waits for no other."""
-        if self._stream is None:
-            self._stream = self.new_stream()
-        return self._stream
 
 
 class _Foreign:

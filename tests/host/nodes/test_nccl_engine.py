@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from pyncclx.errors import StepTimeout
 from pyncclx.nodes import nccl_engine, nccl_library
-from pyncclx.nodes.engine import Transfer
+from pyncclx.nodes.engine import EngineError, Transfer
 
 
 class Bindings:
@@ -164,9 +164,9 @@ def test_collectives_name_ranks_of_the_engine(bindings, engine):
 def test_an_error_of_nccl_is_raised_at_every_call(bindings, engine):
     bindings.result = 6
     for _ in range(2):
-        with pytest.raises(MPI.Exception, match=r"NCCL 2\.28\.9 between nodes: error 6"):
-            engine.check()
-    assert engine.failed == ["a step between nodes"]
+        with pytest.raises(MPI.Exception, match=r"Bcast, exchange: NCCL 2\.28\.9 between nodes: error 6"):
+            engine.check("Bcast, exchange")
+    assert engine.failed == ["Bcast, exchange"]
     assert bindings.freed.wait(10)
     assert ("comm_abort", "communicator") in bindings.calls
     with pytest.raises(MPI.Exception):
@@ -204,13 +204,26 @@ def test_an_abort_ends_a_call_that_waits_for_a_peer(monkeypatch, bindings, engin
     other.join()
 
 
-def test_other_errors_of_a_call_are_raised_as_they_are(monkeypatch, bindings, engine):
+def test_an_error_of_a_call_ends_the_engine(monkeypatch, bindings, engine):
+    """The ranks that have made the call would wait for this one."""
+
     def refuse(*_):
         raise RuntimeError("NCCL_ERROR 4")
 
     monkeypatch.setattr(bindings, "broadcast", refuse, raising=False)
-    with pytest.raises(RuntimeError, match="NCCL_ERROR 4"):
-        engine.broadcast(100, 8, 3, Stream())
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"NCCL's broadcast: NCCL .* between nodes: NCCL_ERROR 4"):
+            engine.broadcast(100, 8, 3, Stream())
+    assert engine.failed == ["NCCL's broadcast"]
+    assert bindings.freed.wait(10)
+
+
+def test_nccl_is_aborted_before_anything_else(bindings, engine):
+    """What comes of a failure, such as a dump, may wait for kernels of NCCL's."""
+    engine._failed = lambda _step, _reason: calls.append(bindings.freed.wait(10))
+    calls = []
+    engine.abort("step", ValueError("late"))
+    assert calls == [True]
 
 
 def test_what_is_in_progress_is_no_error(bindings, engine):

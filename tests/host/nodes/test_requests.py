@@ -29,7 +29,7 @@ class Device:
 @pytest.fixture
 def spanning(monkeypatch):
     """What programs are given to; `enqueued` has them in their order."""
-    monkeypatch.setattr(requests, "stream_for", lambda device, buffers: "stream")
+    monkeypatch.setattr(requests, "stream_for", lambda *arguments: "stream")
     monkeypatch.setattr(requests, "state_of", lambda comm: None)
     device, made = Device(), SimpleNamespace(closed=False, enqueued=[], may_go_on=threading.Event())
 
@@ -41,13 +41,15 @@ def spanning(monkeypatch):
 
     made.enqueue, made.thread = enqueue, StepThread(device)
     made.team = SimpleNamespace(device=device, order=SimpleNamespace(aside=lambda stream: stream))
-    made.look = made.compare = lambda *arguments, **options: None
+    made.look = made.compare = made.enter_graph = lambda *arguments, **options: None
     return made
 
 
 def begun(spanning, label, *, follows_streams):
     """The work of a call that has begun."""
-    program = SimpleNamespace(operation="Iallgather", follows_streams=follows_streams, label=label, producers=())
+    program = SimpleNamespace(
+        operation="Iallgather", follows_streams=follows_streams, label=label, producers=(), of_current=False
+    )
     return requests.launched_again(None, spanning, program, ())
 
 

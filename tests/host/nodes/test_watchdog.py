@@ -27,7 +27,7 @@ class Engine:
     def __init__(self):
         self.aborted = []
 
-    def check(self):
+    def check(self, step):
         pass
 
     def abort(self, step, reason):

@@ -1,5 +1,6 @@
 """A rank that does not come to a call over nodes: the others raise within PYNCCLX_TIMEOUT, and name the step."""
 
+import threading
 import time
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.nodes.engine import EngineError
+from pyncclx.recovery.losses import Loss
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 
@@ -47,6 +50,28 @@ def test_a_rank_that_does_not_come(comm, count, is_new):
         assert ", exchange" in str(raised) or ", NCCL's allgather" in str(raised)
         assert "rank 0" in str(raised)
     assert_everywhere(WORLD, took < 4 * SECONDS + 2, f"rank {RANK} took {took} s")
+    comm.state.abandon()
+
+
+@pytest.mark.parametrize("is_found", [True, False], ids=["a rank is found dead", "none is"])
+def test_what_an_engine_reports(comm, monkeypatch, is_found):
+    """A rank that has died, if one is found soon; the library behind the engine notices first, and cannot name it."""
+    spanning, report = comm.spanning, EngineError(MPI.ERR_OTHER, "remote process exited")
+
+    def check():
+        raise report
+
+    monkeypatch.setattr(spanning.rails, "check", check)
+    monkeypatch.setattr(spanning.lookout, "_may_wait", True)
+    finder = threading.Timer(0.1, spanning.lookout.lose, [Loss((SIZE - 1,), (SIZE - 1,), "it is gone")])
+    if is_found:
+        finder.start()
+    with pytest.raises(pyncclx.RankFailed if is_found else EngineError) as raised:
+        spanning.check()
+    if is_found:
+        finder.join()
+        assert raised.value.ranks == (SIZE - 1,)
+        assert str(raised.value).startswith("Allreduce")
     comm.state.abandon()
 
 
