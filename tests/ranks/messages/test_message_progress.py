@@ -346,6 +346,8 @@ def test_storm(comm):
 def test_a_message_behind_a_collective(comm, look):
     """Its envelope is here before its data can be, which comes after a collective that needs this rank, too."""
     pair = comm.Split(comm.rank // 2)
+    if any(MPI.Comm.allgather(comm, pair.spanning is not None)):
+        pytest.skip("between nodes a send waits on the host for what its stream has")
     other, recv, small = 1 - pair.rank, Output(LONG, "i8"), Output(SHORT, "i8")
     x, y, sent = xp.ones(4, "f4"), xp.zeros(4, "f4"), put(data_of(pair.rank, 1, 0, LONG))
     map_peers(pair)
