@@ -81,12 +81,13 @@ class Program:
         if self.follows_streams:
             return
         if any(isinstance(step, HostStep) for step in self._in_order):
-            why = "the host reads numbers that are on the device"
+            why, way = "the host reads numbers that are on the device", ""
         elif any(isinstance(step, ShareStep) for step in self._in_order):
-            why = 'it is short, and blocks the host; outside, or with comm.blocking = "stream" from the first call on'
+            why = "its data goes through the host's memory"
+            way = '; with NCCL, comm.blocking = "stream" before the communicator\'s first call helps'
         else:
-            why = "MPI moves the data between nodes; call it outside"
-        raise NotSupported(f"{self.operation}: no CUDA graph can hold it, since {why}")
+            why, way = "MPI moves the data between nodes", ""
+        raise NotSupported(f"{self.operation}: no CUDA graph can hold it, since {why}; call it outside{way}")
 
     def enqueue(self, team: Team, stream: Any, aside: Any) -> None:
         """Enqueue all steps; what `stream` is given next comes after them. `aside` is the second stream."""

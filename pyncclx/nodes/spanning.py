@@ -182,14 +182,15 @@ class Spanning(Attachment):
         device = self.team.device
         if capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
-        if capturing or not program.is_watched:
-            program.enqueue(self.team, stream, self._asides[capturing])
-            return
-        awaited = self._watch.begin(program)
+        awaited = None if capturing or not program.is_watched else self._watch.begin(program)
         try:
             program.enqueue(self.team, stream, self._asides[capturing])
+        except EngineError:
+            self.check()  # raises which rank has died, if that is found soon
+            raise
         finally:
-            self._watch.end(awaited, stream)
+            if awaited is not None:
+                self._watch.end(awaited, stream)
 
     def look(self) -> None:
         """As `check`, by what this rank's threads have found: of short calls a whole one takes a tenth of the time."""

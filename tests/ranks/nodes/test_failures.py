@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.nodes.engine import EngineError
+from pyncclx.nodes.program import Program
 from pyncclx.recovery.losses import Loss
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
@@ -53,8 +54,20 @@ def test_a_rank_that_does_not_come(comm, count, is_new):
     comm.state.abandon()
 
 
+class Refused(Program):
+    """A program in whose steps the engine reports."""
+
+    def __init__(self, report):
+        super().__init__("Allreduce", [], (), follows_streams=True)
+        self._report = report
+
+    def enqueue(self, team, stream, aside):
+        raise self._report
+
+
+@pytest.mark.parametrize("in_check", [True, False], ids=["in a look", "in a call"])
 @pytest.mark.parametrize("is_found", [True, False], ids=["a rank is found dead", "none is"])
-def test_what_an_engine_reports(comm, monkeypatch, is_found):
+def test_what_an_engine_reports(comm, monkeypatch, is_found, in_check):
     """A rank that has died, if one is found soon; the library behind the engine notices first, and cannot name it."""
     spanning, report = comm.spanning, EngineError(MPI.ERR_OTHER, "remote process exited")
 
@@ -67,7 +80,7 @@ def test_what_an_engine_reports(comm, monkeypatch, is_found):
     if is_found:
         finder.start()
     with pytest.raises(pyncclx.RankFailed if is_found else EngineError) as raised:
-        spanning.check()
+        spanning.check() if in_check else spanning.enqueue(Refused(report), None, capturing=False)
     if is_found:
         finder.join()
         assert raised.value.ranks == (SIZE - 1,)

@@ -19,7 +19,7 @@ WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
 LONG, SHORT = 40_000, 5  # elements of eight bytes: short ones go through the host's memory
 MANY = 1_000  # calls
-REASONS = {LONG: "MPI moves the data between nodes", SHORT: "it is short, and blocks the host"}
+REASONS = {LONG: "MPI moves the data between nodes", SHORT: "its data goes through the host's memory"}
 pytestmark = [pytest.mark.ranks(2, 4), host_only]
 
 

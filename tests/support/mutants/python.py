@@ -305,8 +305,8 @@ PYTHON = {
     ),
     "calls over nodes: no look for a rank that waits in a kernel": Mutant(
         "pyncclx/nodes/spanning.py",
-        "if capturing or not program.is_watched:",
-        "if capturing or not program.watched:",
+        "if capturing or not program.is_watched else",
+        "if capturing or not program.watched else",
         "ranks/nodes/test_comparison.py",
         ranks=4,
     ),
