@@ -10,6 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.nodes.comparison import Comparison
 from pyncclx.nodes.short_exchange import label_of, most_nbytes
+from pyncclx.nodes.watchdog import PAUSE_S
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing
@@ -79,6 +80,7 @@ def test_a_call_that_does_not_wait_for_the_others(comm):
         comm.Bcast(few, 0)
         comm.Allreduce(x, y)
     comm.synchronize()
+    time.sleep(3 * PAUSE_S)  # a look at those that have ended would send the text, too
     texts, ended = [], WORLD.Ibarrier() if RANK == 0 else None
     if RANK == 0:
         comm.Bcast(few, 0)
