@@ -206,11 +206,11 @@ class Composition:
 
     def program(self, buffers: Collection[Buffer]) -> Program:
         """Return the program of the steps; `buffers` are those of the call."""
-        of_current = is_of_current(buffers)
         producers = tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
         return Program(
             *(self.operation, self._steps, producers),
-            of_current=of_current,
+            of_current=is_of_current(buffers),
+            is_alone=self.places.local_size == 1,
             follows_streams=self._follows_streams,
             label=self.label,
         )

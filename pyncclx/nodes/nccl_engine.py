@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from mpi4py import MPI
 
@@ -138,10 +138,9 @@ class NcclEngine:
         self._raise_failure()
         try:
             function(*arguments)
-        except Exception as error:
-            if self._failure is None:  # else it has waited for other ranks, and been aborted meanwhile
-                self._end(step, str(error))
-            raise cast(Exception, self._failure) from error
+        except Exception as error:  # it may have waited for other ranks, and been aborted meanwhile
+            self._end(step, str(error))
+            self._raise_failure()
 
     @property
     def has_failed(self) -> bool:

@@ -37,7 +37,8 @@ class Program:
     label : bytes
         The same on all ranks that make this call, as `label_of` makes it.
     is_watched : bool
-        Whether the watchdog looks at it: the host does not wait for a step, or waits in a kernel and looks at nothing.
+        Whether the watchdog looks at it: the host does not wait for a step, or waits in a kernel and looks at nothing,
+        which a rank that `is_alone` on its node never does.
     watched : tuple of Engine
         Those whose steps the host does not wait for.
     peers : tuple of int
@@ -55,6 +56,7 @@ class Program:
         producers: tuple[Producer, ...],
         *,
         of_current: bool = False,
+        is_alone: bool = False,
         follows_streams: bool,
         label: bytes = b"",
     ) -> None:
@@ -68,7 +70,8 @@ class Program:
         used = [each.engine for each in exchanges if each.engine is not None]
         engines = {id(engine): engine for engine in used if engine.follows_streams}
         self.watched = tuple(engines.values())
-        self.is_watched = bool(steps) and not any(isinstance(step.step, ShareStep) for step in steps)
+        has_kernels = not is_alone and bool(steps) and not any(isinstance(step.step, ShareStep) for step in steps)
+        self.is_watched = bool(self.watched) or has_kernels
         names = dict.fromkeys(each.name for each in exchanges if not isinstance(each, HostStep))
         self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))

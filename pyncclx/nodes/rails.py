@@ -56,8 +56,8 @@ class Rails:
         self.flat_uses_nccl = self.uses_nccl and not _any_shares(comm, shares_gpu)
         if self.uses_nccl and not self.flat_uses_nccl:
             self.why += (
-                "; but those that any rank may send to any go by MPI, for which the host waits, since NCCL refuses "
-                "ranks of a node that share a GPU"
+                "; but where any rank may send to any MPI does, and the host waits for it, since NCCL refuses ranks of "
+                "a node that share a GPU"
             )
 
     @property
@@ -82,8 +82,7 @@ class Rails:
         """Return the engine among all ranks; they call this together."""
         if not self.flat_uses_nccl:
             return self.mpi()
-        are_alone = self._places.count == self._places.size
-        return self._nccl("rail" if are_alone else "flat")
+        return self.rail() if self.has_collectives else self._nccl("flat")
 
     def engine_for(self, on_rail: bool) -> Engine:
         """Return that of the rail or that of all ranks."""

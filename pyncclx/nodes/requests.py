@@ -57,7 +57,7 @@ class SpanningWork:
         if capturing:
             spanning.enter_graph(program)
         elif not self._is_compared:
-            spanning.compare(program.label, is_known=True)
+            spanning.comparison.add(program.label, later=True)
         self._is_compared, self.active, self._began_on = False, True, began_on
         stream = team.order.aside(began_on)
         event = self._event = team.device.event()

@@ -24,7 +24,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
     if capturing:
         spanning.enter_graph(program)
     else:
-        spanning.compare(program.label, is_known=True)
+        spanning.comparison.add(program.label, later=True)
     _enqueue(state, spanning, program, stream, capturing=capturing)
 
 
@@ -56,7 +56,7 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
     capturing = device.is_capturing(current_stream(device, call.buffers, state))
     composition = Composition(spanning, call.operation, call.signature)
     if not capturing:
-        spanning.compare(composition.label)
+        spanning.comparison.add(composition.label)
     if not call.empty:
         with spanning.comparison.explaining():
             call.compose(composition)

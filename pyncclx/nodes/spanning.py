@@ -154,12 +154,11 @@ class Spanning(Attachment):
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
 
-    def compare(self, label: bytes, *, is_known: bool = False) -> None:
-        """Compare a call with those of other ranks, until a graph has one; a known one soon. Collective at first."""
-        self.comparison.add(label, later=is_known)
-
     def enter_graph(self, program: Program) -> None:
-        """Compare no more calls, since a graph will have this one; raise NotSupported if none can hold it."""
+        """Compare no more calls, since a graph will have this one; raise NotSupported if none can hold it.
+
+        Collective at first, as `Comparison.stop`.
+        """
         program.check_graph()
         self.comparison.stop()
 

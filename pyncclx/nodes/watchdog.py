@@ -1,4 +1,4 @@
-"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own, and in kernels.
+"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own.
 
 A thread looks whether programs that were enqueued have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found
 an error, the thread aborts the engine, whose kernels then leave. It does so, too, while the host enqueues a program:

@@ -41,7 +41,8 @@ def spanning(monkeypatch):
 
     made.enqueue, made.thread = enqueue, StepThread(device)
     made.team = SimpleNamespace(device=device, order=SimpleNamespace(aside=lambda stream: stream))
-    made.look = made.compare = made.enter_graph = lambda *arguments, **options: None
+    made.look = made.enter_graph = lambda *arguments, **options: None
+    made.comparison = SimpleNamespace(add=lambda *arguments, **options: None)
     return made
 
 

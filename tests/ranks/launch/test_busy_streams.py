@@ -30,12 +30,9 @@ def comm(streams):
 
 
 @pytest.fixture
-def spanning(streams, monkeypatch):
-    """The same, over nodes of one rank each."""
+def apart(monkeypatch):
+    """Each rank is on a pretend node of its own; before the communicator is made."""
     monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
-    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
-        made.blocking, made.staging = "host", True
-        yield made
 
 
 def ramp(comm, count, rank=None):
@@ -94,11 +91,13 @@ def test_beside_a_busy_stream(comm, streams, kind, count):
         KINDS[kind](comm, x, y)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [64, LONG])
-def test_over_nodes_beside_a_busy_stream(spanning, streams, kind, count):
-    test_beside_a_busy_stream(spanning, streams, kind, count)
+def test_over_nodes_beside_a_busy_stream(comm, streams, kind, count):
+    assert comm.spanning is not None
+    test_beside_a_busy_stream(comm, streams, kind, count)
 
 
 def staged(comm, memory):
@@ -199,23 +198,25 @@ def test_a_stream_with_a_name(comm, streams):
         comm.stream = "x"
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.ranks(2, 3)
-def test_a_stream_with_a_name_over_nodes(spanning, streams):
+def test_a_stream_with_a_name_over_nodes(comm, streams):
     """Calls are enqueued on it, where the current stream is busy."""
-    spanning.blocking = "stream"
-    x, y, few = ramp(spanning, LONG), np.zeros(LONG), np.zeros(64)
-    spanning.stream = streams.new(blocking=False)
-    spanning.Allreduce(x, y)
-    spanning.Allreduce(x[:64], few)
-    spanning.synchronize()
+    assert comm.spanning is not None
+    comm.blocking = "stream"
+    x, y, few = ramp(comm, LONG), np.zeros(LONG), np.zeros(64)
+    comm.stream = streams.new(blocking=False)
+    comm.Allreduce(x, y)
+    comm.Allreduce(x[:64], few)
+    comm.synchronize()
     with streams.busy(blocking=True):
         for form in FORMS:
             y[:], few[:] = -1, -1
-            call(spanning, form, "Allreduce", x, y, starts=2)
-            call(spanning, form, "Allreduce", x[:64], few, starts=2)
-            streams.device.synchronize(spanning.stream)
-            np.testing.assert_array_equal(y, total(spanning, LONG), err_msg=form)
-            np.testing.assert_array_equal(few, total(spanning, 64), err_msg=form)
+            call(comm, form, "Allreduce", x, y, starts=2)
+            call(comm, form, "Allreduce", x[:64], few, starts=2)
+            streams.device.synchronize(comm.stream)
+            np.testing.assert_array_equal(y, total(comm, LONG), err_msg=form)
+            np.testing.assert_array_equal(few, total(comm, 64), err_msg=form)
 
 
 def test_the_host_device_itself_has_no_such_stream():
