@@ -7,6 +7,7 @@ which kernels are given the copy's address.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,6 @@ from ..backends import Upload
 from ..requests.request import request_of
 from ..staging.operations import OPERATIONS, PAIR, Argument, argument, is_nonblocking, is_persistent
 from ..team.base import Base
-from ..team.streams import stream_for
 
 #: The buffers of operations with a root that every rank has; the other one matters at root only.
 _OF_ALL = {"Gather": "sendbuf", "Gatherv": "sendbuf", "Scatter": "recvbuf", "Scatterv": "recvbuf", "Reduce": "sendbuf"}
@@ -45,7 +45,7 @@ def with_copy(
     comm: Base, native: Callable[..., Any], which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a method for device arrays with a copy in the place of a host buffer."""
-    copy = _Copy(comm, argument(which, args, kwargs), which)
+    copy = _Copy(argument(which, args, kwargs), which)
     if which.position < len(args):
         args = (*args[: which.position], copy.spec, *args[which.position + 1 :])
     else:
@@ -53,38 +53,40 @@ def with_copy(
     result = native(comm, *args, **kwargs)
     if isinstance(result, MPI.Request):
         return request_of(_Finishing(result, copy))
+    comm.state.drain()
     copy.bring_back()
     return result
 
 
 class _Copy:
-    """The copy of a host buffer on the device."""
+    """The copy of a host buffer on the device, made and read on a stream of this library's own."""
 
-    def __init__(self, comm: Base, spec: Any, which: Argument) -> None:
-        self._comm, self._written, self._device = comm, which.written, backends.select()
+    def __init__(self, spec: Any, which: Argument) -> None:
+        self._device = backends.select()
         array = spec[0] if isinstance(spec, (list, tuple)) else spec
-        self._host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
-        if not self._host.flags.forc:
-            raise not_contiguous(which.name, self._host.shape, self._host.strides)
-        if self._written and not self._host.flags.writeable:
+        host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
+        if not host.flags.forc:
+            raise not_contiguous(which.name, host.shape, host.strides)
+        if which.written and not host.flags.writeable:
             raise BufferError(f"{which.name} is read-only, and the operation writes to it; pass a writable array")
-        stream = stream_for(self._device, (), comm.state)
-        self._memory: Upload = self._device.allocate_temporary(max(self._host.nbytes, 1), stream)
-        self._move(self._memory.address, MPI.Get_address(self._host), stream)
-        datatype = datatypes.of(self._host.dtype)
-        count = self._host.nbytes // datatype.itemsize
-        buffer = Buffer(self._memory.address, count, datatype, self._host.shape, False, None, self._memory)
+        self._host = host.ravel("K").view(np.uint8)
+        self._before = self._host.copy() if which.written else None
+        self._memory: Upload = self._device.allocate_temporary(max(host.nbytes, 1), self._device.private_stream())
+        self._move(self._memory.address, MPI.Get_address(self._host))
+        datatype = datatypes.of(host.dtype)
+        count = host.nbytes // datatype.itemsize
+        buffer = Buffer(self._memory.address, count, datatype, host.shape, False, None, self._memory)
         self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
 
     def bring_back(self) -> None:
-        """Wait for what has been launched, and copy what it has written to the host."""
-        self._comm.state.drain()
-        if self._written:
-            self._move(
-                MPI.Get_address(self._host), self._memory.address, stream_for(self._device, (), self._comm.state)
-            )
+        """Copy to the host what the operation has changed, once it is over: the program may have changed the rest."""
+        if self._before is not None:
+            result = np.empty_like(self._before)
+            self._move(MPI.Get_address(result), self._memory.address)
+            np.copyto(self._host, result, where=result != self._before)
 
-    def _move(self, to: int, source: int, stream: Any) -> None:
+    def _move(self, to: int, source: int) -> None:
+        stream = self._device.private_stream()
         self._device.copy(to, source, self._host.nbytes, stream)
         self._device.synchronize(stream)
 
@@ -93,11 +95,17 @@ class _Finishing:
     """The work of a request that brings the result to the host when it is waited for."""
 
     def __init__(self, request: MPI.Request, copy: _Copy) -> None:
-        self._request, self._copy = request, copy
+        self._request = request
+        self._copy: _Copy | None = copy
 
     def finish(self) -> None:
-        self._request.Wait()
-        self._copy.bring_back()
+        """Wait on the host for this operation, and for no other of the communicator, which may be far from its end."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            while not self._request.Get_status():
+                os.sched_yield()
+            self._request.Wait()
+            copy.bring_back()
 
     def is_over(self) -> bool:
         return self._request.Get_status()

@@ -68,6 +68,46 @@ def test_derived_datatypes(comm):
     column.Free()
 
 
+@pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+def test_what_lies_beside_the_blocks_is_not_written(comm, form):
+    """MPI lets a program store to the rest of an array while an operation writes to a part of it."""
+    x, there = labels(comm, 5), bytearray(np.full(6 * comm.size + 3, -1.0).tobytes())
+    begins = [6 * rank + 2 for rank in range(comm.size)]
+    view, expected = np.frombuffer(there), np.full(6 * comm.size + 3, -1.0)
+    arguments = put(x), [there, [5] * comm.size, begins, MPI.DOUBLE]
+    if form == "blocking":
+        comm.Allgatherv(*arguments)
+    else:
+        request = comm.Iallgatherv(*arguments)
+        for array in (view, expected):
+            array[[0, 1, 7, -1]] = 90, 91, 97, 99  # before, between and behind the blocks
+        request.Wait()
+    for rank, begin in enumerate(begins):
+        expected[begin : begin + 5] = np.arange(5) + 100.0 * rank
+    np.testing.assert_array_equal(view, expected)
+
+
+def test_a_request_waits_for_its_own_operation_alone(comm):
+    """The last rank begins the second operation only when it has heard that the first is over elsewhere."""
+    x, total, there = put(labels(comm, 5)), put(np.zeros(5)), bytearray(40 * comm.size)
+    last = comm.size - 1
+    comm.Iallreduce(x, total).Wait()  # the first call of a kind is collective on the host
+    comm.Iallgather(x, [there, 5, MPI.DOUBLE]).Wait()
+    first = comm.Iallgather(x, [there, 5, MPI.DOUBLE])
+    if comm.rank == last:
+        first.Wait()
+        for rank in range(last):
+            MPI.Comm.recv(comm, source=rank)
+    second = comm.Iallreduce(x, total)
+    if comm.rank != last:
+        first.Wait()
+        MPI.Comm.send(comm, "over", last)
+    second.Wait()
+    gathered = np.concatenate([np.arange(5) + 100.0 * rank for rank in range(comm.size)])
+    np.testing.assert_array_equal(np.frombuffer(there), gathered)
+    np.testing.assert_array_equal(get(total), gathered.reshape(-1, 5).sum(0))
+
+
 def test_refused_without_staging(comm):
     comm.staging = False
     with pytest.raises(pyncclx.NotSupported, match=r"Allreduce: sendbuf is in host memory.*copy one of them"):
