@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "OMPI_MCA_btl": "^ofi",  # lets MPI_Init wait a second where it finds no network
     "OMPI_MCA_osc": "^ucx",  # complains at each window where there is no such network
     "UCX_LOG_LEVEL": "error",  # MPICH's warns of memory that is still mapped at the end
+    "PYNCCLX_SANITIZE": "1",  # the host device: who uses an array that has been freed gets wrong data
     "PYNCCLX_AHEAD": "0",  # tests with kernels take turns with compilers otherwise
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

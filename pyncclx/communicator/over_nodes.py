@@ -12,8 +12,7 @@ import mpi_bootstrap
 from ..arrays.places import on_host
 from ..collectives.edges import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
-from ..launch.keys import key_of_call
-from ..launch.launched import arrays_of
+from ..launch.keys import arrays_of, key_of_call
 from ..launch.run import facts_of
 from ..nodes.call import SpanningCall
 from ..nodes.requests import SpanningWork, launched_again
@@ -88,6 +87,7 @@ class OverNodes(IntraBase):
         program = run_call(self, state, spanning, call, None if state.checking else _key_of(state, make, args, options))
         if begun is not None:
             program.facts = begun.by_steps()
+        _keep(state, spanning, args)
         return True
 
     def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
@@ -106,6 +106,7 @@ class OverNodes(IntraBase):
             sequence = calls.again(facts)
             run(state, spanning, program)
             calls.end(sequence)
+        _keep(state, spanning, args)
         return True
 
     def key_over_nodes(
@@ -154,6 +155,13 @@ class OverNodes(IntraBase):
         """As `Base.scratch`: over nodes that of the node's Team."""
         spanning = self.spanning
         return self.team.scratch if spanning is None else spanning.team.scratch
+
+
+def _keep(state: State, spanning: Spanning, args: tuple[Any, ...]) -> None:
+    """Keep the arrays of a call on a named stream until what that stream has now is over; see `Kept`."""
+    if state.stream is not None and state.blocking != "host":
+        order = spanning.team.order
+        order.kept.keep(order.mark(state.stream), arrays_of(*args))
 
 
 def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:

@@ -22,10 +22,11 @@ class KernelWork:
         self._hold = self._state.hold()
         self._began_on: Any = None  # the stream that was current
 
-    def _wait(self, team: Team, event: Event, stream: Any) -> None:
+    def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
         """Make a stream wait for a kernel, and the host if the communicator blocks; raise what kernels recorded.
 
         The stream on which the operation began waits too: from now on its memory pool may use the arrays' memory again.
+        If the program has named the stream, arrays may be another stream's: they are kept until the kernel has ended.
         """
         let_receives_leave()
         event.order(stream)
@@ -33,6 +34,8 @@ class KernelWork:
             event.order(self._began_on)
         if self._state.blocking == "host":
             event.synchronize()
+        elif self._state.stream is not None:
+            team.order.kept.keep(event, arrays)
         if self._state.team is team:  # a communicator that has been freed has drained, and has no record
             team.errors.check()
 

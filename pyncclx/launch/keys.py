@@ -45,6 +45,11 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
         return None
 
 
+def arrays_of(*arguments: Any) -> list[Any]:
+    """Return the arrays of buffer arguments, to keep them; the program may change the lists that they are in."""
+    return [each[0] if isinstance(each, (list, tuple)) and each else each for each in arguments]
+
+
 def _itself(argument: Any) -> Hashable:
     return argument  # type: ignore[no-any-return]
 

@@ -15,7 +15,7 @@ from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
-from .keys import key_of_call
+from .keys import arrays_of, key_of_call
 from .plan import is_planned
 from .run import Enqueued, enqueue, enqueue_again
 
@@ -42,10 +42,12 @@ class Launched(KernelWork):
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             comparison.finish()
-        team, event, origins = self._team, self._event, self._origins
-        self._team, self._event, self._origins, self._arrays = None, None, (), None
+        team, event = self._team, self._event
+        self._team, self._event = None, None
         if team is not None and event is not None:
-            self._wait(team, event, current_stream(team.device, origins, self._state))
+            arrays = self._origins, self._arrays
+            self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
+        self._origins, self._arrays = (), None  # only now: the kernel may have used them until here
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
@@ -81,11 +83,6 @@ def launch_again(
         return None
     arrays = arrays_of(*args, *options.values())
     return Launched(comm, enqueue_again(state, team, remembered), remembered.producers, arrays)
-
-
-def arrays_of(*arguments: Any) -> list[Any]:
-    """Return the arrays of buffer arguments, to keep them; the program may change the lists that they are in."""
-    return [each[0] if isinstance(each, (list, tuple)) and each else each for each in arguments]
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:

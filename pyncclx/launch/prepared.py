@@ -161,7 +161,7 @@ class Prepared(KernelWork):
         active, self.active = self.active, False
         _ACTIVE.discard(self)
         if active:
-            self._wait(self._team, self._event, self._user_stream())
+            self._wait(self._team, self._event, self._user_stream(), self._buffers)
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""

@@ -16,7 +16,7 @@ from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
-from .keys import NoKey, key_of
+from .keys import NoKey, arrays_of, key_of
 from .plan import MOST_KEPT, plan_of
 from .turns import leave_to_host
 
@@ -43,7 +43,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if remembered is not None:
                 if began is not None:
                     events.start(remembered.plan.operation, began, comm)
-                _launch_again(state, team, remembered)
+                _launch_again(state, team, remembered, args)
                 if began is not None:
                     _emit(comm, remembered.plan.operation, began, args)
                 return True
@@ -59,7 +59,7 @@ def by_new_kernel(
     return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
 
 
-def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> None:
+def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: tuple[Any, ...]) -> None:
     team.errors.check()
     (_, function, grid, threads, early, _), parameters, producers, of_current, around, record = remembered
     if record is not None:
@@ -71,6 +71,8 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch) -> Non
         _launch_with(team, remembered.plan, parameters, *around, stream)
     if state.blocking == "host":
         team.drain()
+    elif state.stream is not None:
+        team.order.kept.keep(team.order.mark(stream), arrays_of(*args))
 
 
 def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enqueued:
@@ -143,11 +145,19 @@ def _by_new_kernel(
     if began is not None:
         events.start(operation, began, comm)
     launched = enqueue(comm, state, call, key, begun)
-    if state.blocking == "host":
-        launched.team.drain()
+    _complete(state, launched, call.buffers)
     if began is not None:
         _emit(comm, call.operation, began, args)
     return True
+
+
+def _complete(state: State, launched: Enqueued, arrays: Any) -> None:
+    """Wait on the host if the communicator blocks; else keep arrays of another stream until the kernel has ended."""
+    team = launched.team
+    if state.blocking == "host":
+        team.drain()
+    elif state.stream is not None:
+        team.order.kept.keep(team.order.mark(launched.stream), arrays)
 
 
 class Enqueued(NamedTuple):

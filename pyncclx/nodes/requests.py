@@ -16,6 +16,7 @@ from ..backends import Event
 from ..errors import MPIError
 from ..requests.open_receives import let_receives_leave
 from ..requests.status import fill_empty
+from ..system.process import held
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
@@ -23,6 +24,8 @@ from .call import SpanningCall
 from .program import Program
 from .run import prepare
 from .spanning import Spanning
+
+_ACTIVE: set[SpanningWork] = held(set())  # keeps arrays that are in use, also if the program drops the request
 
 
 class SpanningWork:
@@ -59,6 +62,7 @@ class SpanningWork:
         elif not self._is_compared:
             spanning.comparison.add(program.label, later=True)
         self._is_compared, self.active, self._began_on = False, True, began_on
+        _ACTIVE.add(self)
         stream = team.order.aside(began_on)
         event = self._event = team.device.event()
         if capturing:
@@ -75,6 +79,7 @@ class SpanningWork:
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what went wrong."""
         active, self.active = self.active, False
+        _ACTIVE.discard(self)
         event, self._event, thread, self._thread = self._event, None, self._thread, None
         if not active or event is None:
             return
@@ -87,6 +92,8 @@ class SpanningWork:
             event.order(self._began_on)
         if self._state.blocking == "host":
             event.synchronize()
+        elif self._state.stream is not None:
+            self._spanning.team.order.kept.keep(event, self._arrays)
         if not self._spanning.closed:  # a communicator that has been freed has drained
             self._spanning.look()
 

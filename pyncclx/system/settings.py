@@ -115,6 +115,11 @@ def _level(text: str) -> int:
     return int(_one_of("0", "1", "2")(text))
 
 
+def _switch(name: str, *, default: bool, text: str) -> Setting[bool]:
+    """Return a setting that is on or off."""
+    return Setting(name, default, _flag, "1 or 0", text, "on" if default else "off")
+
+
 DEVICE = Setting(
     "PYNCCLX_DEVICE",
     default="gpu",
@@ -173,14 +178,11 @@ BLOCKING = Setting(
     text="the initial value of `comm.blocking`: `stream` or `host`",
     default_text="`stream`",
 )
-CHECK = Setting(
+CHECK = _switch(
     "PYNCCLX_CHECK",
     default=False,
-    parse=_flag,
-    accepts="1 or 0",
     text="`1` when a communicator is first used: compare its calls between the ranks before they are launched; "
     "slow, for finding mistakes",
-    default_text="off",
 )
 CACHE = Setting[tuple[Path, ...]](
     "PYNCCLX_CACHE",
@@ -190,22 +192,16 @@ CACHE = Setting[tuple[Path, ...]](
     text="folder of compiled kernels; before it, each with a `:`, folders that are only read",
     default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
 )
-READY = Setting(
+READY = _switch(
     "PYNCCLX_READY",
     default=True,
-    parse=_flag,
-    accepts="1 or 0",
     text="whether kernels are used that were compiled when the package was installed; `0`: only those of these folders",
-    default_text="on",
 )
-AHEAD = Setting(
+AHEAD = _switch(
     "PYNCCLX_AHEAD",
     default=True,
-    parse=_flag,
-    accepts="1 or 0",
     text="GPUs: whether kernels that the next calls may need are compiled in the background once one has been; `0`: "
     "each at its first use",
-    default_text="on",
 )
 VERBOSE = Setting(
     "PYNCCLX_VERBOSE",
@@ -249,13 +245,15 @@ SEED = Setting(
     text="host device: a number other than 0 permutes the threads of a block, differently for each number",
     default_text="`0`",
 )
-HOSTILE = Setting(
+HOSTILE = _switch(
     "PYNCCLX_HOSTILE",
     default=False,
-    parse=_flag,
-    accepts="1 or 0",
     text="host device: `1` delays and reorders what ranks write to each other",
-    default_text="off",
+)
+SANITIZE = _switch(
+    "PYNCCLX_SANITIZE",
+    default=False,
+    text="host device: `1` overwrites the memory of NumPy arrays when it is freed: what still uses it has wrong data",
 )
 
 FAULT = Setting[tuple[faults.Fault, ...]](
@@ -269,9 +267,8 @@ FAULT = Setting[tuple[faults.Fault, ...]](
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING),
-    *(CHECK, CACHE, READY, AHEAD, VERBOSE, IPC, RECORD, DUMP),
-    *(SEED, HOSTILE, FAULT),
+    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING, CHECK, CACHE, READY),
+    *(AHEAD, VERBOSE, IPC, RECORD, DUMP, SEED, HOSTILE, SANITIZE, FAULT),
 )
 
 

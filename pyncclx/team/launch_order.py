@@ -8,6 +8,7 @@ from typing import Any
 
 from ..backends import Device, Event, Function, Repeated
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
+from .kept import Kept
 
 _NO_STREAM, _ABSENT = object(), object()
 
@@ -29,6 +30,7 @@ class LaunchOrder:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.kept = Kept()
         self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
         self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread

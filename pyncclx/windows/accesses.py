@@ -11,7 +11,6 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..arrays.buffers import Buffer
-from ..backends import Device
 from ..errors import MPIError, NotSupported
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import place, records_calls
@@ -129,8 +128,11 @@ def on_device(method: _Method) -> _Method:
 class Enqueued:
     """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
 
-    def __init__(self, device: Device, stream: Any, buffers: tuple[Buffer, ...]) -> None:
-        self._device, self._stream, self._buffers = device, stream, buffers
+    def __init__(self, reach: Reach, stream: Any, buffers: tuple[Buffer, ...]) -> None:
+        self._device, self._stream, self._buffers = reach.device, stream, buffers
+        order, caller = reach.team.order, reach.team.caller
+        if buffers and (caller.stream is not None or caller.blocking == "host"):  # it may be another than the arrays'
+            order.kept.keep(order.mark(stream), buffers)
 
     def request(self) -> MPI.Request:
         """A request that is over when the stream has come to here."""

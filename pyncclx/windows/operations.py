@@ -65,14 +65,14 @@ class Operations(Accesses):
         reach, spec, gets = self._reach_now(), parse(operation, target), operation in ("Get", "Rget")
         device = reach.device
         if rank == MPI.PROC_NULL and origin is None:
-            return Enqueued(device, device.current_stream(), ())
+            return Enqueued(reach, device.current_stream(), ())
         here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
         stream = reach.stream_for(here)
         if rank != MPI.PROC_NULL:
             there = reach.find(operation, rank, spec, here).address
             ends = (here.address, there) if gets else (there, here.address)
             device.copy(*ends, here.nbytes, stream)
-        return Enqueued(device, stream, (here,))
+        return Enqueued(reach, stream, (here,))
 
     @on_device
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
@@ -176,7 +176,7 @@ class Operations(Accesses):
         }
         own = tuple(buffers.values())
         if rank == MPI.PROC_NULL:
-            return Enqueued(reach.device, reach.stream_for(*own), own)
+            return Enqueued(reach, reach.stream_for(*own), own)
         atomics.check_count(operation, buffers)
         found = reach.find(operation, rank, spec, buffers["origin"])
-        return Enqueued(reach.device, atomics.change(reach, operation, functor, found, **buffers), own)
+        return Enqueued(reach, atomics.change(reach, operation, functor, found, **buffers), own)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 
+from ...system import settings
 from .exports import HostExports
+from .freed import overwrite_freed
 from .kernels import HostKernels
 from .streams import HostStreams
 
@@ -33,4 +35,6 @@ class Device(HostExports, HostKernels, HostStreams):
         HostExports.__init__(self)
         HostStreams.__init__(self)
         HostKernels.__init__(self, seed, hostile, watchdog_s)
+        if settings.SANITIZE.get():
+            overwrite_freed()
         self.identity = f"host-{socket.gethostname()}-{os.getpid()}"

@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from pyncclx.backends import host
+from pyncclx.system import process
 
 
 def descriptors() -> set[str]:
@@ -52,3 +54,23 @@ def test_descriptors_of_memory_that_cannot_be_mapped() -> None:
             attempt()
     exported.memory.close()
     assert descriptors() == before
+
+
+def test_memory_of_freed_arrays_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of arrays that NumPy caches, that malloc keeps, and that it maps; in all threads, and after a reset."""
+    monkeypatch.setenv("PYNCCLX_SANITIZE", "1")
+    for _ in range(2):
+        host.Device()
+        process.reset()
+    with ThreadPoolExecutor(1) as pool:
+        for nbytes in (1, 100, 5000, 1 << 22):
+            for run in (_after_free, lambda nbytes: pool.submit(_after_free, nbytes).result()):
+                assert run(nbytes) == b"\xdd" * nbytes
+
+
+def _after_free(nbytes: int) -> bytes:
+    """Return what the memory of an array holds once the array is gone."""
+    array = np.full(nbytes, 7, np.uint8)
+    address = array.ctypes.data
+    del array
+    return ctypes.string_at(address, nbytes)

@@ -31,6 +31,7 @@ VALUES = {
     "PYNCCLX_DUMP": [("/tmp/dump", Path("/tmp/dump"))],
     "PYNCCLX_SEED": [("12", 12)],
     "PYNCCLX_HOSTILE": [("1", True), ("0", False)],
+    "PYNCCLX_SANITIZE": [("1", True), ("0", False)],
     "PYNCCLX_FAULT": [
         ("rank=2,call=Allreduce,nth=5,do=kill", (Fault(2, "Allreduce", 5, "kill"),)),
         ("call=Wait,do=stop:2,after=0.5", (Fault(None, "Wait", 1, "stop", 2.0, 0.5),)),
@@ -50,6 +51,7 @@ REFUSED = {
     "PYNCCLX_RECORD": ["3", "on"],
     "PYNCCLX_SEED": ["x"],
     "PYNCCLX_HOSTILE": ["maybe"],
+    "PYNCCLX_SANITIZE": ["2"],
     "PYNCCLX_FAULT": [
         *("rank=2", "call=Put,do=explode", "call=Put,do=kill:2", "call=Put,do=delay", "call=Put,nth=0"),
         *("rank=x,call=Put", "call=Put,nth=many"),
