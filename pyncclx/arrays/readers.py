@@ -121,6 +121,12 @@ def torch_stream(ordinal: int) -> int:
     return int(torch._C._cuda_getCurrentRawStream(ordinal))
 
 
+def torch_streams(ordinal: int) -> list[int]:
+    """Return PyTorch's current stream on a GPU; none where the program does not use PyTorch on GPUs."""
+    torch = sys.modules.get("torch")
+    return [torch_stream(ordinal) or 1] if torch is not None and torch.cuda.is_initialized() else []
+
+
 def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
     """Read a `Buffer`: an argument that has been resolved already."""
     read_only = buffer.readonly, buffer.stream, buffer.owner

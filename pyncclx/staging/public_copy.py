@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..team.streams import Caller
+from ..team.streams import Caller, wait_for_program
 from .copies import Copy
 
 
@@ -49,7 +49,7 @@ class PublicCopy(Copy):
     def give(self) -> None:
         """Make what the device has stored visible to other ranks."""
         before = self._before
-        self._wait_for_stores()
+        wait_for_program(self._device, self._caller)  # which may have stored to the array on any of its streams
         self.download()  # which remembers what the device has now
         np.copyto(self.public, self.host, where=self.host != before)
 
@@ -62,8 +62,3 @@ class PublicCopy(Copy):
     def array(self) -> Any:
         """The device array's memory as an array of bytes."""
         return self._device.array(self, (self.nbytes,), "u1")
-
-    def _wait_for_stores(self) -> None:
-        """Wait for all streams where the program may have stored on any; else `download` waits for the right ones."""
-        if self._caller.stream is None and self._caller.blocking != "host":
-            self._device.synchronize()

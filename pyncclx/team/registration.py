@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mpi4py import MPI
 
 from ..memory.mapped import Window
@@ -37,5 +35,6 @@ class Registration:
     def __enter__(self) -> Registration:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self.Free()
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is None:  # Free waits for all ranks, and those of a rank that raises may never come here
+            self.Free()

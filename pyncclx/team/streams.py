@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ..arrays.buffers import Buffer
 from ..arrays.protocols import read_protocol
-from ..arrays.readers import read_memory, read_numpy, reader_of, torch_stream
+from ..arrays.readers import read_memory, read_numpy, reader_of, torch_stream, torch_streams
 from ..backends import Device
 from ..requests.open_receives import let_receives_leave
 from .plans import Producer
@@ -95,6 +95,32 @@ def current_stream(device: Device, buffers: Iterable[Buffer | Producer], caller:
     if any(buffer.of_torch for buffer in buffers):
         return device.external_stream(torch_stream(device.ordinal))
     return stream
+
+
+def wait_for_program(device: Device, caller: Caller = ANY_CALLER, used: Iterable[Any] = ()) -> None:
+    """Wait on the host for what the program has enqueued.
+
+    Kernels on this library's own streams, those of nonblocking collectives and of messages, are not waited for: other
+    ranks may make the calls that end them only once this rank has gone on.
+
+    Parameters
+    ----------
+    device : Device
+    caller : Caller
+        Where its calls do not block the host and it has named no stream, the program may use several: all that the
+        legacy default stream waits for, which are all but non-blocking ones, are waited for, and PyTorch's current one.
+    used : iterable of streams
+        More to wait for.
+    """
+    current = device.current_stream()
+    streams = [*used, current if caller.stream is None else caller.stream]
+    if current is not None and caller.stream is None and caller.blocking != "host":
+        streams += map(device.external_stream, torch_streams(device.ordinal))
+        end = device.event()  # recorded in this stream, it comes after the work of those that the stream waits for
+        end.record(device.external_stream(LEGACY_DEFAULT_STREAM))
+        end.synchronize()
+    for stream in {id(each): each for each in streams}.values():
+        device.synchronize(stream)
 
 
 def is_of_current(buffers: Iterable[Any]) -> bool:

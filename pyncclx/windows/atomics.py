@@ -97,7 +97,7 @@ def change(
     reach.team.require_links(operation)
     if target.address % target.datatype.itemsize:
         raise NotSupported(f"{operation}: the target's address is no multiple of the element's length; move it")
-    stream = reach.stream_for(*buffers)
+    stream = reach.stream_for_change(*buffers)
     if target.count:
         compared, fetched = (compare or origin).address, result.address if result else 0
         arguments = RmaArgs(

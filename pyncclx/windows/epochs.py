@@ -6,7 +6,8 @@ import functools
 import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import PeerTimeout
+from ..errors import PeerTimeout, RankFailed, Revoked
 from ..recording.layout import ANY
 from ..system import settings
 from .exposed import Attached
@@ -70,11 +71,10 @@ class Epochs(Separate):
         assertion : int
             MPI.MODE_NOPRECEDE and the like.
         """
-        self._wait_for_device()
         if self._copies is not None:
             mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
         elif self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
-            mpi_bootstrap.sleeping_barrier(self._comm)
+            mpi_bootstrap.agree(self._comm, self._wait_for_device)
         super().Fence(assertion)
         self._copy_back()
         if self._copies is not None:
@@ -91,51 +91,68 @@ class Epochs(Separate):
         PeerTimeout
             Of device memory: another rank has kept the lock for longer than PYNCCLX_TIMEOUT.
         """
-        self._lock(rank, shared=lock_type == MPI.LOCK_SHARED, checked=not assertion & MPI.MODE_NOCHECK)
-        super().Lock(rank, lock_type, assertion)
-        self._acquire(rank)
-        self._hold_own(rank)
-        self._take(rank)
+        begin = functools.partial(super().Lock, rank, lock_type, assertion)
+        self._lock(begin, super().Unlock, rank, shared=lock_type == MPI.LOCK_SHARED, assertion=assertion)
 
     @recorded
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an epoch with all ranks; this rank has their shared locks when it returns. As mpi4py's Lock_all."""
-        for rank in range(self._comm.size if self._locks is not None else 0):
-            self._lock(rank, shared=True, checked=not assertion & MPI.MODE_NOCHECK)
-        super().Lock_all(assertion)
-        if self._reach is not None:
-            for rank in range(self._comm.size):
-                self._acquire(rank)
-        self._hold_own()
-        self._take()
+        begin = functools.partial(super().Lock_all, assertion)
+        self._lock(begin, super().Unlock_all, shared=True, assertion=assertion)
 
     @recorded
     def Unlock(self, rank: int) -> None:
         """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
-        try:
-            self._give(rank)
-            self._complete_by(super().Unlock, rank)
-        finally:
-            self._release(rank)
+        self._unlock(super().Unlock, rank)
 
     @recorded
     def Unlock_all(self) -> None:
         """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
+        self._unlock(super().Unlock_all)
+
+    def _lock(
+        self, begin: Callable[[], None], end: Callable[..., None], *rank: int, shared: bool, assertion: int
+    ) -> None:
+        """Begin an epoch with a rank, or with all; if anything of it raises, no lock is kept.
+
+        The waits for the locks here end, those for MPI's own do not: so MPI gets to lock when no other rank holds it.
+        """
+        with ExitStack() as undo:
+            if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
+                for each in self._ranks(*rank):
+                    if self._locks.acquire(each, shared=shared, check=self._check):
+                        undo.callback(self._locks.release, each)
+            begin()
+            undo.callback(end, *rank)
+            if self._reach is not None and self._reach.in_use:
+                for each in self._ranks(*rank):
+                    self._acquire(each)
+            self._hold_own(*rank)
+            self._take(*rank)
+            undo.pop_all()
+
+    def _unlock(self, end: Callable[..., None], *rank: int) -> None:
+        """End an epoch with a rank, or with all, and release its locks."""
+
+        def unlock(*rank: int) -> None:
+            end(*rank)
+            self._release(*rank)
+
         try:
-            self._give()
-            self._complete_by(super().Unlock_all)
-        finally:
-            for rank in range(self._comm.size if self._locks is not None else 0):
-                self._release(rank)
+            self._complete_by(unlock, *rank, before=functools.partial(self._give, *rank))
+        except (RankFailed, Revoked):
+            self._release(*rank)
+            raise
 
-    def _release(self, rank: int) -> None:
-        if self._locks is not None and rank != MPI.PROC_NULL:
-            self._locks.release(rank)
+    def _release(self, *rank: int) -> None:
+        if self._locks is not None:
+            for each in self._ranks(*rank):
+                self._locks.release(each)
 
-    def _lock(self, rank: int, *, shared: bool, checked: bool) -> None:
-        """Wait for a lock here, where the wait ends, before MPI takes its own."""
-        if self._locks is not None and checked and 0 <= rank < self._comm.size:
-            self._locks.acquire(rank, shared=shared, check=self._check)
+    def _ranks(self, *rank: int) -> Iterable[int]:
+        """Return the rank of a call; all ranks if it has none, and none for one that MPI is to refuse, or PROC_NULL."""
+        size = self._comm.size
+        return [each for each in rank if 0 <= each < size] if rank else range(size)
 
     def _check(self) -> None:
         """Raise if the ranks of a window of device memory cannot go on together."""
@@ -199,12 +216,24 @@ class Epochs(Separate):
         super().Sync()
         self._take()
 
-    def _complete_by(self, call: Callable[..., None], *rank: int) -> None:
-        """Complete operations with a rank, or with all, by a call of MPI's."""
-        self._wait_for_device()
-        self._check()
+    def _complete_by(self, call: Callable[..., None], *rank: int, before: Callable[[], None] = lambda: None) -> None:
+        """Complete operations with a rank, or with all, by a call of MPI's.
+
+        An error of the device does not keep it from being made, for other ranks may wait in MPI until it is. That of a
+        rank which has failed does: MPI might wait for that rank.
+        """
+        errors = []
+        for step in (before, self._wait_for_device, self._check):
+            try:
+                step()
+            except (RankFailed, Revoked):
+                raise
+            except Exception as error:
+                errors.append(error)
         call(*rank)
         self._copy_back(*rank)
+        if errors:
+            raise errors[0]
 
     def _wait_for_device(self) -> None:
         if self._reach is not None and self._reach.in_use:
@@ -212,8 +241,7 @@ class Epochs(Separate):
 
     def _acquire(self, rank: int) -> None:
         """Get the lock now: MPI may put it off until the first access, which is made to a word of its own window."""
-        if self._reach is not None and self._reach.in_use and rank != MPI.PROC_NULL:
-            place = self._words[rank] if isinstance(self._reach, Attached) else 0
-            word = np.empty(WORD_NBYTES, "u1")  # MPI may write to it until the Flush
-            MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD_NBYTES, MPI.BYTE])
-            MPI.Win.Flush(self, rank)
+        place = self._words[rank] if isinstance(self._reach, Attached) else 0
+        word = np.empty(WORD_NBYTES, "u1")  # MPI may write to it until the Flush
+        MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD_NBYTES, MPI.BYTE])
+        MPI.Win.Flush(self, rank)

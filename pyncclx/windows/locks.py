@@ -26,10 +26,16 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, p
 
 
 class Locks:
-    """Locks in a file in memory that all ranks have open: rank r's is byte r. Collective to make, on one node."""
+    """Locks in a file in memory that all ranks have open. Collective to make, on one node.
+
+    The lock of rank r is byte r. Byte ``size + r`` is the gate before it, which a rank holds while it waits for the
+    lock: who comes later waits for the gate. Otherwise shared locks that overlap would keep an exclusive one out for
+    ever.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._rank, self._size = comm.rank, comm.size
+        self._held: set[int] = set()
         made = mpi_bootstrap.agree(comm, lambda: os.memfd_create("pyncclx-locks") if comm.rank == 0 else -1)
         try:
             own = os.open(os.devnull, os.O_RDONLY) if made < 0 else made
@@ -39,8 +45,8 @@ class Locks:
         pids = mpi_bootstrap.allgather_objects(comm, os.getpid())
         self._ranks = {pid: rank for rank, pid in enumerate(pids)}
 
-    def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> None:
-        """Wait for a rank's lock.
+    def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> bool:
+        """Wait for a rank's lock; return False if this rank has it already, which MPI is to refuse.
 
         Parameters
         ----------
@@ -48,49 +54,71 @@ class Locks:
         shared : bool
             Whether others may have it, too.
         check : callable
-            Raises if the wait is in vain.
+            Raises if no wait can succeed any more.
 
         Raises
         ------
         PeerTimeout
-            It was not to be had within PYNCCLX_TIMEOUT.
+            Others have kept it for longer than PYNCCLX_TIMEOUT.
         """
+        if rank in self._held:
+            return False
         check()
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        deadline, pause = time.monotonic() + settings.TIMEOUT.get(), _SHORTEST_S
-        while not self._try(kind, rank):
-            check()
-            if time.monotonic() > deadline:
-                raise noted(self._late(rank))
-            waiting.let_go_on()  # the holder may need this rank's MPI
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_S)
-        if pause > _SHORTEST_S:  # Linux may have released it, since its holder has died: that is known by now
+        deadline, gate = time.monotonic() + settings.TIMEOUT.get(), self._size + rank
+        try:
+            has_waited = self._wait(gate, fcntl.LOCK_EX, deadline, check)
+            has_waited |= self._wait(rank, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline, check)
+        finally:
+            self._unlock(gate)
+        self._held.add(rank)
+        if has_waited:  # Linux may have released it because its holder has died, which is noticed here
             blame.look_now()
             try:
                 check()
             except BaseException:
                 self.release(rank)
                 raise
+        return True
 
     def release(self, rank: int) -> None:
-        """Let others have a rank's lock."""
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank)
+        """Let others have a rank's lock, if this rank has it."""
+        self._held.discard(rank)
+        self._unlock(rank)
 
-    def _try(self, kind: int, rank: int) -> bool:
+    def _wait(self, byte: int, kind: int, deadline: float, check: Callable[[], None]) -> bool:
+        """Wait for one byte; return whether another rank had it."""
+        pause = _SHORTEST_S
+        while not self._try(kind, byte):
+            check()
+            if time.monotonic() > deadline:
+                raise noted(self._late(byte % self._size))
+            waiting.let_go_on()  # the holder may need this rank's MPI
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_S)
+        return pause > _SHORTEST_S
+
+    def _try(self, kind: int, byte: int) -> bool:
         try:
-            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, 1, rank)
+            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, 1, byte)
         except BlockingIOError:
             return False
         return True
 
+    def _unlock(self, byte: int) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+
     def _late(self, rank: int) -> PeerTimeout:
-        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, rank, 1, 0)
-        pid = _LOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))[-1]
-        holder = self._ranks.get(pid, -1)
-        error = PeerTimeout(f"Lock of rank {rank}", 0, self._rank, holder, 0, 0)
+        """Return the error that names who has the lock, or else who waits for it at the gate."""
+        pid = self._holder(rank) or self._holder(self._size + rank)
+        error = PeerTimeout(f"Lock of rank {rank}", 0, self._rank, self._ranks.get(pid, -1), 0, 0)
         error.detail = f"process {pid} holds the lock"
         return error
+
+    def _holder(self, byte: int) -> int:
+        """Return the number of another process that holds a byte; 0 if none does."""
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        kind, *_, pid = _LOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        return 0 if kind == fcntl.F_UNLCK else int(pid)
 
     def close(self) -> None:
         """Close the file."""

@@ -14,7 +14,7 @@ from ..arrays.datatypes import Datatype
 from ..arrays.vectors import integer
 from ..backends import Device
 from ..errors import MPIError
-from ..team.streams import stream_for
+from ..team.streams import stream_for, wait_for_program
 from ..team.team import Team
 
 
@@ -46,6 +46,7 @@ class Reach:
 
     team: Team
     _used: dict[int, Any]  # streams of operations since the last `synchronize`
+    _changing: tuple[Any, ...] = ()  # the stream of the last atomic change since then
 
     def stream_for(self, *buffers: Buffer) -> Any:
         """Return the stream for an operation, which comes after the producers of its buffers."""
@@ -53,19 +54,18 @@ class Reach:
         self._used[id(stream)] = stream
         return stream
 
-    def synchronize(self) -> None:
-        """Wait on the host for the operations so far, and for what the program itself has stored.
+    def stream_for_change(self, *buffers: Buffer) -> Any:
+        """Return the stream for an atomic change: MPI orders those of one rank, so it comes after the last one's."""
+        stream = self.stream_for(*buffers)
+        if self._changing and self._changing[0] is not stream:
+            self.device.order(self._changing[0], stream)
+        self._changing = (stream,)
+        return stream
 
-        Where calls do not block the host, that may be on any stream, else on the current one or on a named one.
-        """
-        caller, used = self.team.caller, list(self._used.values())
-        self._used.clear()
-        if caller.stream is None and caller.blocking != "host":
-            self.device.synchronize()
-            return
-        own = self.device.current_stream() if caller.stream is None else caller.stream
-        for stream in {id(each): each for each in (*used, own)}.values():
-            self.device.synchronize(stream)
+    def synchronize(self) -> None:
+        """Wait on the host for the operations so far, and for what the program itself has stored."""
+        used, self._used, self._changing = list(self._used.values()), {}, ()
+        wait_for_program(self.device, self.team.caller, used)
 
     @property
     def device(self) -> Device:

@@ -7,6 +7,7 @@ mapped, over nodes for one, have copies in host memory instead (`separate.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import NotSupported, RankFailed, Revoked
+from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
@@ -230,20 +231,26 @@ class Win(StandIn, Operations, Signalling, Views):
         return win
 
     def Free(self) -> None:
-        """Free the window; arrays stay. Collective. As mpi4py's Free."""
+        """Free the window; arrays stay. Collective. As mpi4py's Free.
+
+        What the device has recorded is raised once all is released. If some rank will never come, this rank's part is.
+        """
+        errors: list[Exception] = []
         try:
             if self._reach is not None or self._copies is not None:
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
-                    mpi_bootstrap.agree(self._comm, self._wait_for_device)
-                    if self._copies is not None:  # all ranks are here, and have ended their epochs
-                        mpi_bootstrap.agree(self._comm, self._take_last)
+                    mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
+                if self._copies is not None:  # all ranks are here, and have ended their epochs
+                    _try(self._take_last, errors)
                 self._comm.Free()
-        except (RankFailed, Revoked):  # MPI would wait for all ranks: its part stays, a word on each rank
+        except (RankFailed, Revoked, RanksMissing):  # MPI would wait for all ranks: its part stays, a word on each rank
             self._close()
         else:
             self._close()
             super().Free()
+        if errors:
+            raise errors[0]
 
     def _close(self) -> None:
         """Release what this rank has for the window."""
@@ -256,6 +263,14 @@ class Win(StandIn, Operations, Signalling, Views):
 WIN_NULL = Win(MPI.WIN_NULL)
 Win.constants = {"WIN_NULL": WIN_NULL}
 _Made = TypeVar("_Made", bound=Win)
+
+
+def _try(step: Callable[[], None], errors: list[Exception]) -> None:
+    """Do something that may fail on this rank alone, where it is to raise only after all ranks have gone on."""
+    try:
+        step()
+    except Exception as error:
+        errors.append(error)
 
 
 def _is_for_device(info: MPI.Info) -> bool:
