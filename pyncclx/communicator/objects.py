@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -10,10 +10,11 @@ from mpi4py import MPI
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
 from ..messages.unsent import going_on
-from ..objects.contents import is_plain, take_apart
-from ..objects.messages import Exchange, Sealed, seal
-from ..objects.operands import Operands, form_operand, is_reduced, reduce_here, reduce_on_all, sealed_operand
-from ..objects.spread import Share, open_all, open_broadcast
+from ..objects.contents import Packed, is_plain, pickled, take_apart
+from ..objects.messages import Exchange, seal, withdraw
+from ..objects.opening import open_all
+from ..objects.operands import Operands, form_operand, is_reduced, listing, reduce_here, reduce_on_all, sealed_operand
+from ..objects.spread import Share, open_broadcast, open_shares
 from ..recovery.meetings import explains_failures
 from ..team.base import IntraBase
 from .probes import of_any
@@ -21,21 +22,36 @@ from .probes import of_any
 _sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
 
 
-def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0, *, copied: bool = False) -> Any:
+def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
     """Return what is to be pickled for a rank in the object's place."""
     if is_plain(obj) or dest == MPI.PROC_NULL:
         return obj
     contents = take_apart(obj)
-    return obj if contents is None else seal(comm, contents, dest, tag, copied=copied)
+    return obj if contents is None else seal(comm, contents, dest, tag)
+
+
+def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[Any]:
+    """Return what is to be pickled for some ranks in the objects' place; all are pickled before any is offered.
+
+    The receiver of several objects opens them itself: one that raises must not keep the others from being declined.
+    """
+    contents = [None if is_plain(item) else pickled(item) for item in items]
+    messages: list[Any] = []
+    try:
+        for item, each, dest in zip(items, contents, dests, strict=True):
+            messages.append(item if each is None else seal(comm, each, dest) if each.arrays else Packed(each))
+    except BaseException:
+        withdraw(messages)
+        raise
+    return messages
 
 
 class ObjectMessages(MessageBase):
     """Messages with Python objects, as mpi4py's. What device arrays in them hold does not go through the pickle.
 
     A receiver gets new arrays of the same library, type, shape and order, which the current stream fills. The sender's
-    arrays may be written again at once by what its stream does next, which comes after the receive of long ones. An
-    object without device arrays is mpi4py's alone, and so is every object while `MPI.pickle` pickles in a way of the
-    program's own.
+    arrays may be written again at once by what its stream does next: what is sent is a copy. An object without device
+    arrays is mpi4py's alone, and so is every object while `MPI.pickle` pickles in a way of the program's own.
     """
 
     @of_any
@@ -72,21 +88,17 @@ class ObjectMessages(MessageBase):
     @explains_failures
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As mpi4py's `isend`: the object, its device arrays too, may be changed at once."""
-        message = _sealed(self, obj, dest, tag, copied=True)
-        request = super().isend(message, dest, tag)
-        if type(message) is Sealed:
-            message.keep()
-        return going_on(request)
+        message = _sealed(self, obj, dest, tag)
+        with Exchange(self, (message,)):
+            return going_on(super().isend(message, dest, tag))
 
     @of_any
     @explains_failures
     def issend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `isend`; the request is over when the message has been matched."""
-        message = _sealed(self, obj, dest, tag, copied=True)
-        request = super().issend(message, dest, tag)
-        if type(message) is Sealed:
-            message.keep()
-        return going_on(request)
+        message = _sealed(self, obj, dest, tag)
+        with Exchange(self, (message,)):
+            return going_on(super().issend(message, dest, tag))
 
     @explains_failures
     def recv(
@@ -118,6 +130,8 @@ class ObjectMessages(MessageBase):
             return type(self).sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         message = _sealed(self, sendobj, dest, sendtag)
         with Exchange(self, (message,)):
+            if message is not sendobj:  # which mpi4py would send before it refuses these
+                self.endpoint.check_receive("sendrecv", source, recvtag)
             if HOLDING:
                 return super().sendrecv(message, dest, sendtag, recvbuf, source, recvtag, status)
             return _sendrecv(self, message, dest, sendtag, recvbuf, source, recvtag, status)
@@ -146,43 +160,41 @@ class ObjectCollectives(_IntraBase):
     @explains_failures
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """As mpi4py's `gather`."""
-        message = _sealed(self, sendobj, root) if 0 <= root < self.size else sendobj
-        with Exchange(self, (message,)):
-            return super().gather(message, root)
+        messages = _listed(self, [sendobj], [root]) if 0 <= root < self.size else [sendobj]
+        with Exchange(self, messages, defers=True):
+            items = super().gather(messages[0], root)
+            return None if items is None else open_all(items)
 
     @explains_failures
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """As mpi4py's `scatter`."""
-        if self.rank != root or is_plain(sendobj):
-            with Exchange(self):
-                return super().scatter(sendobj, root)
-        messages = self._each_sealed(sendobj)
+        messages = self._each_listed(sendobj) if self.rank == root and not is_plain(sendobj) else []
         with Exchange(self, messages):
-            return super().scatter(messages, root)
+            return super().scatter(messages or sendobj, root)
 
     @explains_failures
     def alltoall(self, sendobj: Any) -> list[Any]:
         """As mpi4py's `alltoall`."""
-        messages = [] if is_plain(sendobj) else self._each_sealed(sendobj)
-        with Exchange(self, messages):
-            return super().alltoall(messages or sendobj)
+        messages = [] if is_plain(sendobj) else self._each_listed(sendobj)
+        with Exchange(self, messages, defers=True):
+            return open_all(super().alltoall(messages or sendobj))
 
-    def _each_sealed(self, sendobj: Any) -> list[Any]:
-        """Return a sequence with one object for each rank, sealed for it; all are pickled before any is offered."""
+    def _each_listed(self, sendobj: Any) -> list[Any]:
+        """Return what is to be pickled of a sequence with one object for each rank."""
         items = list(sendobj)
-        if len(items) != self.size:
-            return items
-        contents = list(map(take_apart, items))
-        return [items[rank] if each is None else seal(self, each, rank) for rank, each in enumerate(contents)]
+        return _listed(self, items, range(self.size)) if len(items) == self.size else items
 
     @explains_failures
     def allgather(self, sendobj: Any) -> list[Any]:
         """As mpi4py's `allgather`."""
-        own = None
-        if not is_plain(sendobj) and (contents := take_apart(sendobj)) is not None:
-            sendobj, own = Share.of(self, contents, "allgather")
-        items = super().allgather(sendobj)
-        return open_all(self, items, own) if any(type(item) is Share for item in items) else items
+        own, contents = None, None if is_plain(sendobj) else pickled(sendobj)
+        if contents is not None:
+            sendobj, own = Share.of(self, contents, "allgather") if contents.arrays else (Packed(contents), None)
+        with Exchange(self, defers=True):
+            items = super().allgather(sendobj)
+            if any(type(item) is Share for item in items):
+                items = open_shares(self, items, own)
+            return open_all(items)
 
     @explains_failures
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
@@ -192,10 +204,10 @@ class ObjectCollectives(_IntraBase):
         else is mpi4py's: pickled, and reduced by the operators of Python.
         """
         if not is_reduced(sendobj, op):
-            result = super().allreduce(sendobj, op)
+            result = super().allreduce(sendobj, listing(op))
             return super().allreduce(sendobj, op) if type(result) is Operands else result
         stand_in, own = form_operand(sendobj)
-        result = reduce_on_all(self, super().allreduce(stand_in, op), own, op)
+        result = reduce_on_all(self, super().allreduce(stand_in, listing(op)), own, op)
         return super().allreduce(sendobj, op) if result is None else result
 
     @explains_failures
@@ -205,6 +217,6 @@ class ObjectCollectives(_IntraBase):
         if 0 <= root < self.size and is_reduced(sendobj, op):
             sendobj, message = sealed_operand(self, sendobj, root)
             messages = (message,)
-        with Exchange(self, messages):
-            result = super().reduce(sendobj, op, root)
+        with Exchange(self, messages, defers=True):
+            result = super().reduce(sendobj, listing(op), root)
             return reduce_here(result, op) if type(result) is Operands else result

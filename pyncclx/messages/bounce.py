@@ -14,7 +14,7 @@ import struct
 import threading
 from typing import Any
 
-from ..backends import Device
+from ..backends import Device, Exported
 from ..requests.open_receives import LOCK
 from .headers import HEADER_NBYTES, HEADERS, Headers
 from .places import Places
@@ -55,7 +55,8 @@ class BounceMemory:
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         self.headers = Headers(device, self.address)
         self._arrived: dict[tuple[int, int, int], int] = {}  # stream, thread, number -> address of their words
-        self._next_arrived = 0
+        self._next_arrived, self._end_of_arrived = self.address + _ARRIVED, self.address + _READY
+        self._more: list[Exported] = []  # memory for more arrived words
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """Return what receivers have written so far to the done words of `number` places."""
@@ -74,15 +75,19 @@ class BounceMemory:
         return self._new_arrived_words(key) if words is None else words
 
     def _new_arrived_words(self, key: tuple[int, int, int]) -> int:
-        number = key[-1]
+        nbytes = 4 * key[-1]
         with LOCK:  # no two keys have one word
-            if self._next_arrived + number > ARRIVED_WORDS:
-                self._device.synchronize()
-                self._arrived.clear()
-                self._next_arrived = 0
-            words = self._arrived.setdefault(key, self.address + _ARRIVED + 4 * self._next_arrived)
-            self._next_arrived += number
+            if self._next_arrived + nbytes > self._end_of_arrived:
+                self._allocate_arrived()
+            words = self._arrived.setdefault(key, self._next_arrived)
+            self._next_arrived += nbytes
             return words
+
+    def _allocate_arrived(self) -> None:
+        """Allocate more arrived words: a kernel or a graph may use those that were handed out, at any time."""
+        more = self._device.allocate_exported(4 * ARRIVED_WORDS)
+        self._more.append(more)
+        self._next_arrived, self._end_of_arrived = more.address, more.address + 4 * ARRIVED_WORDS
 
 
 def words_of(base: int, place: int) -> tuple[int, int]:

@@ -46,10 +46,9 @@ class Headers:
     def reclaim(self) -> None:
         """Free what retired endpoints had, once their kernels have ended."""
         with LOCK:
-            number = len(self.retired)
-            if number:
-                self._device.synchronize()
-            for _ in range(number):
-                header, watch = self.retired.popleft()
-                self._free.append(header)
-                watch.close()
+            retired = [self.retired.popleft() for _ in range(len(self.retired))]
+        if retired:
+            self._device.synchronize()  # without the lock: a kernel may wait for a receive that needs it
+        for header, watch in retired:
+            self._free.append(header)
+            watch.close()

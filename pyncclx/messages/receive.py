@@ -155,6 +155,8 @@ class Incoming(Arrival):
                 nbytes = envelope.nbytes
         except (OSError, RuntimeError) as error:
             self._error = failure_behind(error, self._sender_failure)
+        except Exception as error:  # whatever it is, the sender may use its memory again
+            self._error = error
         self._has_opened = bool(data) and envelope.transport == OFFERED
         return nbytes, self._pull_arguments(envelope, bounce, data, nbytes)
 

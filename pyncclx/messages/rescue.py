@@ -1,4 +1,6 @@
-"""Kernels that wait for a rank that has failed: the words that they wait for are written here, so that they leave.
+"""Messages that nobody ends: the words that kernels and places wait for are written here.
+
+Kernels that wait for a rank that has failed leave then. A message that MPI has refused gives its place back.
 
 Kernels of messages between ranks that live go on: they have the same error record, so its abort word stays as it is.
 """
@@ -39,9 +41,13 @@ class Rescue:
         """End the messages to a rank, by its number; return whether there were any."""
         held = [*self._bounce.slots.held_for(number), *self._bounce.tickets.held_for(number)]
         for place, clock in held:
-            _, done = words_of(self._bounce.address, place)
-            self.write(done, CLOCK.pack(clock))
+            self.end(place, clock)
         return bool(held)
+
+    def end(self, place: int, clock: int) -> None:
+        """End a message that this process has sent, by its place, as if its receiver had read it."""
+        _, done = words_of(self._bounce.address, place)
+        self.write(done, CLOCK.pack(clock))
 
     def write(self, address: int, data: bytes) -> None:
         """Write to memory of the device now, behind no stream of the program's."""

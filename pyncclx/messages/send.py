@@ -29,8 +29,9 @@ _THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on t
 class Outgoing:
     """A message that was sent.
 
-    A short one is copied to a slot, or MPI has its data: it is over when MPI has its envelope. A long one is offered:
-    the buffer is in use until its receiver has read it, which `finish` makes the current stream wait for. The receiver
+    A short one is copied to a slot, or MPI has its data, if no slot is free: it is over at once, whether its receiver
+    comes or not. A long one is offered: the buffer is in use until its receiver has read it, which `finish` makes the
+    current stream wait for. If no call will finish it, `abandon` lets the library keep the buffer so long. The receiver
     gets the envelope before the kernel is launched that copies the message or sets its ready word, so that both hosts
     launch at the same time. That of a persistent request describes its channel, too. Between nodes messages have no
     envelope, as those of host arrays have none.
@@ -39,8 +40,8 @@ class Outgoing:
     ----------
     put : bytes
         Arguments of the kernel that copies a short message, until it is launched.
-    peer : int
-        The rank that receives it.
+    peer, nbytes : int
+        The rank that receives it, and its length.
     is_inline : bool
         Whether MPI transfers the data.
     """
@@ -60,31 +61,34 @@ class Outgoing:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
         self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
         self.buffer = side.buffer  # keeps the memory
-        self._nbytes, self._channel = self.buffer.nbytes, channel
+        self.nbytes, self._channel = self.buffer.nbytes, channel
+        self._is_free_at_once = self.nbytes <= SLOT_NBYTES and operation not in SYNCHRONOUS  # it waits for nobody
         self.clock = self.postbox.clock.next()
         self._offered: int | None = None  # the place of an offered message that is not known to be over
+        self._place: int | None = None  # that the message holds until its receiver has read it
         self.put, self.is_inline = b"", False
         self._entry = endpoint.record(operation, self.peer, self.tag, self.buffer)
         self._message = self._choose(needs_envelope=needs_envelope)  # what MPI reads
         try:
             self._request = start(self._message)
         except MPI.Exception as error:
+            self.withdraw()
             raise endpoint.explained(error, operation) from error
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
     def _choose(self, *, needs_envelope: bool) -> Any:
         peers = self.endpoint.peers
-        if self._nbytes == 0:
+        if self.nbytes == 0:
             return self._envelope(EMPTY).pack()
         if peers.is_reader(self.peer):
-            return self._eager() or self._offer() or self._inline()
+            return (self._eager() if self.nbytes <= SLOT_NBYTES else self._offer()) or self._inline()
         if peers.are_far(self.peer) and not needs_envelope:
             return self._data_alone()
         return self._inline(answer=peers.number_of(self.peer) + 1)
 
     def _envelope(self, transport: int) -> Envelope:
-        envelope = Envelope(self.postbox.sender, transport, self.clock, self._nbytes)
+        envelope = Envelope(self.postbox.sender, transport, self.clock, self.nbytes)
         if self._channel is not None:
             self._channel.describe(envelope)
         return envelope
@@ -92,9 +96,7 @@ class Outgoing:
     def _eager(self) -> bytes | None:
         """The data is copied to a slot."""
         bounce = self.postbox.bounce
-        if self._nbytes > SLOT_NBYTES:
-            return None
-        place = bounce.slots.take(self.clock, self.endpoint.peers.number_of(self.peer))
+        place = self._place = bounce.slots.take(self.clock, self.endpoint.peers.number_of(self.peer))
         if place is None:
             return None
         envelope = self._envelope(EAGER)
@@ -104,7 +106,7 @@ class Outgoing:
             data=self.buffer.address,
             slot=bounce.address + envelope.offset,
             ready=ready,
-            nbytes=self._nbytes,
+            nbytes=self.nbytes,
             clock=self.clock,
         )
         return envelope.pack()
@@ -121,7 +123,7 @@ class Outgoing:
             if exported is not None:
                 exported.close()
             return None
-        self._offered = envelope.place = place
+        self._offered = self._place = envelope.place = place
         return envelope.pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
@@ -135,7 +137,7 @@ class Outgoing:
         device = self.endpoint.device
         if device.exports_are_copies:  # made now, of what the stream has still to put there
             device.synchronize(self.stream)
-        exported = device.export(address, self._nbytes)
+        exported = device.export(address, self.nbytes)
         if exported is None:
             return None
         envelope = self._envelope(OFFERED)
@@ -148,24 +150,30 @@ class Outgoing:
         self.endpoint.peers.introduce(self.peer)
         envelope = self._envelope(INLINE)
         envelope.answer = answer
-        located = self._located() if envelope.channel and self._nbytes > SLOT_NBYTES else None
+        located = self._located() if envelope.channel and self.nbytes > SLOT_NBYTES else None
         if located is not None:  # for the channel alone
             envelope.locate_as(located[0])
-        message = np.empty(inline_nbytes(self._nbytes) + GAP_NBYTES, np.uint8)
+        message = np.empty(inline_nbytes(self.nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, address = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
-        device.copy(address, self.buffer.address, self._nbytes, self.stream)
+        device.copy(address, self.buffer.address, self.nbytes, self.stream)
         device.synchronize(self.stream)
         return message
 
     def _data_alone(self) -> memoryview:
         """MPI transfers the data as that of a host array, to a rank that can read nothing of this process's memory."""
         self.is_inline = True
-        device, nbytes = self.endpoint.device, self._nbytes
+        device, nbytes = self.endpoint.device, self.nbytes
         message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)
         device.copy(MPI.Get_address(message), self.buffer.address, nbytes, self.stream)
         device.synchronize(self.stream)
         return message.data
+
+    def withdraw(self) -> None:
+        """Give the place back: no receiver has got the envelope, and none will."""
+        self.put, self._offered = b"", None
+        if self._place is not None:
+            self.postbox.rescue.end(self._place, self.clock)
 
     # What MPI has to do whatever this process waits for
 
@@ -209,7 +217,7 @@ class Outgoing:
             batch.signal(ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
 
     def _launch_put(self) -> None:
-        threads = min(-(-self._nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)
+        threads = min(-(-self.nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)
         self.endpoint.launch(self.operation, "put_eager", 1, threads, self.put, self.stream)
         self.put = b""
 
@@ -245,9 +253,9 @@ class Outgoing:
             self._offered = None
 
     def _leave_to_mpi(self) -> None:
-        """Wait until MPI has the message; a short one is kept instead, unless it must be matched or is offered."""
+        """Wait until MPI has the message; what is free at once is kept instead."""
         self._close()
-        if self._nbytes <= SLOT_NBYTES and self._offered is None and self.operation not in SYNCHRONOUS:
+        if self._is_free_at_once:
             self.postbox.receives.unsent.keep(self._request, self._message)
             self.endpoint.record_end(self._entry)
             return
@@ -270,7 +278,11 @@ class Outgoing:
         return failure
 
     def is_over(self) -> bool:
-        """Whether the buffer may be written again, by the host too."""
+        """Whether `finish` would return at once: the buffer may be written again, by the host too."""
+        return self._is_free_at_once or self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Whether nothing uses the buffer any more: its receiver has read it, and MPI has sent what it was given."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
         try:
@@ -280,3 +292,8 @@ class Outgoing:
         if is_over:
             self._close()
         return is_over
+
+    def abandon(self) -> None:
+        """Let it go on without a call that finishes it: the library keeps it until it has ended."""
+        self._close()
+        self.postbox.receives.unsent.keep_message(self)

@@ -8,7 +8,7 @@ make no such call until then, for it waits in a kernel, or computes. So the watc
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet, ref
 
 from mpi4py import MPI
@@ -22,6 +22,30 @@ from .watcher import Watcher
 _Begun = TypeVar("_Begun", bound=MPI.Request)
 MOST_NEW = 64  # requests: of many more objects the garbage collector would take note
 STEPS = 16  # of MPI's at a look: the receiver may take as little as one message between two (MPICH)
+_AT_A_LOOK = 64  # kept messages that are asked whether they have ended
+_FOR_ONE = 2  # of them when another one comes: more than one, so that those that have ended become fewer
+
+
+class Kept(Protocol):
+    """A message that the library keeps, with its memory: no call of the program ends it."""
+
+    @property
+    def nbytes(self) -> int:
+        """How long it is in device memory."""
+
+    def has_ended(self) -> bool:
+        """Whether nothing uses its memory any more; an exception says that nothing ever will."""
+
+
+class _Sent(NamedTuple):
+    """A message that MPI has still to send."""
+
+    request: MPI.Request
+    memory: Any
+    nbytes: int = 0
+
+    def has_ended(self) -> bool:
+        return self.request.Test()
 
 
 class Unsent:
@@ -41,7 +65,7 @@ class Unsent:
         self._watcher = watcher
         self._followed: list[ref[MPI.Request]] = []  # requests that the program has still to complete
         self._open = WeakSet[Any]()  # those that a call will end
-        self._kept: deque[tuple[MPI.Request, Any]] = deque()  # those that no call waits for, and their memory
+        self._kept: deque[Kept] = deque()  # those that no call waits for
 
     def __bool__(self) -> bool:
         return bool(self._open or self._kept) or self._follows()
@@ -78,11 +102,25 @@ class Unsent:
 
     def keep(self, request: MPI.Request, memory: Any) -> None:
         """Keep a message that no call waits for until MPI has sent it."""
+        self.keep_message(_Sent(request, memory))
+
+    def keep_message(self, message: Kept) -> None:
+        """Keep a message that no call waits for until nothing uses its memory."""
         with LOCK:
-            if not _is_over(request):
-                self._kept.append((request, memory))
+            self.sweep(_FOR_ONE)
+            if not _has_ended(message):
+                self._kept.append(message)
                 self._watcher.wake()
-            self._sweep()
+
+    def has_room(self, nbytes: int, most: int) -> bool:
+        """Drop kept messages that have ended; return whether one more makes no more than `most` bytes, or is alone."""
+        with LOCK:
+            for number in (_FOR_ONE, len(self._kept)):
+                self.sweep(number)
+                kept_nbytes = sum(message.nbytes for message in self._kept)
+                if not kept_nbytes or kept_nbytes + nbytes <= most:
+                    return True
+            return False
 
     def go_on(self) -> None:
         """Let MPI send what it can."""
@@ -90,23 +128,27 @@ class Unsent:
             with LOCK:
                 for _ in range(STEPS):
                     let_go_on()
-                self._sweep()
+                self.sweep()
 
-    def _sweep(self) -> None:
-        """Let go of those that MPI has sent."""
-        while self._kept and _is_over(self._kept[0][0]):
-            self._kept.popleft()
+    def sweep(self, most: int = _AT_A_LOOK) -> None:
+        """Drop kept messages that have ended: ask the next ones, wherever they are in the queue."""
+        with LOCK:
+            for _ in range(min(most, len(self._kept))):
+                if _has_ended(self._kept[0]):
+                    self._kept.popleft()
+                else:
+                    self._kept.rotate(-1)
 
 
 #: That of the process, once it has any and if a thread may call MPI for it.
 OF_PROCESS: list[Unsent] = held([])
 
 
-def _is_over(request: MPI.Request) -> bool:
-    """Whether MPI has sent a message, or never will: its receiver has failed, and no call waits for it."""
+def _has_ended(message: Kept) -> bool:
+    """Whether a message has ended, or never will: its receiver has failed, and no call waits for it."""
     try:
-        return request.Test()
-    except MPI.Exception:
+        return message.has_ended()
+    except Exception:
         return True
 
 

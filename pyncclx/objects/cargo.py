@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,21 +114,32 @@ class Cargo(NamedTuple):
             if nbytes and to != source:
                 device.copy(to, source, nbytes, self.stream)
             return
-        parts, start = [], 0
+        parts = tuple(Part(typemap_of(MPI.BYTE), nbytes, own, start) for own, nbytes, start in self._places())
+        for launch in packing_of(device).launches(kernel, parts, 0, address, self.stream):
+            device.launch(*launch, self.stream)
+
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the address and length of each array that is not empty, and where its data begins in the block."""
+        start = 0
         for own, nbytes, *_ in self.memories:
             if nbytes:
-                parts.append(Part(typemap_of(MPI.BYTE), nbytes, own, start))
+                yield own, nbytes, start
             start += aligned(nbytes)
-        for launch in packing_of(device).launches(kernel, tuple(parts), 0, address, self.stream):
-            device.launch(*launch, self.stream)
 
     # Through host memory, where kernels cannot move it
 
     def download(self, device: Device) -> np.ndarray[Any, Any]:
         """Return the data in host memory."""
-        data, copy = self.block(device), np.empty(self.nbytes, np.uint8)
-        self.pack(device, data.address)
-        device.copy(MPI.Get_address(copy), data.address, self.nbytes, self.stream)
+        copy = np.empty(self.nbytes, np.uint8)
+        address = MPI.Get_address(copy)
+        try:
+            data = self.block(device)
+        except MemoryError:
+            for own, nbytes, start in self._places():
+                device.copy(address + start, own, nbytes, self.stream)
+        else:
+            self.pack(device, data.address)
+            device.copy(address, data.address, self.nbytes, self.stream)
         device.synchronize(self.stream)
         return copy
 

@@ -6,7 +6,7 @@ import copyreg
 import gc
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -14,8 +14,9 @@ from numpy import ndarray, object_, sctypeDict, void
 
 from ..arrays.places import host_arrays
 from .libraries import Library, array_classes
+from .opening import opener
 
-__all__ = ["Contents", "is_plain", "pickles_by_default", "put_together", "take_apart"]
+__all__ = ["Contents", "Packed", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
 
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, *sctypeDict.values())) - {
     object_,
@@ -42,6 +43,22 @@ class Contents:
 
     def __init__(self, stream: bytes, buffers: list[Any], arrays: list[Any]) -> None:
         self.stream, self.buffers, self.arrays = stream, buffers, arrays
+
+
+class Packed:
+    """An object without device arrays that is unpickled apart from its message, for unpickling may raise."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._fields = contents.stream, contents.buffers
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return open_packed, self._fields
+
+
+@opener()
+def open_packed(stream: bytes, buffers: list[Any]) -> Any:
+    """Return the object; pickle calls this."""
+    return put_together(stream, buffers, ())
 
 
 def is_plain(obj: Any) -> bool:
@@ -74,7 +91,13 @@ def is_plain(obj: Any) -> bool:
 
 
 def take_apart(obj: Any) -> Contents | None:
-    """Take an object apart; None if it has no device arrays, or the program pickles in a way of its own.
+    """Take an object apart; None if it has no device arrays, or the program pickles in a way of its own."""
+    contents = pickled(obj)
+    return contents if contents is not None and contents.arrays else None
+
+
+def pickled(obj: Any) -> Contents | None:
+    """Take an object apart, with or without device arrays; None if it is plain, or pickled in another way.
 
     Raises
     ------
@@ -93,7 +116,7 @@ def take_apart(obj: Any) -> Contents | None:
         if pickles_by_default():
             raise
         return None
-    return Contents(stream, taker.buffers, taker.arrays) if taker.arrays and pickles_by_default() else None
+    return Contents(stream, taker.buffers, taker.arrays) if pickles_by_default() else None
 
 
 def put_together(stream: bytes, buffers: list[Any], arrays: Sequence[Any]) -> Any:

@@ -17,6 +17,10 @@ from ..system.process import PerProcess
 __all__ = ["Form", "Library", "array_classes", "library"]
 
 
+_INTEGERS = frozenset("iu")  # kinds of NumPy's types
+_NUMBERS = _INTEGERS | frozenset("fc")
+
+
 class Form(NamedTuple):
     """What a rank needs to make an array like one of another rank.
 
@@ -55,7 +59,7 @@ class Library(Protocol):
         """Return its type of elements."""
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
-        """Whether the elements are numbers of any kind, and whether they are integers."""
+        """Whether the elements are numbers that kernels can reduce, and whether they are integers."""
 
     def empty(self, form: Form) -> Any:
         """Make an array on this process' device."""
@@ -83,7 +87,8 @@ class _NumPyLike:
         return array.dtype
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
-        return array.dtype.kind in "iufc", array.dtype.kind in "iu"
+        kind = array.dtype.kind if array.dtype.isnative else ""
+        return kind in _NUMBERS, kind in _INTEGERS
 
     def empty(self, form: Form) -> Any:
         return importlib.import_module(self.name).empty(form.shape, form.dtype, form.order)

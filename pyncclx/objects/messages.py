@@ -1,9 +1,11 @@
-"""Objects with device arrays from one rank to another: sealed for the receiver, opened when they are unpickled."""
+"""Objects with device arrays from one rank to another: sealed for the receiver, opened when they are unpickled.
+
+What is sent is a copy, which the library keeps until the receiver has read it. So no send waits for the receiver to
+unpickle the object: that may come later than anything else which both ranks do, as after `irecv`.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import backends, events
-from ..messages.call_end import drain_if_blocking
+from ..arrays.buffers import Buffer
 from ..messages.endpoint import Endpoint
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.mpi_transfer import GAP_NBYTES
@@ -20,28 +22,20 @@ from ..messages.receive import Incoming
 from ..messages.send import Outgoing
 from ..messages.side import ResolvedSide
 from ..requests.open_receives import let_receives_leave
-from ..system.process import PerProcess, held
+from ..system.process import PerProcess
 from .cargo import Cargo, block
 from .contents import Contents, put_together
 from .libraries import Form
+from .opening import Opening, current, opener
 from .short import Short
 
 if TYPE_CHECKING:
     from ..messages.base import MessageBase
 
+MOST_KEPT_NBYTES = 4 << 30  # of copies that have not been read; more goes through MPI, which bounds it (not measured)
 _SEND, _RECEIVE = "send", "recv"  # in errors and events, whatever the method
 _NOTHING = MPI.Request()
-_sent: deque[Outgoing] = held(deque())  # type: ignore[type-var]  # whose data may not have been read yet
 _ALONE = PerProcess(lambda: Endpoint(MPI.COMM_SELF, backends.select()))  # of objects unpickled outside of our methods
-
-
-class _Thread(threading.local):
-    """The communicator whose method a thread is in."""
-
-    comm: MessageBase | None = None
-
-
-_thread = _Thread()
 
 
 class Sealed:
@@ -53,27 +47,22 @@ class Sealed:
         The arguments of `open_sealed`.
     """
 
-    def __init__(self, comm: MessageBase, outgoing: Outgoing, fields: tuple[Any, ...]) -> None:
-        self._comm, self._outgoing, self.fields = comm, outgoing, fields
+    def __init__(self, outgoing: Outgoing, fields: tuple[Any, ...]) -> None:
+        self._outgoing, self.fields = outgoing, fields
+        self._is_pickled = False
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        self._is_pickled = True
         return open_sealed, self.fields
 
-    def finish(self) -> None:
-        """Let what the stream does next come after the receiver has read the data."""
-        outgoing = self._outgoing
-        outgoing.finish(outgoing.stream)
-        drain_if_blocking(self._comm.state, outgoing.endpoint)
-
-    def keep(self) -> None:
-        """Keep the data, which is a copy, until it has been read."""
-        while _sent and _sent[0].is_over():
-            _sent.popleft()
-        _sent.append(self._outgoing)
+    def withdraw(self) -> None:
+        """Release the copy, unless the receiver may have got the object: MPI takes nothing before it is pickled."""
+        if not self._is_pickled:
+            self._outgoing.withdraw()
 
 
-def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0, *, copied: bool = False) -> Sealed | Short:
-    """Offer the data of an object's arrays to a rank; the caller calls `finish`, or `keep` if it is to be copied.
+def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Sealed | Short:
+    """Offer a copy of the data of an object's arrays to a rank; if there is no room for it, let MPI transfer the data.
 
     Raises
     ------
@@ -84,23 +73,44 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0, *, copi
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(_SEND, dest, tag)
     device, cargo = endpoint.device, Cargo.of(endpoint.device, contents.arrays)
-    if cargo.is_short:
+    data = None if cargo.is_short else _copy(endpoint, cargo)
+    if data is None:
         return Short.of(comm, contents, cargo, _SEND)
-    data = cargo.new_block(device) if copied and not device.exports_are_copies else cargo.block(device)
-    cargo.pack(device, data.address)
     messages: list[Any] = []
 
     def start(message: Any) -> MPI.Request:
         messages.append(message)  # mpi4py sends it, in the object
         return _NOTHING
 
-    outgoing = Outgoing(endpoint, _SEND, ResolvedSide(data, cargo.stream, dest, tag), start, needs_envelope=True)
-    outgoing.signal_ready()
-    if began is not None:
-        how = events.STAGED if outgoing.is_inline else events.NATIVE
-        events.emit(_SEND, how, data.nbytes, began, comm=comm, peer=dest)
-    message = _without_gap(messages[0])
-    return Sealed(comm, outgoing, (contents.stream, contents.buffers, cargo.forms, message, endpoint.rank, tag))
+    side = ResolvedSide(data, cargo.stream, dest, tag)
+    outgoing = Outgoing(endpoint, _SEND, side, start, needs_envelope=True)
+    sealed = Sealed(
+        outgoing, (contents.stream, contents.buffers, cargo.forms, _without_gap(messages[0]), endpoint.rank, tag)
+    )
+    try:
+        outgoing.signal_ready()
+        if comm.blocking == "host":
+            device.synchronize(cargo.stream)
+        if began is not None:
+            how = events.STAGED if outgoing.is_inline else events.NATIVE
+            events.emit(_SEND, how, data.nbytes, began, comm=comm, peer=dest)
+        outgoing.abandon()
+    except BaseException:
+        sealed.withdraw()
+        raise
+    return sealed
+
+
+def _copy(endpoint: Endpoint, cargo: Cargo) -> Buffer | None:
+    """Copy the data; None if copies that have not been read leave no memory for that."""
+    if not endpoint.postbox.receives.unsent.has_room(cargo.nbytes, MOST_KEPT_NBYTES):
+        return None
+    try:
+        data = cargo.new_block(endpoint.device)
+    except MemoryError:
+        return None
+    cargo.pack(endpoint.device, data.address)
+    return data
 
 
 def _without_gap(message: Any) -> bytes:
@@ -110,41 +120,53 @@ def _without_gap(message: Any) -> bytes:
     return bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
 
 
-class Exchange:
-    """A context in which the objects that this thread unpickles belong to a communicator.
+class Exchange(Opening):
+    """A context of a method that sends and receives objects; if it raises, what has not been pickled is withdrawn."""
 
-    At its end the stream waits until the receivers of some messages have read them.
-    """
+    __slots__ = ("_messages",)
 
-    __slots__ = ("_comm", "_messages", "_outer")
+    def __init__(self, comm: MessageBase, messages: Iterable[Any] = (), *, defers: bool = False) -> None:
+        super().__init__(comm, defers=defers)
+        self._messages = messages
 
-    def __init__(self, comm: MessageBase, messages: Iterable[Any] = ()) -> None:
-        self._comm, self._messages = comm, messages
-
-    def __enter__(self) -> None:
-        self._outer, _thread.comm = _thread.comm, self._comm
-
-    def __exit__(self, *_: object) -> None:
-        _thread.comm = self._outer
-        for message in self._messages:
-            if type(message) is Sealed:
-                message.finish()
+    def __exit__(self, error: object, /, *rest: object) -> None:
+        super().__exit__(error, *rest)
+        if error is not None:
+            withdraw(self._messages)
 
 
+def withdraw(messages: Iterable[Any]) -> None:
+    """Withdraw the sealed objects among some messages, after an exception."""
+    for message in messages:
+        if type(message) is Sealed:
+            message.withdraw()
+
+
+def _decline(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int) -> None:
+    """Let the sender use its memory again, though nothing reads the data."""
+    endpoint = _endpoint()
+    with suppress(Exception):  # the message is longer than nothing
+        _bring(endpoint, block(0, 0, None), endpoint.device.current_stream(), message, source, tag)
+
+
+def _endpoint() -> Endpoint:
+    return _ALONE.get() if current.comm is None else current.comm.endpoint
+
+
+@opener(_decline)
 def open_sealed(
     stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int
 ) -> Any:
     """Return the object, in new arrays that the current stream fills; pickle calls this."""
-    comm = _thread.comm
+    comm, endpoint = current.comm, _endpoint()
     began = events.now() if events.listeners else None
-    endpoint = _ALONE.get() if comm is None else comm.endpoint
-    endpoint.check()
-    let_receives_leave()
     try:
+        endpoint.check()
+        let_receives_leave()
         cargo = Cargo.like(endpoint.device, forms)
         data = cargo.block(endpoint.device)
-    except Exception:
-        _decline(endpoint, message, source, tag)
+    except BaseException:
+        _decline(stream, buffers, forms, message, source, tag)
         raise
     incoming = _bring(endpoint, data, cargo.stream, message, source, tag)
     if began is not None:
@@ -168,9 +190,3 @@ def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: i
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
     return incoming
-
-
-def _decline(endpoint: Endpoint, message: bytes, source: int, tag: int) -> None:
-    """Let the sender use its memory again, though nothing reads the data."""
-    with suppress(MPI.Exception):  # the message is longer than nothing
-        _bring(endpoint, block(0, 0, None), endpoint.device.current_stream(), message, source, tag)

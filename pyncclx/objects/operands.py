@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -21,6 +22,7 @@ from .cargo import Cargo
 from .contents import pickles_by_default, take_apart
 from .libraries import Form, array_classes
 from .messages import Sealed, seal
+from .opening import opened
 from .short import Short
 from .spread import finished, has_kernels
 
@@ -34,34 +36,26 @@ _ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)  # where the operator of Pyt
 class Operands:
     """What an operator would be applied to, in order: forms of arrays, sealed arrays, and other objects."""
 
-    __array_ufunc__ = None  # NumPy's arrays leave the operator to this class
-
     def __init__(self, items: list[Any]) -> None:
         self.items = items
 
-    def _before(self, other: Any) -> Operands:
-        return Operands([*self.items, *_items(other)])
 
-    def _after(self, other: Any) -> Operands:
-        return Operands([*_items(other), *self.items])
+def listing(op: Any) -> Any:
+    """Return an operator that lists what stands for arrays, and applies `op` to everything else.
 
-    __add__ = __mul__ = __and__ = __or__ = __xor__ = _before
-    __radd__ = __rmul__ = __rand__ = __ror__ = __rxor__ = _after
+    So the operators of the program's classes never see what stands for an array.
+    """
+    return functools.partial(_combined, op) if isinstance(op, MPI.Op) and op in _ELEMENTWISE else op
+
+
+def _combined(op: Any, first: Any, second: Any) -> Any:
+    if type(first) is Operands or type(second) is Operands:
+        return Operands([*_items(first), *_items(second)])
+    return op(first, second)
 
 
 def _items(operand: Any) -> list[Any]:
-    return operand.items if isinstance(operand, Operands) else [operand]
-
-
-class Unopened:
-    """A sealed object that unpickling leaves as it is."""
-
-    def __init__(self, sealed: Sealed | Short) -> None:
-        self._open, self._fields = sealed.__reduce__()
-
-    def open(self) -> Any:
-        """Return the object."""
-        return self._open(*self._fields)
+    return operand.items if type(operand) is Operands else [operand]
 
 
 def is_reduced(obj: Any, op: Any) -> bool:
@@ -105,9 +99,10 @@ def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, 
     contents = take_apart(array)
     assert contents is not None
     sealed = seal(comm, contents, root)
-    return Operands([Unopened(sealed)]), sealed
+    return Operands([sealed]), sealed
 
 
 def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
     """Return the operands reduced by this process, each of them opened when its turn comes."""
-    return functools.reduce(op, (item.open() if type(item) is Unopened else item for item in operands.items))
+    with closing(opened(operands.items)) as each:  # type: ignore[type-var]
+        return functools.reduce(op, each)

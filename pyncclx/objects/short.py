@@ -12,6 +12,7 @@ from .. import backends, events
 from .cargo import Cargo
 from .contents import Contents, put_together
 from .libraries import Form
+from .opening import opener
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Short:
         return _open, (self.stream, self.buffers, self.forms, self.data)
 
 
+@opener()
 def _open(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
     """Return the object, in new arrays; pickle calls this."""
     device = backends.select()

@@ -69,7 +69,7 @@ def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) 
     return share.open(finished(comm, made))
 
 
-def open_all(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
+def open_shares(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
     """Return all ranks' objects, some of which have come as shares; a rank with one has its cargo. Collective."""
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
