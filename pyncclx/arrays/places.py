@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..system import own_gpu, settings
-from ..system.driver import gpu_of_memory, is_device_pointer
+from ..system.driver import gpu_of_memory, is_device_pointer, is_there
 from ..system.process import cached
 from . import dlpack, pointers
 from .protocols import interface_address
@@ -107,8 +107,8 @@ def _place(array: Any, read: Reader) -> str | None:
     if address is None:
         return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
     # Host memory has the attribute too, so the driver decides. An empty array may have no address: it goes to the
-    # device, as the other ranks' parts do.
-    return "device" if not address or is_device_pointer(address) else "host"
+    # device, as the other ranks' parts do, if there is one.
+    return "device" if (is_device_pointer(address) if address else is_there()) else "host"
 
 
 def _place_of_memory(memory: Any) -> str | None:

@@ -20,6 +20,11 @@ def version() -> str | None:
     return f"{found.value // 1000}.{found.value % 1000 // 10}"
 
 
+def is_there() -> bool:
+    """Return whether there are a driver and a GPU for it: without them no memory is on a device."""
+    return _initialised() is not None
+
+
 def count() -> int:
     """Return the number of GPUs that this process can use."""
     found = ctypes.c_int(0)

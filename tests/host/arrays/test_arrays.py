@@ -87,7 +87,9 @@ def test_where_on_gpus(on_gpus, monkeypatch):
     monkeypatch.setattr(places, "is_device_pointer", lambda address: address == A.ctypes.data)
     assert places.where(InterfaceArray(A)) == "device"
     assert places.where(InterfaceArray(np.zeros(3))) == "host"
-    assert places.where(InterfaceArray(np.zeros(0), data=(None, False))) == "device"
+    for there, place in ((True, "device"), (False, "host")):
+        monkeypatch.setattr(places, "is_there", lambda there=there: there)
+        assert places.where(InterfaceArray(np.zeros(0), data=(None, False))) == place
 
 
 def test_the_driver_says_what_is_device_memory(monkeypatch):
