@@ -14,8 +14,6 @@ from ..errors import NotSupported
 from .bound_op import BoundOp, bound_op
 from .records import common_type
 
-_OF_BYTES = (datatypes.TABLE["uint8"], datatypes.MOVED_ONLY["bytes"])  # arrays that can hold records of any dtype
-
 
 class Op:
     """A reduction operator from a Python function, for device arrays.
@@ -98,12 +96,13 @@ class Op:
             raise ValueError(f"{operation}: {self!r} reduces {dtype.name}, the arrays hold {buffer.datatype.name}")
         if getattr(getattr(buffer.owner, "dtype", None), "names", None) and self.dtype is None:
             raise ValueError(f"{operation}: the arrays hold records; give {self!r} their dtype")
-        if dtype is datatypes.MOVED_ONLY["bytes"]:
+        if dtype.kind == "void":
             raise no_arithmetic(operation)
 
     def _check_records(self, operation: str, dtype: np.dtype[Any], buffer: Buffer) -> None:
         own = getattr(buffer.owner, "dtype", None)
-        same = own == dtype if getattr(own, "names", None) else buffer.datatype in _OF_BYTES
+        of_bytes = buffer.datatype.kind == "void" or buffer.datatype is datatypes.TABLE["uint8"]
+        same = own == dtype if getattr(own, "names", None) else of_bytes
         if not same and buffer.datatype is not common_type(dtype):
             held = own or buffer.datatype.name
             raise ValueError(f"{operation}: {self!r} reduces records of {dtype}; the arrays hold {held}")
@@ -127,7 +126,7 @@ def _element_type(dtype: Any) -> Datatype | np.dtype[Any]:
     if isinstance(dtype, (list, np.dtype)) and np.dtype(dtype).names:
         return np.dtype(dtype)
     row = datatypes.of(dtype)
-    if row.kind in ("pair", "opaque"):
+    if row.kind in ("pair", "opaque", "void"):
         raise NotSupported(f"Op: dtype {row.name}; give a structured NumPy dtype, or one of the numbers")
     return row
 

@@ -122,7 +122,7 @@ def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, .
 
 
 def _check_atomic(operation: str, datatype: Datatype) -> None:
-    if datatype is datatypes.MOVED_ONLY["bytes"]:
+    if datatype.kind == "void":
         raise no_arithmetic(operation)
     if datatype.itemsize > sources.MOST_ATOMIC_NBYTES:
         raise NotSupported(
