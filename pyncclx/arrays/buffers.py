@@ -61,9 +61,7 @@ class Buffer:
         return self.stream is not None and reader_of(self.owner) is read_torch
 
 
-def resolve(
-    spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1, rows: bool = False
-) -> Buffer:
+def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1, rows: bool = False) -> Buffer:
     """Resolve a plain buffer argument to address, count and datatype.
 
     Parameters

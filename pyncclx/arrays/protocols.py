@@ -46,9 +46,9 @@ def protocol_in_c_order(owner: Any) -> bool:
     tensor = dlpack.exported(owner)
     if tensor is not None:
         return tensor.strides is None or is_in_c_order(tensor.shape, tensor.strides, 1)
-    interface = _interface(owner)
-    strides = interface and interface.get("strides")
-    if not interface or strides is None:
+    interface = _interface(owner) or {}
+    strides = interface.get("strides")
+    if strides is None:
         return True
     return is_in_c_order(interface["shape"], strides, np.dtype(interface["typestr"]).itemsize)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..backends import Device
