@@ -1,0 +1,20 @@
+"""Hypothesis draws programs: strategies by subject."""
+
+from hypothesis import strategies as st
+
+from programs.program import Program
+
+from . import collectives, messages, objects
+
+MOST_ACTS = 12
+SUBJECTS = {
+    "messages": st.one_of(messages.message(), messages.exchange()),
+    "collectives": collectives.collective(),
+    "objects": st.one_of(objects.message(), objects.exchange(), objects.collective()),
+}
+
+
+def programs(ranks: int, subjects: tuple[str, ...] = tuple(SUBJECTS)) -> st.SearchStrategy[Program]:
+    """Programs of a number of ranks, of some subjects."""
+    acts = st.lists(st.one_of([SUBJECTS[subject] for subject in subjects]), min_size=1, max_size=MOST_ACTS)
+    return acts.map(lambda drawn: Program(ranks, tuple(drawn)))
