@@ -1,12 +1,15 @@
 """The command line of run.py: draw programs, perform and compare them, report what differs."""
 
 import argparse
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
+from programs import several
 from programs.compare import differences
 from programs.draw import SUBJECTS, programs
 from programs.job import Jobs, jobs
@@ -92,7 +95,28 @@ def main(description: str) -> int:
     options = parsed(description)
     if options.replay:
         return replay(options)
-    begin, found, done, seed = time.monotonic(), 0, 0, options.seed
+    if options.jobs > 1:
+        result = several.run(passed_on(), options.jobs, options.programs or 1, options.seed)
+    else:
+        result = one(options)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+    if options.jobs > 1:
+        print(f"{result['programs']} programs, {result['seconds']:.0f} s: {len(result['found'])} differ", flush=True)
+    return int(bool(result["found"]))
+
+
+def passed_on() -> list[str]:
+    """Return the arguments of this command that each of several nets has, too."""
+    parser = argparse.ArgumentParser()
+    for name in ("--jobs", "--programs", "--seed", "--json"):
+        parser.add_argument(name)
+    return parser.parse_known_args()[1]
+
+
+def one(options: argparse.Namespace) -> dict[str, Any]:
+    """Look at the programs of one seed after another."""
+    begin, found, done, seed = time.monotonic(), [], 0, options.seed
 
     def is_over() -> bool:
         return 0 < done >= (options.programs or 0) or time.monotonic() - begin > options.seconds
@@ -107,16 +131,15 @@ def main(description: str) -> int:
                         break
                     done += 1
                     if net.texts(program):
-                        found += 1
-                        look_into(net, program, f"{seed}_{index}", options)
+                        found.append(look_into(net, program, f"{seed}_{index}", options))
                 seed += 1
         print(f"{done} programs, seeds {options.seed} to {seed - 1}, {time.monotonic() - begin:.0f} s:", end=" ")
-        print(f"{found} differ", flush=True)
-    return int(found > 0)
+        print(f"{len(found)} differ", flush=True)
+    return {"programs": done, "seconds": time.monotonic() - begin, "found": found}
 
 
-def look_into(net: Net, program: Program, name: str, options: argparse.Namespace) -> None:
-    """Shrink what differs, print it, and write it where --replay finds it."""
+def look_into(net: Net, program: Program, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Shrink what differs, print it, and write it where --replay finds it; return it for the summary."""
     first, detail = net.last, net.detail
     net.is_of_oracle = first[0].startswith("plain:")
     ways, net.ways = net.ways, [way for way in net.ways if first[0].startswith(f"{way}:")]
@@ -131,6 +154,7 @@ def look_into(net: Net, program: Program, name: str, options: argparse.Namespace
         (options.findings / f"{name}.py").write_text(listing)
         (options.findings / f"{name}.txt").write_text(shorter or detail)
         (options.findings / f"{name}.whole.py").write_text(program.listing())
+    return {"seed": name, "texts": lines[1:], "listing": best.listing()}
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -147,6 +171,8 @@ def replay(options: argparse.Namespace) -> int:
 def parsed(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, metavar="N", help="at least so many (without it, one batch)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many nets at once (default 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a summary to this file, too")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no batch after these")
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; each has the next (default 1)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4, 1])

@@ -170,7 +170,9 @@ class Collective(Act):
         later = self.later if self.mode == "nonblocking" else 0
         recvbuf = dataclasses.replace(self.recvbuf, dtype=self.sendbuf.dtype)
         changes: dict[str, Any] = {"recvbuf": recvbuf, "later": later}
-        if later:
+        if self.mode == "persistent":
+            changes |= {"comm": "base"}
+        elif later:
             changes |= {"comm": "own", "times": 1, "after": max(self.after, later + 1)}
         elif self.comm == "own":
             changes |= {"comm": "dup"}

@@ -4,11 +4,13 @@ from hypothesis import strategies as st
 
 from programs.program import Program
 
-from . import collectives, messages, objects
+from . import collectives, matching, messages, objects, persistent
 
 MOST_ACTS = 12
 SUBJECTS = {
     "messages": st.one_of(messages.message(), messages.exchange()),
+    "matching": st.one_of(matching.burst(), matching.unsent()),
+    "persistent": st.one_of(persistent.messages(), persistent.started_collectives(), persistent.partitioned()),
     "collectives": collectives.collective(),
     "objects": st.one_of(objects.message(), objects.exchange(), objects.collective()),
 }
