@@ -4,13 +4,15 @@ from hypothesis import strategies as st
 
 from programs.program import Program
 
-from . import collectives, matching, messages, objects, persistent
+from . import collectives, errors, matching, messages, objects, persistent, windows
 
 MOST_ACTS = 12
 SUBJECTS = {
     "messages": st.one_of(messages.message(), messages.exchange()),
     "matching": st.one_of(matching.burst(), matching.unsent()),
     "persistent": st.one_of(persistent.messages(), persistent.started_collectives(), persistent.partitioned()),
+    "errors": st.one_of(errors.refused(), errors.kept(), errors.too_long(), errors.unreadable()),
+    "windows": windows.window(),
     "collectives": collectives.collective(),
     "objects": st.one_of(objects.message(), objects.exchange(), objects.collective()),
 }
