@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .communicators import Communicators
+from .communicators import Alone, Communicators
 from .completing import ALONE, Entry, complete
 from .memory import MPI_NAMES, Place, positions
 from .program import Act, Buffer, Program
@@ -62,7 +62,8 @@ class Run:
             elif not waiting and not self._pending:
                 break
         self.at = "the end"
-        self.side.beside.Barrier()  # MPI goes on with what was dropped only in its calls
+        if not isinstance(self.comms, Alone):
+            self.side.beside.Barrier()  # MPI goes on with what was dropped only in its calls
         for request in self.inactive:
             request.Free()
         self.comms.close()

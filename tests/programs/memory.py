@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,6 +120,10 @@ class Place:
         """Return new memory of the device."""
         return np.empty(nbytes, "u1")
 
+    def stream(self) -> Any:
+        """Return a context in which a thread has a stream of its own."""
+        return contextlib.nullcontext()
+
     def store(self, memory: Any, array: np.ndarray) -> None:
         self.store_at(memory, 0, array)
 
@@ -159,6 +164,9 @@ class Gpu(Place):
 
     def device(self, nbytes: int) -> Any:
         return self._cupy.empty(nbytes, "u1")
+
+    def stream(self) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True)
 
     def on_device(self, array: np.ndarray) -> Any:
         return self._cupy.asarray(array)

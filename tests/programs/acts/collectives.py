@@ -18,6 +18,7 @@ REDUCTIONS = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "
 VECTORS = ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv")
 MOVES = ("Bcast", "Gather", "Scatter", "Allgather", "Alltoall", *VECTORS)
 NAMES = (*REDUCTIONS, *MOVES, "Barrier")
+ROOTED = ("Gather", "Gatherv", "Scatter", "Scatterv", "Reduce")
 IN_PLACE = ("Allreduce", "Reduce", "Gather", "Scatter", "Allgather", "Allgatherv", "Alltoall", "Reduce_scatter")
 
 
@@ -176,6 +177,8 @@ class Collective(Act):
             changes |= {"comm": "own", "times": 1, "after": max(self.after, later + 1)}
         elif self.comm == "own":
             changes |= {"comm": "dup"}
+        if self.name in ROOTED or self.in_place:  # some ranks pass one buffer, whose place is then that of all
+            changes |= {"recvbuf": dataclasses.replace(recvbuf, place=self.sendbuf.place)}
         if self.name == "Bcast":
             changes |= {"sendbuf": changes["recvbuf"]}
         if self.name in REDUCTIONS and self.mode != "blocking":  # of these mpi4py does not keep the send buffer

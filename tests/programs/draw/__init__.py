@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from programs.program import Program
 
-from . import collectives, errors, matching, messages, objects, persistent, windows
+from . import collectives, errors, matching, messages, objects, others, persistent, windows
 
 MOST_ACTS = 12
 SUBJECTS = {
@@ -13,6 +13,8 @@ SUBJECTS = {
     "persistent": st.one_of(persistent.messages(), persistent.started_collectives(), persistent.partitioned()),
     "errors": st.one_of(errors.refused(), errors.kept(), errors.too_long(), errors.unreadable()),
     "windows": windows.window(),
+    "threads": others.threads(),
+    "others": st.one_of(others.fork(), others.passing(), others.busy()),
     "collectives": collectives.collective(),
     "objects": st.one_of(objects.message(), objects.exchange(), objects.collective()),
 }
