@@ -12,6 +12,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
 from .bound_op import BoundOp, bound_op
+from .kept import kept
 from .records import common_type
 
 
@@ -19,7 +20,8 @@ class Op:
     """A reduction operator from a Python function, for device arrays.
 
     Numba compiles the function at the operator's first use, and it is linked into the kernel: a sum written in Python
-    runs as fast as `MPI.SUM`. Make an operator once, not at every call.
+    runs as fast as `MPI.SUM`. Make an operator once, not at every call. What the function has captured keeps the value
+    that it has at the first use: for other values, make another operator.
 
     Parameters
     ----------
@@ -27,7 +29,8 @@ class Op:
         ``fn(a, b)`` returns the element that two make. For a structured `dtype` it is ``fn(a, b, out)``, which sets
         fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
         ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
-        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is not used.
+        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is not used. It must
+        not raise: a kernel cannot pass an exception on.
     dtype : NumPy dtype, str, or what `numpy.dtype` takes, optional
         Of an element. float16 and bfloat16 are computed in float32, and rounded once. Left out: the datatype of
         each call's arrays, if it is not structured.
@@ -46,8 +49,8 @@ class Op:
     Raises
     ------
     TypeError
-        `fn` is no Python function; later, at the first use and on all ranks: Numba cannot compile it. The text
-        has Numba's message and the line.
+        `fn` is no Python function; later, at the first use and on all ranks: it has a ``raise`` or an ``assert``, or
+        Numba cannot compile it. The text has Numba's message and the line.
     KeyError, NotSupported
         From `dtype`: there is no such datatype, or a GPU cannot compute with it.
 
@@ -69,6 +72,7 @@ class Op:
         self.dtype = None if dtype is None else _element_type(dtype)
         self.identity = _checked_identity(self.dtype, identity)
         self.commute = commute
+        self._kept: Callable[..., Any] | None = None  # the function as it was at the first use
         self._bound: dict[Any, BoundOp] = {}
 
     def __repr__(self) -> str:
@@ -81,6 +85,8 @@ class Op:
         ------
         ValueError
             The buffer has other elements than the operator.
+        TypeError
+            As `kept`.
         """
         dtype = buffer.datatype if self.dtype is None else self.dtype
         if isinstance(dtype, Datatype):
@@ -88,7 +94,8 @@ class Op:
         else:
             self._check_records(operation, dtype, buffer)
         if dtype not in self._bound:
-            self._bound[dtype] = bound_op(self.fn, dtype)
+            self._kept = self._kept or kept(self.fn, "Op")
+            self._bound[dtype] = bound_op(self._kept, dtype)
         return self._bound[dtype]
 
     def _check_datatype(self, operation: str, dtype: Datatype, buffer: Buffer) -> None:
