@@ -42,7 +42,8 @@ class TokenShuffle(Launching):
         The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
         on rank ``e * size // num_experts``.
     blocks : int from 1 to 64, optional
-        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them.
+        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them. There are never more than
+        the GPU has multiprocessors, or than `PYNCCLX_CHANNELS`.
 
     Attributes
     ----------

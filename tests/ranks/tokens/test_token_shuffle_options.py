@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import CollectiveMismatch, NotSupported
+from pyncclx import CollectiveMismatch, NotSupported, backends
 from pyncclx.tokens import limits
 from support.arrays import POISON, Output, get, put
 from support.everywhere import assert_everywhere, raises_everywhere
@@ -199,3 +199,14 @@ def test_a_handle_on_some_ranks_only(comm, monkeypatch):
         case.check_rows(compare, again, "by a handle")
         case.draw().round_trip(compare, "by choices")
     checked.Free()
+
+
+@pytest.mark.one_node
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+def test_more_blocks_than_fit(comm):
+    """Blocks wait for each other: there are as many as can run at once, whatever is asked for."""
+    case = Case(comm, generator(comm), blocks=64)
+    with case.shuffle as shuffle, comparing() as compare:
+        case.draw().round_trip(compare, "64 blocks")
+        most = max(1, backends.select().max_channels // comm.team.layout.sharing)
+        assert_everywhere(comm, shuffle.memory().blocks <= most, shuffle.explain())
