@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import socket
+from pathlib import Path
 
 VARIABLE = "PYNCCLX_NODE"  # makes pretend nodes: processes in which it differs never share memory
 IDENTITY_NBYTES = 16
@@ -36,8 +37,7 @@ def node_identity(*, pretended: bool = True) -> bytes:
 @functools.cache
 def _running_system() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # /proc may be hidden; then the host's name has to do
         return ""
 

@@ -13,19 +13,24 @@ import struct
 import threading
 import time
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 
 NBYTES = 4096
-RUNNING, ENDED, RAISED = range(3)  # how a process is: at work, over as it should be, over with an exception
+# How a process is: at work, over as it should be, over with an exception; or at the end of its program, where functions
+# of `atexit` and destructors may still communicate: to its peers it is at work until its memory is gone.
+RUNNING, ENDED, RAISED, ENDING = range(4)
 _MUTEX_NBYTES = 64  # at the beginning; more than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
-_NAMESPACE_AT, _STARTED_AT = 96, 104
+_NAMESPACE_AT, _STARTED_AT, _CPU_AT = 96, 104, 112
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
 _NOTES_BEGIN = 512
 _NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
 _NOTE_NBYTES = 128
 _MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
+STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no beat
+_COMPUTING = 0.2  # of the time since the beat, spent on a processor
 CLOSING_S = 2.0  # from the mark on, until Linux has closed all that the process had open
 _ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
 
@@ -99,14 +104,20 @@ def _pid_namespace() -> int:
         return 0
 
 
-def _stat(process: int | str) -> tuple[bytes, int]:
-    """Return a process's state, and when it began; neither if /proc is hidden."""
+class _Stat(NamedTuple):
+    """What /proc has of a process; nothing if that is hidden."""
+
+    state: bytes = b""
+    started: int = 0
+    cpu_s: float = 0.0
+
+
+def _stat(process: int | str) -> _Stat:
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return b"", 0
-    return fields[0], int(fields[19])
+        return _Stat()
+    return _Stat(fields[0], int(fields[19]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 class Presence(_Page):
@@ -131,7 +142,7 @@ class Presence(_Page):
 
     def _identify(self) -> None:
         self._long(_PID_AT).value, self._long(_NAMESPACE_AT).value = os.getpid(), _pid_namespace()
-        self._long(_STARTED_AT).value = _stat("self")[1]
+        self._long(_STARTED_AT).value = _stat("self").started
 
     def hold(self) -> bool:
         """Lock the mutex, on a thread that lives as long as the process; False if its end would not be marked."""
@@ -151,6 +162,7 @@ class Presence(_Page):
 
     def beat(self, now_ns: int) -> None:
         """Let peers see that this process runs."""
+        self._long(_CPU_AT).value = time.process_time_ns()
         self._long(_BEAT_AT).value = now_ns
 
     def end(self, state: int, text: str = "") -> None:
@@ -161,6 +173,10 @@ class Presence(_Page):
         self.beat(time.monotonic_ns())
         self._word(_STATE_AT).value = state
 
+    def end_with_interpreter(self) -> object:
+        """Let peers see, when the object returned here is deleted, that this process is over, if it is ENDING."""
+        return _AtEnd(self, self._word(_STATE_AT), self._long(_BEAT_AT))
+
     def note(self, note: Note) -> None:
         """Let peers see a note."""
         with self._lock:
@@ -168,6 +184,20 @@ class Presence(_Page):
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
             self._map[at : at + _NOTE.size] = note.pack()
             self._word(_NOTES_AT).value = number + 1
+
+
+class _AtEnd:
+    """Uses nothing but what it holds: of modules nothing may be left when it is deleted."""
+
+    def __init__(self, page: _Page, state: ctypes.c_uint32, beat: ctypes.c_int64) -> None:
+        self._page, self._state, self._beat = page, state, beat
+        self._ending, self._ended, self._now = ENDING, ENDED, time.monotonic_ns
+        self._pid, self._getpid = os.getpid(), os.getpid
+
+    def __del__(self) -> None:
+        if self._state.value == self._ending and self._getpid() == self._pid:
+            self._beat.value = self._now()
+            self._state.value = self._ended
 
 
 class PeerPresence(_Page):
@@ -194,7 +224,7 @@ class PeerPresence(_Page):
 
     def is_quiet(self) -> bool:
         """Return whether its process is at work, and has written no new note."""
-        quiet = self._count.value == self._read and self._state.value == RUNNING
+        quiet = self._count.value == self._read and self._state.value in (RUNNING, ENDING)
         return quiet and not self._is_marked()
 
     @property
@@ -205,7 +235,10 @@ class PeerPresence(_Page):
     @property
     def state(self) -> int:
         """RUNNING, ENDED or RAISED."""
-        return self._state.value
+        state = self._state.value
+        if state == ENDING:
+            return ENDED if self._is_marked() else RUNNING
+        return state
 
     @property
     def text(self) -> str:
@@ -242,7 +275,21 @@ class PeerPresence(_Page):
         if not self._has_number_here:
             return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S
         try:
-            state, started = _stat(self.pid)
+            found = _stat(self.pid)
         except OSError:  # no descriptor is free, for example
             return False
-        return state in (b"", b"Z", b"X") or started != self._started
+        return found.state in (b"", b"Z", b"X") or found.started != self._started
+
+    def why_still(self) -> str:
+        """Return why the process shows no beat: STOPPED, by a signal or a debugger, COMPUTING, or UNKNOWN."""
+        try:
+            found = _stat(self.pid) if self._has_number_here else _Stat()
+        except OSError:
+            return UNKNOWN
+        if found.started != self._started:
+            return UNKNOWN
+        if found.state in (b"T", b"t"):
+            return STOPPED
+        since_s = (time.monotonic_ns() - self.beat_ns) / 1e9
+        used_s = found.cpu_s - self._long(_CPU_AT).value / 1e9
+        return COMPUTING if used_s > _COMPUTING * since_s else UNKNOWN

@@ -46,7 +46,7 @@ def arm(classes: Iterable[type]) -> None:
     """
     classes, faults = list(classes), settings.FAULT.get()
     for name in dict.fromkeys(fault.call for fault in faults):
-        owners = {base for cls in classes for base in cls.__mro__ if name in vars(base) and _is_ours(base)}
+        owners = {base for cls in classes for base in cls.__mro__ if name in vars(base) and is_ours(base)}
         inherited = [cls for cls in classes if callable(getattr(cls, name, None))]
         if not inherited:
             names = {each for cls in classes for each in dir(cls)}
@@ -57,7 +57,8 @@ def arm(classes: Iterable[type]) -> None:
             setattr(owner, name, _with_faults(getattr(owner, name), name, chosen))
 
 
-def _is_ours(cls: type) -> bool:
+def is_ours(cls: type) -> bool:
+    """Return whether a class is one of pyncclx, not of mpi4py."""
     return cls.__module__.startswith(f"{__name__.partition('.')[0]}.")
 
 

@@ -33,6 +33,9 @@ from .communicator import Intercomm as Intercomm
 from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
 from .faults import arm
+from .forked import refuse_in_children
 
 _REQUESTS = Request, Prequest, PartitionedRequest
-arm((Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, *_REQUESTS))
+_CALLED = Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, *_REQUESTS
+arm(_CALLED)
+refuse_in_children((*_CALLED, Communicator, Registration))

@@ -73,7 +73,7 @@ def _of_torch(tensor: Any) -> Hashable:
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
     if not host_arrays() and not pointers.is_over_device(array):
         raise NoKey
-    return array.ctypes.data, array.dtype, array.shape, array.strides, array.flags.writeable
+    return MPI.Get_address(array), array.dtype, array.shape, array.strides, array.flags.writeable
 
 
 def _of_buffer(buffer: MPI.buffer) -> Hashable:
@@ -96,7 +96,7 @@ def _of_value(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:  # its bytes are addresses of objects, which may change
             raise NoKey
-        return value.ctypes.data, value.dtype, value.shape, value.strides, value.tobytes()
+        return MPI.Get_address(value), value.dtype, value.shape, value.strides, value.tobytes()
     return key_of(value)
 
 

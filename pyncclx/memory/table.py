@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from mpi4py import MPI
 
 from ..backends import Device, Upload
 
@@ -51,5 +52,5 @@ def write(device: Device, address: int, data: bytes) -> None:
     if device.is_capturing(stream):  # what it has does not run now, and a graph would copy at each replay
         device.poke(address, data)
         return
-    device.copy(address, source.ctypes.data, len(data), stream)
+    device.copy(address, MPI.Get_address(source), len(data), stream)
     device.synchronize(stream)

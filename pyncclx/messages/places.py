@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 
 from ..backends import Exported
+from ..system.process import lock
 
 _SWEEP = 32  # messages that are offered between two sweeps: their exports may hold memory
 
@@ -19,7 +19,7 @@ class Places:
         self._free = deque(range(first, first + number))
         # place -> clock of its message, what was exported, number of the receiver
         self._held: dict[int, tuple[int, Exported | None, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
         """Return a place for a message to a rank, and keep what was exported for it; None if there is no place."""

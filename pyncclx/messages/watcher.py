@@ -6,14 +6,15 @@ that has posted the receive need not call anything for that. Nor need a sender, 
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from contextlib import suppress
 from typing import Protocol
 
 from mpi4py import MPI
 
 from ..backends import Device
+from ..system import threads
 from ..system.mpi_library import before_finalize
 
 # What the thread costs: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49
@@ -68,9 +69,8 @@ class Watcher:
         self.asleep = False
         self._posted.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pyncclx messages", daemon=True)
-            with suppress(RuntimeError):  # the interpreter is about to end, and starts no more threads
-                self._thread.start()
+            self._thread = threads.start("pyncclx messages", self._run)
+            if self._thread is not None:  # else the interpreter ends, and calls alone move messages on
                 before_finalize(self._end)
 
     def raise_failure(self) -> None:
@@ -87,7 +87,7 @@ class Watcher:
         """End the thread before MPI is finalized."""
         self._ended = True
         self._posted.set()
-        if self._thread is not None:
+        if self._thread is not None and not sys.is_finalizing():
             self._thread.join(_END_S)
 
     def _run(self) -> None:

@@ -20,7 +20,7 @@ import mpi_bootstrap
 
 from ..backends import Device
 from ..errors import StepTimeout
-from ..system import settings
+from ..system import settings, threads
 from ..system.process import held
 from .engine import EngineError, Failed, Transfer
 from .nccl_library import bindings, version_text
@@ -175,15 +175,15 @@ class NcclEngine:
             self._failure = reason
         # It frees memory, for which the driver waits until the device is idle: perhaps for another communicator's
         # kernel, which waits until it is aborted in its turn. Before anything that may wait for NCCL's kernel.
-        threading.Thread(target=self._nccl.comm_abort, args=[self._comm], name="pyncclx abort", daemon=True).start()
+        threads.start("pyncclx abort", self._nccl.comm_abort, self._comm)
         self._failed(step, reason)
 
     def close(self) -> None:
         """As `Engine.close`."""
         if self._failure is None:
-            end = threading.Thread(target=self._nccl.comm_destroy, args=[self._comm], name="pyncclx end", daemon=True)
-            end.start()
-            end.join(_FOR_END_S)
+            end = threads.start("pyncclx end", self._nccl.comm_destroy, self._comm)
+            if end is not None:  # else the interpreter ends, and the process with it
+                end.join(_FOR_END_S)
 
     def abandon(self) -> None:
         """As `Engine.abandon`: the next engine's ranks close it, since NCCL lets the device come to rest for that."""

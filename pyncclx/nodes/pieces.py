@@ -85,7 +85,7 @@ class PinnedPiece(PieceOfTransfer):
             return False
         self._queue.free -= 1
         self._memory = _allocate(self.nbytes)
-        self.host_address = self._memory.ctypes.data
+        self.host_address = MPI.Get_address(self._memory)
         if not self.receives:
             self._copy(self.host_address, self._address)
         return True

@@ -6,7 +6,6 @@ Where an engine does not follow streams, a thread enqueues the steps, and waits 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from mpi4py import MPI
@@ -24,6 +23,7 @@ from .call import SpanningCall
 from .program import Program
 from .run import prepare
 from .spanning import Spanning
+from .step_thread import Doing
 
 _ACTIVE: set[SpanningWork] = held(set())  # keeps arrays that are in use, also if the program drops the request
 
@@ -47,7 +47,7 @@ class SpanningWork:
         self._is_compared = is_compared  # the first start
         self._places: list[tuple[Callable[[], int], int]] = []  # the arrays' addresses, now and then
         self._event: Event | None = None
-        self._thread: Future[None] | None = None
+        self._thread: Doing | None = None
         self._began_on: Any = None
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..backends import Device, Event
 from ..errors import StepTimeout
-from ..system import settings
+from ..system import settings, threads
 from ..system.mpi_library import before_finalize
 from ..system.process import PerProcess
 from .engine import Engine
@@ -83,7 +83,7 @@ class Watchdog:
         self._looks: deque[tuple[Device, Callable[[], None]]] = deque()
         self._there, self._looking = threading.Event(), threading.Lock()
         self._ended = False
-        threading.Thread(target=self._run, name="pyncclx watchdog", daemon=True).start()
+        threads.start("pyncclx watchdog", self._run)
         before_finalize(self._end)
 
     def add(self, device: Device, awaited: Awaited) -> None:

@@ -28,7 +28,7 @@ def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int
         cause, what = "dead", f"{words.rank(root)} has left no record: it died, or never used pyncclx"
     elif rank.record["state"] == "ended":
         cause, what = "ended", f"the program of {words.rank(root)} has ended"
-    elif rank.condition == "T" or _stood_still(job):
+    elif rank.condition == "T" or _was_stopped(job, rank):
         cause, what = "stopped", f"{words.rank(root)} is stopped (SIGSTOP, or a debugger)"
     elif wait.kind == "compilation" or rank.live.get("what") == "its compiler":
         cause, what = "compile wait", f"{words.rank(root)} compiles {rank.live.get('detail', 'kernels')}"
@@ -50,10 +50,11 @@ def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
     return job.ranks[wait.rank].calls.get(comm, {}).get(reached(rank, comm) + 1, wait.entry)
 
 
-def _stood_still(job: Job) -> bool:
-    """Whether a rank has reported that the process it waited for did not run."""
-    details = (failure["fields"].get("detail", "") for rank in job for failure in rank.failures)
-    return any("has not run for" in detail for detail in details)
+def _was_stopped(job: Job, rank: Rank) -> bool:
+    """Whether another rank has reported that the process of this one was stopped."""
+    details = (str(failure["fields"].get("detail", "")) for each in job for failure in each.failures)
+    process = f"process, {rank.record['process']['pid']}, "
+    return any(process in detail and ": stopped" in detail for detail in details)
 
 
 def _with_waiters(job: Job, words: Words, what: str, found: Sequence[Wait], root: int) -> str:

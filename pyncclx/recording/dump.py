@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..system import settings
 from ..system.notes import note
+from ..system.process import lock
 from . import folders
 from .calls import Calls
 from .reading import Reading
@@ -38,7 +39,7 @@ class Progressing(Protocol):
 
 #: What records the calls of each.
 PROGRESSING: weakref.WeakKeyDictionary[Progressing, Calls] = weakref.WeakKeyDictionary()
-_writing = threading.Lock()
+_writing = lock()
 
 
 def folder() -> Path:

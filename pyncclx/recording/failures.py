@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -17,7 +16,8 @@ from typing import Any, TypeVar
 from .. import events
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
 from ..system.notes import note
-from ..system.process import PerProcess
+from ..system.process import PerProcess, in_children
+from ..system.signals import SIGNALS, has_default_action
 from . import dump, layout, ring
 from .ring import RING, Ring
 from .sites import is_inside
@@ -93,19 +93,37 @@ def _short(reason: str, most: int = 100) -> str:
 
 
 def watch(own: Ring) -> None:
-    """Dump what ends the program by an exception, and on SIGUSR1."""
+    """Dump what ends the program by an exception, and on SIGUSR1 where that would end the process."""
     sys.excepthook = _followed(sys.excepthook, own)
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-        _Signals(own)
+    if threading.current_thread() is threading.main_thread() and has_default_action(signal.SIGUSR1):
+        signal.signal(signal.SIGUSR1, _ignore)
+        SIGNALS.get().functions.append(lambda numbers: _dump_for(numbers, own))
+        in_children(_restore_default)
 
 
 ring.when_made.append(watch)
 
 
+def _dump_for(numbers: bytes, own: Ring) -> None:
+    """Dump on SIGUSR1, in the thread of `system.signals`: the main thread may be in MPI, or wait for a kernel."""
+    if signal.SIGUSR1 in numbers and signal.getsignal(signal.SIGUSR1) is _ignore:
+        write(own, "SIGUSR1")
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """For a signal that is handled elsewhere."""
+
+
+def _restore_default() -> None:
+    if signal.getsignal(signal.SIGUSR1) is _ignore:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
 def _followed(hook: Callable[..., Any], own: Ring) -> Callable[..., Any]:
     def both(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        with suppress(Exception):
-            _end_by(own, error)
+        if RING.made is own:  # not in a forked child
+            with suppress(Exception):
+                _end_by(own, error)
         hook(kind, error, trace)
 
     return both
@@ -117,38 +135,3 @@ def _end_by(own: Ring, error: BaseException) -> None:
     own.failures.append(_failure(error, unhandled=True))
     if own.facts["size"] > 1 and not _REPORTER.get().has_just_dumped_for(error):
         write(own, f"ended by {type(error).__name__}: {error}")
-
-
-class _Signals:
-    """Dumps on SIGUSR1, whatever the main thread does: the number of a signal goes to a pipe that a thread reads.
-
-    Python's own handlers run in the main thread, between two of its instructions, so not while it is in MPI.
-    """
-
-    def __init__(self, own: Ring) -> None:
-        self._own = own
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if before != -1:  # another library's, which finds signals in it
-            signal.set_wakeup_fd(before)
-            signal.signal(signal.SIGUSR1, self._handle)
-            return
-        signal.signal(signal.SIGUSR1, _ignore)
-        threading.Thread(target=self._read, args=[reading], name="pyncclx dumps", daemon=True).start()
-
-    def _read(self, reading: int) -> None:
-        while numbers := os.read(reading, 64):
-            if signal.SIGUSR1 in numbers:
-                self._dump()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._dump()
-
-    def _dump(self) -> None:
-        with suppress(Exception):
-            write(self._own, "SIGUSR1")
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """For a signal that is handled elsewhere."""

@@ -7,6 +7,7 @@ import itertools
 import json
 import mmap
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..system.process import PerProcess
+from mpi4py import MPI
+
+from ..system.process import PerProcess, in_children
 from . import folders, layout
 from .facts import facts_of_process, is_on, place
 from .layout import CAPACITY, ENTRY, FACTS, Facts, Header, Live
@@ -200,12 +203,10 @@ class Ring:
 
 def _made() -> Ring | None:
     """The ring of this process, in a file if there can be one; None if PYNCCLX_RECORD turns it off."""
-    if not is_on():
+    if not is_on() or sys.is_finalizing():
         return None
     memory, path = _mapped()
     ring = Ring(memory, path)
-    if path is not None:
-        atexit.register(_end, ring, path)
     for function in when_made:
         function(ring)
     return ring
@@ -227,11 +228,21 @@ def _mapped() -> tuple[mmap.mmap, Path | None]:
         return mmap.mmap(-1, layout.NBYTES), None
 
 
-def _end(ring: Ring, path: Path) -> None:
+def _end() -> None:
     """At the end of the program: the last process of a job takes its folder away, unless one has seen a failure."""
-    ring.is_now(layout.ENDED_LATER if ring.failures else layout.ENDED)
-    with suppress(OSError):
-        folders.leave(path)
+    ring = RING.made
+    if ring is not None and ring.path is not None:
+        ring.is_now(layout.ENDED_LATER if ring.failures else layout.ENDED)
+        with suppress(OSError):
+            folders.leave(ring.path)
+
+
+def _begin_child() -> None:
+    """Record nothing in a process that a rank has forked: it is no rank."""
+    if MPI.Is_initialized():
+        RING.set(None)
 
 
 RING: PerProcess[Ring | None] = PerProcess(_made)
+atexit.register(_end)
+in_children(_begin_child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from mpi_bootstrap.presence import RUNNING, PeerPresence
+from mpi_bootstrap.presence import COMPUTING, RUNNING, STOPPED, UNKNOWN, PeerPresence
 
 from ..errors import PeerTimeout
 from ..system import settings
@@ -65,4 +65,12 @@ def _still_s(peer: PeerPresence) -> float:
 
 
 def _standing_still(peer: PeerPresence) -> str:
-    return f"its process, {peer.pid}, has not run for {_still_s(peer):.1f} s: stopped, swapped out, or starved"
+    seconds = f"{_still_s(peer):.1f} s"
+    return f"its process, {peer.pid}, {_STILL[peer.why_still()].format(seconds)}"
+
+
+_STILL = {
+    STOPPED: "has not run for {}: stopped (SIGSTOP, or a debugger)",
+    COMPUTING: "computes, and has run no Python code for {}: it is in a call that keeps the interpreter (GIL)",
+    UNKNOWN: "has run no Python code for {}: swapped out, starved, or in a call that keeps the interpreter (GIL)",
+}

@@ -6,8 +6,8 @@ which also has those of other nodes. It starts with the first communicator of se
 
 from __future__ import annotations
 
-import atexit
 import os
+import select
 import signal
 import sys
 import threading
@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence, Set
 
 from mpi4py import MPI
 
-from mpi_bootstrap.presence import ENDED, RAISED, RUNNING, Note, PeerPresence, Presence
+from mpi_bootstrap.presence import ENDED, ENDING, RAISED, RUNNING, Note, PeerPresence, Presence
 
+from ..system import threads
 from ..system.process import PerProcess
 from . import ulfm
 from .interrupts import Interrupts
@@ -27,9 +28,9 @@ from .watched import Watched
 
 PAUSE_S = 0.1  # between two looks: 0.10 % of a core (4 ranks, host device, on 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # after the end of a program, all that it has sent has arrived
-STOOD_STILL_S = 1.0  # without a look: the process was stopped, or starved
+STOOD_STILL_S = 1.0  # without a look: the process was stopped, starved, or in a call that keeps the interpreter
+_OF_CPU = 0.05  # of such a time, on a processor at most: then the process was stopped, or starved
 _FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
-_FINALIZE_S = 10.0  # that MPI may take to end after a rank has failed
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
 
@@ -58,12 +59,13 @@ class Detector:
         self._lock = threading.RLock()
         self._asks_mpi = ulfm.is_enabled() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._interrupts = Interrupts()
-        self._last_ns = time.monotonic_ns()
+        self._last_ns, self._last_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         self._ended, held = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=[held], name="pyncclx detector", daemon=True)
-        self._thread.start()
-        held.wait()
-        atexit.register(self._end)
+        if threads.start("pyncclx detector", self._run, held) is not None:
+            held.wait()
+        elif threading.current_thread() is threading.main_thread():  # the interpreter ends: nobody looks any more
+            self.presence.hold()
+        sys.pyncclx_end = self.presence.end_with_interpreter()  # type: ignore[attr-defined]  # deleted after all else
 
     # What it looks at
 
@@ -159,10 +161,11 @@ class Detector:
     def look(self) -> None:
         """Look once; by any thread."""
         with self._lock:
-            now_ns = time.monotonic_ns()
-            if now_ns - self._last_ns > STOOD_STILL_S * 1e9:
-                self.stood_still_s, self.stood_still_ns = (now_ns - self._last_ns) / 1e9, now_ns
-            self._last_ns = now_ns
+            now_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
+            since_ns, used_ns = now_ns - self._last_ns, cpu_ns - self._last_cpu_ns
+            if since_ns > STOOD_STILL_S * 1e9 and used_ns < _OF_CPU * since_ns:
+                self.stood_still_s, self.stood_still_ns = since_ns / 1e9, now_ns
+            self._last_ns, self._last_cpu_ns = now_ns, cpu_ns
             self.presence.beat(now_ns)
             self._look_at_pages()
             self._publish()
@@ -255,32 +258,21 @@ class Detector:
                 self._interrupt()
             if self._asks_mpi:
                 self.ask_mpi()
-        while True:  # the mutex is marked when this thread ends
-            time.sleep(1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        select.poll().poll()  # for ever: the mutex is marked when this thread ends, so it must not need the interpreter
 
-    def _end(self) -> None:
-        """Let the others see that this process ends by itself, before MPI is finalized."""
+    def end(self) -> None:
+        """Let the others see that the program ends, before MPI is finalized."""
         interactive = hasattr(sys, "ps1")  # where an exception is not the end
         error = None if interactive else getattr(sys, "last_value", None)
         self._ended.set()
+        self._interrupts.wake()
         with self._lock:
             self._asks_mpi = False
         if error is None:
-            self.presence.end(ENDED)
+            self.presence.end(ENDED if MPI.Is_finalized() else ENDING)
         else:
             self.presence.end(RAISED, f"{type(error).__name__}: {error}")
-
-
-def _bound_finalize() -> None:
-    """Let the process end some time after this, if MPI_Finalize does not end: Open MPI's may wait for a dead rank."""
-    detector = DETECTOR.made
-    if detector is None or not detector.has_failed or not ulfm.is_enabled() or MPI.Is_finalized():
-        return
-    if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
-        signal.setitimer(signal.ITIMER_REAL, _FINALIZE_S)
-
-
-atexit.register(_bound_finalize)  # before all others, so that it runs after them
 
 
 DETECTOR = PerProcess(Detector, lasting=True)

@@ -15,7 +15,7 @@ from ..errors import RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
-from . import ulfm
+from . import ending, ulfm  # noqa: F401  # which registers what happens at the end of the program
 from .detector import DETECTOR, OVER_S
 
 MEETING = "a meeting of all ranks on the host"

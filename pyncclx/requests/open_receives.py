@@ -7,11 +7,10 @@ behind the wait on the same stream.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..system.process import held
+from ..system.process import held, lock
 
 
 class OpenReceive(Protocol):
@@ -27,18 +26,12 @@ class OpenReceive(Protocol):
         Whether its kernel is.
     is_awaited : bool
         Whether a call waits for it that makes the program's stream wait, too.
-    is_held_back : bool
-        Whether its kernel must not be launched yet, though its message has arrived.
     """
 
     clock: int
     has_arrived: bool
     launched: bool
     is_awaited: bool
-
-    @property
-    def is_held_back(self) -> bool:
-        """As above."""
 
     def poll(self) -> bool:
         """Look whether its envelope has arrived; True once."""
@@ -60,7 +53,7 @@ class OpenReceive(Protocol):
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])
-LOCK = threading.RLock()  # held to change the list, or to look for a message of a receive in it
+LOCK = lock()  # held to change the list, or to look for a message of a receive in it
 
 
 def let_receives_leave() -> None:

@@ -11,16 +11,14 @@ def fill_empty(status: MPI.Status) -> None:
     status.Set_tag(MPI.ANY_TAG)
     status.Set_error(MPI.SUCCESS)
     status.Set_elements(MPI.BYTE, 0)
-    status.Set_cancelled(False)
 
 
 def copy_status(status: MPI.Status, other: MPI.Status) -> None:
-    """Set a status to what another one says of its message, without its error."""
+    """Set a status to the source, tag and length of another one, without its error."""
     status.Set_source(other.source)
     status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)
     status.Set_elements(MPI.BYTE, other.Get_elements(MPI.BYTE))
-    status.Set_cancelled(other.Is_cancelled())
 
 
 def status_of_no_source() -> MPI.Status:

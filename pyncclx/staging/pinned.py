@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 import numpy.typing as npt
+from mpi4py import MPI
 
 from ..errors import NotSupported
 
@@ -23,7 +24,7 @@ def download(address: int, host: Bytes, stream: Any) -> None:
     if stream.is_capturing():
         raise NotSupported("an operation that MPI does on host memory cannot be captured in a graph; call it outside")
     cupy.cuda.runtime.memcpyAsync(
-        host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
+        MPI.Get_address(host), address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
     )
     stream.synchronize()
 
@@ -31,7 +32,7 @@ def download(address: int, host: Bytes, stream: Any) -> None:
 def upload(address: int, host: Bytes, stream: Any) -> None:
     """Copy to the GPU, after what is on `stream`."""
     cupy.cuda.runtime.memcpyAsync(
-        address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
+        address, MPI.Get_address(host), host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
     )
     stream.synchronize()
 

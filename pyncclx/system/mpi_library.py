@@ -14,6 +14,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .process import in_children
+
 MEMORY_KINDS = "mpi_memory_alloc_kinds"  # the info key of MPI 4.1
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
@@ -49,9 +51,22 @@ def is_cuda_aware() -> bool | None:
 
 def before_finalize(function: Callable[[], None]) -> None:
     """Call a function before MPI is finalized: when the program ends, and when it calls MPI.Finalize, perhaps twice."""
-    atexit.register(function)
+    _before_finalize.append(function)
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
     MPI.COMM_SELF.Set_attr(keyval, None)  # MPI.Finalize first deletes what is attached there
+
+
+_before_finalize: list[Callable[[], None]] = []
+
+
+def _at_exit() -> None:
+    for function in reversed(_before_finalize):
+        function()
+
+
+# Functions run in the reverse order of their registration: here those of the program come first, and may communicate.
+atexit.register(_at_exit)
+in_children(_before_finalize.clear)
 
 
 def with_cuda(kinds: str | None) -> str:

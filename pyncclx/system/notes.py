@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from . import settings
+from . import settings, threads
 from .process import held
 
 LOGGER = logging.getLogger("pyncclx")
@@ -55,10 +55,14 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
 @contextmanager
 def called_if_long(report: Callable[[], None]) -> Iterator[None]:
     """Call a function, in another thread, if a block takes long."""
-    timer = threading.Timer(LONG_S, report)
-    timer.daemon = True
-    timer.start()
+    over = threading.Event()
+
+    def wait() -> None:
+        if not over.wait(LONG_S):
+            report()
+
+    threads.start("pyncclx notes", wait)
     try:
         yield
     finally:
-        timer.cancel()
+        over.set()

@@ -157,4 +157,4 @@ class Handle:
     rows: Rows
     tokens: int
     outputs: Outputs
-    window: object  # the shuffle's memory that `rows` are in; it says which shuffle the handle is of
+    routing: tuple[Any, ...]  # the settings that rows and ways depend on, `Memory.routing`

@@ -6,7 +6,6 @@ import ctypes
 from typing import Any
 
 import cupy
-import numpy as np
 from cuda.bindings import driver
 
 from ..handles import Exported
@@ -53,12 +52,13 @@ class GpuExports(GpuMemory):
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
     def peek(self, address: int, nbytes: int) -> bytes:
-        words = np.empty(nbytes, np.uint8)
-        self._copy_now(words.ctypes.data, address, nbytes)
-        return words.tobytes()
+        copy = ctypes.create_string_buffer(nbytes)
+        self._copy_now(ctypes.addressof(copy), address, nbytes)
+        return copy.raw
 
     def poke(self, address: int, data: bytes) -> None:
-        self._copy_now(address, np.frombuffer(data, np.uint8).ctypes.data, len(data))
+        copy = ctypes.create_string_buffer(data, len(data))
+        self._copy_now(address, ctypes.addressof(copy), len(data))
 
     def _copy_now(self, to: int, source: int, nbytes: int) -> None:
         stream = self._stream

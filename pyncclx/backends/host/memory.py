@@ -14,6 +14,11 @@ import numpy as np
 from ...errors import NotSupported
 
 
+def _address_of(memory: Any) -> int:
+    """Return where writable memory is; NumPy imports a module for that, which fails while the interpreter ends."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
 class SharedMemory:
     """A piece of memory that several processes can map, as this one has mapped it."""
 
@@ -25,7 +30,7 @@ class SharedMemory:
         self.name = name  # of its descriptor in /proc
         self._owns_fd = owns_fd
         self._map = mmap.mmap(fd, nbytes)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.address = _address_of(self._map)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return the memory as an array, which keeps the mapping."""
@@ -59,9 +64,9 @@ def allocate(nbytes: int, name: str) -> SharedMemory:
 class Upload:
     """Bytes that kernels can address."""
 
-    def __init__(self, array: np.ndarray) -> None:
-        self._array = array
-        self.address = array.ctypes.data
+    def __init__(self, data: bytearray | np.ndarray) -> None:
+        self._data = data
+        self.address = _address_of(data) if len(data) else 0
 
 
 class Watch:
@@ -69,7 +74,7 @@ class Watch:
 
     def __init__(self, nbytes: int) -> None:
         self.array = np.zeros((nbytes + 7) // 8, np.uint64)
-        self.address = self.array.ctypes.data
+        self.address = _address_of(self.array)
 
     def close(self) -> None:
         """Drop the words."""
@@ -100,7 +105,7 @@ class HostMemory:
         return owner.array(shape, dtype)
 
     def upload(self, data: bytes) -> Upload:
-        return Upload(np.frombuffer(data, np.uint8))
+        return Upload(bytearray(data))
 
     def fill_zero(self, address: int, nbytes: int) -> None:
         ctypes.memset(address, 0, nbytes)

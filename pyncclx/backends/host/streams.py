@@ -7,7 +7,6 @@ PYNCCLX_TIMEOUT, and so do those for a stream.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import weakref
@@ -16,67 +15,42 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from ...system.threads import Worker
+
 _Work = Callable[[], object]
 _ANY = object()
 
 
-class Stream:
+class Stream(Worker):
     """Does what it is given, one thing after the other.
 
     Attributes
     ----------
     ptr : int
         Differs from that of all other streams.
-    given : int
-        How many things it has been given so far.
     """
 
     def __init__(self) -> None:
-        self.ptr, self.given = id(self), 0
-        self._done = 0
-        self._changed = threading.Condition()
+        super().__init__("pyncclx stream")
+        self.ptr = id(self)
         self._error: Exception | None = None
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=[self._queue], name="pyncclx stream", daemon=True).start()
-        weakref.finalize(self, self._queue.put, None)
 
     def enqueue(self, work: _Work) -> None:
         """Let the thread do something; raise what earlier things have raised there."""
         self.check()
-        with self._changed:
-            self.given += 1
-            self._queue.put(partial(self._do, work))
+        self.give(partial(self._do, work))
 
     def _do(self, work: _Work) -> None:
         try:
             work()
         except Exception as error:
             self._error = self._error or error
-        with self._changed:
-            self._done += 1
-            self._changed.notify_all()
-
-    def has_done(self, number: int) -> bool:
-        """Return whether the first `number` things are done."""
-        return self._done >= number
-
-    def wait(self, number: int) -> None:
-        """Wait until they are."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._done >= number)
 
     def check(self) -> None:
         """Raise what was raised in the thread, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def _serve(work: queue.SimpleQueue[_Work | None]) -> None:
-    """Work until the stream is no more, which what is done here refers to."""
-    while (do := work.get()) is not None:
-        do()
-        del do
 
 
 class Event:
@@ -94,7 +68,11 @@ class Event:
 
     def is_over(self) -> bool:
         """Return whether the work before the event is over; let the stream's thread run if it is not."""
-        if self._stream is None or self._stream.has_done(self._number):
+        stream = self._stream
+        if stream is None or stream.has_done(self._number):
+            return True
+        if stream.is_alone:
+            stream.wait(self._number)
             return True
         time.sleep(0)
         return False

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mpi4py import MPI
 
 from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
 from ...nodes.composition import Composition
@@ -93,4 +94,4 @@ def read(composition: Composition, address: int, count: int) -> Integers:
 def write(composition: Composition, address: int, numbers: Integers, stream: Any) -> None:
     """Write numbers in the order of a stream."""
     numbers = np.ascontiguousarray(numbers)
-    composition.spanning.team.device.copy(address, numbers.ctypes.data, numbers.nbytes, stream)
+    composition.spanning.team.device.copy(address, MPI.Get_address(numbers), numbers.nbytes, stream)

@@ -60,7 +60,7 @@ def test_a_program_comes_after_one_that_the_thread_enqueues(spanning):
     assert spanning.enqueued == []
     spanning.may_go_on.set()
     for work in works:
-        work._thread.result(30)
+        work._thread.result()
     assert spanning.enqueued == ["counts", "kernels 0", "kernels 1"]
     begun(spanning, "at once", follows_streams=True)
     assert spanning.enqueued[-1] == "at once"

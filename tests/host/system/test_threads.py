@@ -1,0 +1,74 @@
+"""Workers: in a thread, or without one, when whoever waits does the work."""
+
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pyncclx.system import threads
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(params=["thread", "alone"])
+def worker(request, monkeypatch):
+    if request.param == "alone":
+        monkeypatch.setattr(threads, "start", lambda *arguments: None)
+    return threads.Worker("a test's")
+
+
+def test_one_thing_after_the_other(worker):
+    done = []
+    numbers = [worker.give(partial(done.append, each)) for each in range(50)]
+    assert numbers == list(range(1, 51))
+    worker.wait(30)
+    assert done[:30] == list(range(30))
+    assert worker.has_done(30)
+    worker.wait(50)
+    assert done == list(range(50))
+
+
+def test_who_waits_does_the_work_of_two(monkeypatch):
+    """Work of one worker that waits for another one's."""
+    monkeypatch.setattr(threads, "start", lambda *arguments: None)
+    first, second, done = threads.Worker("first"), threads.Worker("second"), []
+    number = first.give(lambda: done.append(threading.current_thread()))
+    second.give(partial(first.wait, number))
+    second.give(partial(done.append, "second"))
+    assert done == []
+    second.wait(second.given)
+    assert done == [threading.main_thread(), "second"]
+
+
+def test_too_many_threads_is_an_error(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        threads.start("a test's", print)
+
+
+def test_the_end_of_the_interpreter():
+    """A destructor, where a new thread and an idle one would not run any more."""
+    program = """
+from pyncclx.system import threads
+
+class Late:
+    def __init__(self):
+        self.idle, self.threads, self.print = threads.Worker("idle"), threads, print
+
+    def __del__(self):
+        done = []
+        for worker in (self.idle, self.threads.Worker("new")):
+            worker.wait(worker.give(lambda: done.append(1)))
+        self.print(self.threads.start("late", done.clear), done)
+
+late = Late()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout + done.stderr == "None [1, 1]\n"
