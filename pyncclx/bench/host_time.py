@@ -88,6 +88,7 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
         yield Timed(f"{nonblocking} and Wait", lambda: begin(*arguments).Wait(), queue)
     persistent = f"{case.method}_init"
     if _method(case, persistent):
+        case.comm.ordered_starts = True  # for Startall
         with suppress(NotSupported):  # an operation without a kernel
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)

@@ -44,8 +44,8 @@ class FaultTolerance(Lifetime):
         """
         ulfm.require("Revoke")
         state = state_of(self)
-        if state.team is not None:
-            state.team.errors.give_up(REVOKED)
+        for team in state.teams:
+            team.errors.give_up(REVOKED)
         super().Revoke()
         if state.loss is None:
             state.loss = Loss(note=ulfm.revoked_note(self.rank))

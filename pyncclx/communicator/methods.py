@@ -19,9 +19,11 @@ from ..launch.prepared import Prepared
 from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
 from ..nodes.requests import launched, prepared
-from ..requests.persistent import Prequest
+from ..nodes.spanning import Spanning, spanning_of
+from ..requests.persistent import Prequest, Startable
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
+from ..team.tracks import tracks_of
 from . import mixed
 from .host_first import Ways, host_first, parameters
 
@@ -39,8 +41,9 @@ kernel compiles it, and is collective. What begins in a capture must be waited f
 _PERSISTENT_DOC = """Prepare what `{operation}` does, with its arguments, and return a request to start again and again.
 
 Collective on device arrays: the kernel is chosen and compiled, and its parameters are packed, so that
-a start is only a launch. `Start` launches on a stream of the communicator's own, after what the stream has that
-is current then, where the arrays are to be ready. What is started in a capture must be waited for in the capture.
+a start is only a launch. `Start` launches on a stream of the request's own, after what the stream has that is
+current then, where the arrays are to be ready. Ranks may start requests in different orders (see
+`ordered_starts`). What is started in a capture must be waited for in the capture.
 """
 
 
@@ -103,13 +106,37 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
             if call is None:
                 return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
             self.prepare_messages()
-            request = Prequest(Prepared(self, call) if spanning is None else prepared(self, spanning, call))
+            request = Prequest(_on_track(self, make, call, spanning, args[:before_info], ours))
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request
 
         return _form(prepare, family, name, _PERSISTENT_DOC)
 
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
+
+
+def _on_track(
+    comm: Any, make: _MakeCall, call: Any, spanning: Spanning | None, args: tuple[Any, ...], options: dict[str, Any]
+) -> Startable:
+    """Return the work of a persistent call: on a track of its own, or on the communicator's if there is none left.
+
+    There the ranks must start it in the same order, so its number is compared with the call.
+    """
+    tracks = tracks_of(comm)
+    track = tracks.take(comm, None if spanning is None else _span)
+    on, owner = (comm, spanning) if track is None else (track.comm, spanning_of(track.comm))
+    if track is None:
+        call.signature = (*call.signature, f"request {tracks.made}")
+    else:  # again, with memory of the track
+        call = (make if spanning is None else OVER_NODES[make])(on, *args, **options)
+    work: Any = Prepared(comm, call, on) if owner is None else prepared(comm, owner, call)
+    if track is not None:
+        track.give_to(work)
+    return cast(Startable, work)
+
+
+def _span(comm: Any) -> None:
+    assert comm.spanning is not None
 
 
 def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

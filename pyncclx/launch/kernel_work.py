@@ -18,7 +18,7 @@ class KernelWork:
     """Base of the operations that requests of collectives stand for."""
 
     def __init__(self, comm: IntraBase) -> None:
-        self._state = state_of(comm)
+        self._state = self._owner = state_of(comm)  # the owner has the Team
         self._hold = self._state.hold()
         self._began_on: Any = None  # the stream that was current
 
@@ -36,7 +36,7 @@ class KernelWork:
             event.synchronize()
         elif self._state.stream is not None:
             team.order.kept.keep(event, arrays)
-        if self._state.team is team:  # a communicator that has been freed has drained, and has no record
+        if self._owner.team is team:  # a communicator that has been freed has drained, and has no record
             team.errors.check()
 
     def fill(self, status: MPI.Status) -> None:

@@ -30,6 +30,8 @@ _ACTIVE: set[Prepared] = held(set())  # keeps arrays that kernels use, also if t
 class Prepared(KernelWork):
     """A call whose kernel is chosen and loaded, and its parameters packed. It is active from `start` to `finish`.
 
+    `on` is the communicator itself, or the one of its track (`team/tracks.py`).
+
     Attributes
     ----------
     active : bool
@@ -41,22 +43,23 @@ class Prepared(KernelWork):
     stream: Callable[[], Any]
     _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
 
-    def __init__(self, comm: IntraBase, call: Call) -> None:
+    def __init__(self, comm: IntraBase, call: Call, on: IntraBase) -> None:
         super().__init__(comm)
+        self._owner = on.state
         self.active, self._serial = False, next(_serials)
         self._together: dict[tuple[int, ...], Repeated] = {}  # launches of several, by their serial numbers
         self.operation, self._buffers = call.operation, call.buffers
         self._before, self._after = call.before, call.after
         readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
         self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
-        calls = comm.state.calls(comm)
+        calls = on.state.calls(on)
         begun = None if calls is None else calls.begin(call.operation)
         if begun is not None:
             describe(begun, call)
         if comm.checking:
             compare(comm, call.operation, call.signature)
-        self._team = comm.team
-        self._prepare(comm, self._team, call, begun)
+        self._team = on.team
+        self._prepare(on, self._team, call, begun)
 
     def _prepare(self, comm: IntraBase, team: Team, call: Call, begun: Begun | None) -> None:
         device = team.device
@@ -96,7 +99,7 @@ class Prepared(KernelWork):
         """Raise if the request cannot be started."""
         if self.active:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
-        if self._state.team is not self._team:
+        if self._owner.team is not self._team:
             raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
         self._team.errors.check()
         for read, first in self._places:
@@ -147,10 +150,12 @@ class Prepared(KernelWork):
         for work in works:
             if work._record is not None:
                 work._record()
-        key = tuple(work._serial for work in works)
-        if key not in self._together:
-            self._together[key] = self._device.together([work._launch for work in works])
-        self._team.order.repeat_aside(self._together[key], stream)
+        key, launch = tuple(work._serial for work in works), self._launch
+        if others:
+            if key not in self._together:
+                self._together[key] = self._device.together([work._launch for work in works])
+            launch = self._together[key]
+        self._team.order.repeat_aside(launch, stream)
 
     def _activate(self) -> None:
         self.active = True

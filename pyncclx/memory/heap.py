@@ -15,7 +15,7 @@ import uuid
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .. import backends
 from ..backends import Device, Peer, Shared
@@ -33,6 +33,10 @@ ALIGNMENT = 4096
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
+# Of tracks, which leave KEPT_PARTS to communicators. The first ones are those of programs with few persistent calls.
+SHARES_BESIDE = (4, 1, 1, 1)
+SMALLEST_SHARE_BESIDE = 1 / 4
+KEPT_PARTS = 12
 
 
 @dataclass(slots=True)
@@ -70,19 +74,25 @@ class Heap:
         self.memory = self.device.allocate_shared(self.nbytes)
         self.nbytes = self.memory.nbytes  # a device allocates whole pages, and those of a GPU are large
 
-    def offer(self, least: int) -> int:
+    def offer(self, least: int, *, is_beside: bool = False) -> int:
         """Return the length of the lease that a communicator can have now, `least` or more; 0 if there is no room.
 
-        The members of a communicator use the smallest of their offers.
+        The members of a communicator use the smallest of their offers. `is_beside` is as of `Lease`.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
         with self._lock:
-            share = SHARES[len(self.leases)] if len(self.leases) < len(SHARES) else SMALLEST_SHARE
-            for parts in sorted({share, SHARES[-1], SMALLEST_SHARE}, reverse=True):
-                nbytes = max(least, self.nbytes * parts // PARTS // ALIGNMENT * ALIGNMENT)
-                if parts <= share and self.find(nbytes) is not None:
+            shares = (*SHARES_BESIDE, SMALLEST_SHARE_BESIDE) if is_beside else (*SHARES, SMALLEST_SHARE)
+            share = shares[min(self._count(is_beside), len(shares) - 1)]
+            free = self.nbytes - sum(lease.nbytes for lease in self.leases)
+            most = free - self.nbytes * KEPT_PARTS // PARTS if is_beside else free
+            for parts in sorted({each for each in shares if each <= share}, reverse=True):
+                nbytes = max(least, int(self.nbytes * parts) // PARTS // ALIGNMENT * ALIGNMENT)
+                if nbytes <= most and self.find(nbytes) is not None:
                     return nbytes
         return 0
+
+    def _count(self, is_beside: bool) -> int:
+        return sum(lease.is_beside == is_beside for lease in self.leases)
 
     def find(self, nbytes: int) -> int | None:
         """Return the offset of the first gap between the leases that holds `nbytes`; None if none does."""
@@ -93,23 +103,27 @@ class Heap:
             begin = lease.offset + lease.nbytes
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
-    def reserve(self, least: int) -> Lease:
+    def reserve(self, least: int, *, is_beside: bool = False) -> Lease:
         """Lease what `offer` returns, until the smallest of the members' offers is known."""
         with self._lock:
-            return self._lease(self.offer(least))
+            return self._lease(self.offer(least, is_beside=is_beside), is_beside)
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
         """Give back the end of a reserved lease; return the rest, `nbytes` long."""
         with self._lock:
-            rest = self.leases[self.leases.index(lease)] = Lease(lease.offset, nbytes)
+            rest = self.leases[self.leases.index(lease)] = replace(lease, nbytes=nbytes)
             return rest
 
     def clear(self, lease: Lease) -> None:
-        """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer."""
-        self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
-        self.device.synchronize()
+        """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer.
 
-    def _lease(self, nbytes: int) -> Lease:
+        That of a track is made while an earlier request may be under way, for which peers may wait until later.
+        """
+        self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
+        if not lease.is_beside:
+            self.device.synchronize()
+
+    def _lease(self, nbytes: int, is_beside: bool) -> Lease:
         offset = self.find(nbytes)
         if offset is None:
             waiting = (
@@ -118,10 +132,10 @@ class Heap:
             )
             raise NotSupported(
                 f"the symmetric heap of {self.nbytes} bytes has no room for another communicator: "
-                f"Free one, or set {settings.HEAP.name} higher (now {len(self.leases)} communicators hold leases"
+                f"Free one, or set {settings.HEAP.name} higher (now {self._count(False)} communicators hold leases"
                 f"{waiting if self.abandoned else ''})"
             )
-        lease = Lease(offset, nbytes)
+        lease = Lease(offset, nbytes, is_beside)
         insort(self.leases, lease, key=lambda other: other.offset)
         return lease
 

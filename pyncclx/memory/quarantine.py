@@ -15,10 +15,14 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A region of this process's heap, `nbytes` long, from `offset`."""
+    """A region of this process's heap, `nbytes` long, from `offset`.
+
+    `is_beside`: it belongs to a track of a communicator that has another lease.
+    """
 
     offset: int
     nbytes: int
+    is_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -121,7 +121,8 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
         """Start all; those of one communicator in the order of the list. As mpi4py's `Startall`.
 
-        Those of one communicator's collectives on device arrays that follow each other take one launch; so do messages.
+        Messages on device arrays that follow each other take one launch; so do a communicator's collectives if it has
+        `ordered_starts`.
         """
         began = begin_starts(requests) if events.listeners else None
         start_all(requests)

@@ -85,7 +85,8 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     found = {}
     for name, state in list(_STATES.items()):
         team = state.team
-        if team is not None and state.is_dropped and not state.attachments and _is_of_this_thread(state):
+        has_use = any(not attachment.is_idle() for attachment in state.attachments.values())
+        if team is not None and state.is_dropped and not has_use and _is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
                 team.order.synchronize()  # there is no room for another one
             if team.heap is heap and team.is_idle():

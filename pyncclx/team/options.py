@@ -126,6 +126,27 @@ class Options(_Comm):
         state_of(self).deterministic = bool(value)
 
     @property
+    def ordered_starts(self) -> bool:
+        """Whether the ranks start the persistent collectives that they prepare from now on in the same order.
+
+        False by default: MPI lets each rank start them in an order of its own. Each then has memory and a stream of
+        its own, for up to 16 at a time, while the heap has room. True saves that memory: they share the communicator's,
+        run one after the other, and `Prequest.Startall` starts several by one launch. A start in another order than on
+        the other ranks then raises `CollectiveMismatch`. A new communicator begins with the value of the one that it
+        was made from. Set it alike on all ranks.
+
+        Examples
+        --------
+        >>> comm = pyncclx.Communicator(MPI.COMM_SELF).Dup()
+        >>> comm.ordered_starts = True
+        """
+        return state_of(self).ordered_starts
+
+    @ordered_starts.setter
+    def ordered_starts(self, value: bool) -> None:
+        state_of(self).ordered_starts = bool(value)
+
+    @property
     def sm_free(self) -> bool:
         """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
 

@@ -32,6 +32,15 @@ class Attachment:
     def join(self, team: Team) -> None:
         """Called once the communicator has a team."""
 
+    @property
+    def teams(self) -> Collection[Team]:
+        """Teams beside the communicator's own, whose kernels end with its."""
+        return ()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing of it runs or may run again, so that it may be closed with a dropped communicator."""
+        return False
+
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
 
@@ -78,6 +87,7 @@ class State:
         self.stream: Any = parent.stream if parent else None  # that the user has named
         self.sm_free: bool = parent.sm_free if parent else False
         self.deterministic: bool = parent.deterministic if parent else True
+        self.ordered_starts: bool = parent.ordered_starts if parent else False
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
@@ -93,6 +103,17 @@ class State:
         self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
         self.identity = identity  # None: no calls are recorded
         self._calls: Calls | None = None
+
+    def take_options(self, other: State) -> None:
+        """Take over what the program has set on another state."""
+        self.blocking, self.staging, self.stream = other.blocking, other.staging, other.stream
+        self.sm_free, self.deterministic = other.sm_free, other.deterministic
+
+    @property
+    def teams(self) -> list[Team]:
+        """All Teams whose kernels may run for this communicator."""
+        own = [] if self.team is None else [self.team]
+        return own + [team for attachment in self.attachments.values() for team in attachment.teams]
 
     def hold(self) -> Hold:
         """Return what keeps the communicator from being taken for one that the program has dropped."""

@@ -45,12 +45,12 @@ class Team:
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
     lease: Lease
+    is_beside = False  # whether the communicator has another one, which is its own
 
     def __init__(self, comm: MPI.Intracomm, device: Device, heap: Heap) -> None:
         self.device, self.id = device, b""
         self.caller: Caller = ANY_CALLER  # for streams
-        self.rank, self.size = comm.rank, comm.size
-        self.heap = heap
+        self.rank, self.size, self.heap = comm.rank, comm.size, heap
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         self.errors.disagreement = Disagreement(device, self.rank, self.bases)
@@ -87,7 +87,7 @@ class Team:
 
     def _offer(self, comm: MPI.Intracomm) -> members.Member:
         """Reserve a lease, and return what the other ranks need of this one."""
-        self.lease = self.heap.reserve(layout.least_nbytes(comm.size))
+        self.lease = self.heap.reserve(layout.least_nbytes(comm.size), is_beside=self.is_beside)
         try:
             return members.own(comm, self.device, self.heap, self.lease)
         except BaseException:

@@ -293,7 +293,7 @@ def test_heap_holds_32_communicators(heap):
 
 def test_heap_is_full(heap, monkeypatch):
     """All ranks raise alike, and a Free makes room."""
-    monkeypatch.setattr(Heap, "offer", lambda self, least: self.nbytes)
+    monkeypatch.setattr(Heap, "offer", lambda self, least, **_: self.nbytes)
     world = pyncclx.Communicator()
     with world.Dup() as comm, comparing() as compare, world.Dup() as second:
         allreduce(comm, compare)

@@ -114,7 +114,8 @@ def test_several_by_one_launch(comm, captured):
 
     The ranks start the other communicator's at other places among them.
     """
-    other = comm.Dup()
+    other, comm = comm.Dup(), comm.Dup()
+    comm.ordered_starts = True
     send, between, recv, last, told = put(np.zeros(COUNT, "f4")), *(Output(COUNT, "f4") for _ in range(4))
     nothing = comm.Allreduce_init(put(np.zeros(0, "f4")), Output(0, "f4").array)
     chain = [
@@ -153,6 +154,7 @@ def test_several_by_one_launch(comm, captured):
     for request in (*chain, nothing):
         request.Free()
     other.Free()
+    comm.Free()
 
 
 def test_inactive_ones_are_passed_over(comm):

@@ -194,14 +194,14 @@ def test_among_messages_and_staged_requests(comms, count):
     gatherings, partner = [Gathering(comm, count), Gathering(other, count, 1)], partner_of(comm)
     word, heard = np.array([comm.rank]), np.array([-1])
     message, room = put(labels(comm.rank, count, 2)), Output(count, "i8")
-    total, third.staging = Output(1, "i8"), True
+    own, total, third.staging = put(np.array([comm.rank])), Output(1, "i8"), True
     operator = MPI.Op.Create(lambda a, b, _: np.add(np.frombuffer(a, "i8"), b := np.frombuffer(b, "i8"), b), True)
     begin = [
         gatherings[0].begin,
         gatherings[1].begin,
         lambda: comm.Irecv(room.array, partner, 7),
         lambda: comm.Isend(message, partner, 7),
-        lambda: third.Iallreduce(put(np.array([comm.rank])), total.array, operator),
+        lambda: third.Iallreduce(own, total.array, operator),
         lambda: comm.Irecv(heard, partner, 8),
         lambda: comm.Isend(word, partner, 8),
         lambda: MPI.Intracomm.Ibarrier(third),

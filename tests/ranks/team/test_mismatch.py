@@ -200,8 +200,8 @@ def test_the_epoch_begins_anew(comm, call):
 
 
 def test_nonblocking_and_persistent_ones(comm):
-    """On streams of their own; a request's kernel is launched with the same parameters again and again."""
-    x = array(100)
+    """On one stream, by promise; a request's kernel is launched with the same parameters again and again."""
+    x, comm.ordered_starts = array(100), True
     requests = [comm.Allreduce_init(x, xp.empty_like(x), op) for op in (MPI.SUM, MPI.MAX)]
 
     def start(number):
@@ -213,7 +213,7 @@ def test_nonblocking_and_persistent_ones(comm):
 
     for number in (0, 1, 1, 0):
         start(number)
-    texts = [f"Allreduce(100, float32, {op})" for op in ("MAX", "MIN")]
+    texts = [f"Allreduce(100, float32, {op})" for op in ("MAX, request 2", "MIN")]
     differ(comm, lambda _: start(1), begin, *texts)
 
 
