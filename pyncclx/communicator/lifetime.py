@@ -26,37 +26,48 @@ class Lifetime(Base):
         """Release the communicator, and the device memory it holds. Collective.
 
         MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their memory.
+
+        Raises
+        ------
+        CapacityExceeded, ValueError, MPI.Exception
+            After it is freed: what a kernel of an earlier call has refused, and no call has raised.
         """
-        if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            self._leave()
+        refusal = None if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else self._leave()
         super().Free()
+        if refusal is not None:
+            raise refusal
 
     def free(self) -> None:
         """As `Free`, if there is something to free. Of COMM_WORLD and COMM_SELF only the memory; they stay usable."""
-        if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            self._leave()
+        refusal = self._leave() if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else None
         if not self._is_constant:
             super().free()
+        if refusal is not None:
+            raise refusal
 
     def Disconnect(self) -> None:
         """As `Free`, once pending communication is over. Collective."""
-        self._leave()
+        refusal = self._leave()
         super().Disconnect()
+        if refusal is not None:
+            raise refusal
 
-    def _leave(self) -> None:
-        """Release the memory on the device, after all ranks' kernels that may write to it."""
+    def _leave(self) -> Exception | None:
+        """Release the memory on the device, after all ranks' kernels; return what one here has refused."""
         state, comm = state_of(self), cast(MPI.Intracomm, self)
         if state.team is None:
             state.close()
-            return
+            return None
         try:
             with state.recorded(comm, "Free"):
                 state.meet(comm, _CLOSE_S if state.team.errors.has_failed else None)
                 state.team.leave(comm)
         except (RankFailed, Revoked, RanksMissing):  # some rank will never come: what it may write to stays
             state.abandon()
-        else:
-            state.close()
+            return None
+        refusal = state.team.errors.refusal()
+        state.close()
+        return refusal
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from mpi4py import MPI
@@ -31,6 +33,9 @@ from ..recording.failures import noted
 from ..recovery import blame, losses
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
+from ..system.mpi_library import before_finalize
+from ..system.notes import note
+from ..system.process import PerProcess
 from . import kernel_errors
 from .disagreement import Disagreement
 from .operations import NUMBERS
@@ -72,6 +77,7 @@ class ErrorRecord:
         self._mismatch = ""  # its text, once it has been raised: the leases may change
         self.is_busy: Callable[[], bool] = lambda: False
         self._gave_up: Note | None = None  # what the others have been given to read
+        _OPEN.get().add(self)
 
     def belong(self, comm: MPI.Comm, name: bytes, uids: Sequence[bytes], world_ranks: Sequence[int]) -> None:
         """Set what the detector looks for."""
@@ -89,12 +95,19 @@ class ErrorRecord:
         """
         if self._words[FAILURE]:
             raise noted(self.failure())
-        if self._words[OVERFLOW]:
-            error = kernel_errors.overflow(read(self._watch, "i8"), self.rank)
-            self._words[OVERFLOW] = 0  # then the claims: a kernel that has one may write the record at once
-            for claim in self.claims:
+        error = self.refusal()
+        if error is not None:
+            for claim in self.claims:  # after the words: a kernel that has one may write the record at once
                 self._device.fill_zero(claim, 4)
-            raise noted(error)
+            raise error
+
+    def refusal(self) -> Exception | None:
+        """Return the exception for numbers on the device that a kernel has refused since the last look."""
+        if not self._words[OVERFLOW]:
+            return None
+        error = noted(kernel_errors.overflow(read(self._watch, "i8"), self.rank))
+        self._words[OVERFLOW] = 0
+        return error
 
     @property
     def is_clear(self) -> bool:
@@ -196,6 +209,29 @@ class ErrorRecord:
         """Make every kernel of this communicator on this rank leave its waits."""
         self._watch.array[ABORT] = 1
 
+    def report(self) -> None:
+        """Say what a kernel has refused where no later call can raise it."""
+        error = self.refusal()
+        if error is not None:
+            note(logging.WARNING, f"the communicator ends before a call has raised {type(error).__name__}: {error}")
+
     def close(self) -> None:
         """Free the words."""
+        self.report()
+        _OPEN.get().discard(self)
         self._watch.close()
+
+
+def _open() -> WeakSet[ErrorRecord]:
+    """Make the set of the records that are not closed; at the end of the program they are reported."""
+    records: WeakSet[ErrorRecord] = WeakSet()
+
+    def report() -> None:
+        for record in list(records):
+            record.report()
+
+    before_finalize(report)
+    return records
+
+
+_OPEN = PerProcess(_open)

@@ -58,3 +58,30 @@ def test_a_program_that_frees_nothing(end):
     assert sorted(re.findall(r"rank (\d): (\w+)", done.stdout)) == [("0", "True"), ("1", "True")]
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+LOST = """
+import numpy as np
+from mpi4py import MPI
+import pyncclx
+
+comm = pyncclx.Communicator(MPI.COMM_WORLD).Dup()
+recv = np.zeros(1 if comm.rank else 2 * comm.size)
+comm.Alltoallv([np.ones(2 * comm.size), np.full(comm.size, 2)], recv, layout="packed")
+"""
+
+
+@pytest.mark.parametrize("end", ["", "MPI.Finalize()", "MPI.Comm.f2py(comm.py2f()).Free()"])
+def test_rows_without_room_are_reported_at_the_end(end):
+    """No later call raises it: a line on stderr names the rank, its room and what came."""
+    done = subprocess.run(
+        launch.mpiexec(2, "-c", LOST + end),
+        env=launch.environment("host"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall("before a call has raised CapacityExceeded: .*rank 1", done.stderr)) == 1, done.stderr
